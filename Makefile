@@ -1,0 +1,45 @@
+# make demo | test | check | bench    each sets up the virtual environment first
+#
+#   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
+#   VENV=path             where the environment is
+#   PYTEST_ARGS="-k spmd" further arguments for pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := demo
+.PHONY: venv demo test check bench clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: partita needs Python 3.11 or newer, but PYTHON=$(PYTHON) is" \
+	    "'$$($(PYTHON) --version 2>&1)'; try: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.11" >&2; \
+	  exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: venv
+	$(BIN)/python -m partita.demo
+
+test: venv
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: venv
+	$(BIN)/python -m partita.bench
+
+# Removes what builds and checks leave behind; the environment stays.
+clean:
+	rm -rf build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

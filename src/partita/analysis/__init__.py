@@ -1,0 +1,35 @@
+"""Named dimension analysis: names, colors, conflicts, groups and classes of a program."""
+
+from partita.analysis.classes import Analysis, ClassGraph, OpClass, Use, ValueClass, discrete, fold
+from partita.analysis.conflicts import analyse_conflicts
+from partita.analysis.groups import analyse_groups
+from partita.analysis.names import analyse_names
+from partita.program.ir import Program
+
+__all__ = [
+    "Analysis",
+    "ClassGraph",
+    "OpClass",
+    "Use",
+    "ValueClass",
+    "analyse",
+    "discrete",
+    "fold",
+]
+
+
+def analyse(program: Program) -> Analysis:
+    """Analyses a program: which dimensions go together, where they conflict, what repeats.
+
+    The result depends neither on a mesh nor on hardware.
+    """
+    names = analyse_names(program)
+    conflicts = analyse_conflicts(names)
+    groups = analyse_groups(names, conflicts)
+    draft = Analysis(program, names, conflicts, groups, program.uses(), [])
+    numbers: dict[object, int] = {}
+    base = names.factor_base
+    for op in program.operations:
+        key = (groups.signature[op.index], draft.groups_of(base[op.index], base[op.index + 1]))
+        draft.labels.append(numbers.setdefault(key, len(numbers)))
+    return draft

@@ -1,0 +1,276 @@
+"""Classes: the program with repeated structure folded, on which tiling, lowering and cost work.
+
+Operations of one class have the same signature, the same color and role groups on the same
+factors, the same tiling so far, and neighbours that agree in all of this up to `ROUNDS` steps
+(color refinement, as in graph isomorphism tests). Values of one class have one producer class and
+the same consumer classes. So a decision made for a class holds for every member, and what a layer
+costs is computed once however many layers there are.
+
+The same data describes the unfolded program: `discrete` puts everything in a class of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+
+from partita.analysis.conflicts import Conflicts
+from partita.analysis.groups import Groups
+from partita.analysis.names import Names
+from partita.program.ir import Operation, Program, Value
+
+ROUNDS = 2
+"""How many steps away neighbours are compared."""
+
+EPISODE = 48
+"""Uses of a value more than this many operations apart are different episodes: what is gathered
+for one may be dropped and gathered again for the next (a weight's forward and backward use)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """One read of a value class."""
+
+    op: int
+    """Index of the reading operation class."""
+    number: int
+    """Which operand it is."""
+    episode: int
+    """Which run of uses that are close together this belongs to."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpClass:
+    """A class of operations; `op` is its first member and speaks for all."""
+
+    index: int
+    op: Operation
+    members: tuple[int, ...]
+    colors: tuple[int, ...]
+    """Color group of every factor, -1 for those that carry no shards."""
+    roles: tuple[int, ...]
+    """Role group of every factor, -1 outside conflicts."""
+    operands: tuple[tuple[int, ...], ...]
+    """For every operand, the value classes that members read there (nearly always one)."""
+    results: tuple[tuple[int, ...], ...]
+    """For every result, the value classes that members define there."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ValueClass:
+    """A class of values; `value` is its first member and speaks for all."""
+
+    index: int
+    value: Value
+    members: tuple[int, ...]
+    colors: tuple[int, ...]
+    roles: tuple[int, ...]
+    producer: tuple[int, int] | None
+    """Defining operation class and result number; None for arguments."""
+    uses: tuple[Use, ...]
+    is_result: bool
+    aliases: tuple[int, ...]
+    """Value classes laid out like this one because a donated buffer passes between them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassGraph:
+    """The folded program."""
+
+    program: Program
+    ops: tuple[OpClass, ...]
+    values: tuple[ValueClass, ...]
+    op_class: tuple[int, ...]
+    """Class of every operation."""
+    value_class: tuple[int, ...]
+    """Class of every value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """Everything that is known of a program before a mesh is."""
+
+    program: Program
+    names: Names
+    conflicts: Conflicts
+    groups: Groups
+    uses: list[list[tuple[int, int]]]
+    """For every value, the (operation, operand number) pairs that read it."""
+    labels: list[int]
+    """For every operation, a number for its signature, color groups and role groups."""
+
+    def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Color groups and role groups of the nodes `start..end` of the name graph."""
+        color, role = self.names.color[start:end].tolist(), self.conflicts.role[start:end].tolist()
+        group, role_group = self.groups.color_group, self.groups.role_group
+        return (
+            tuple(group[c] if c >= 0 else -1 for c in color),
+            tuple(role_group[r] if r >= 0 else -1 for r in role),
+        )
+
+
+Label = Callable[[int], Hashable]
+
+
+def fold(
+    analysis: Analysis, op_label: Label = lambda _: None, value_label: Label = lambda _: None
+) -> ClassGraph:
+    """The classes of a program whose operations and values carry these labels already."""
+    program = analysis.program
+    of_value = _numbering(value_label(v.index) for v in program.values)
+    color = _numbering(
+        (
+            analysis.labels[op.index],
+            op_label(op.index),
+            tuple(of_value[v] for v in op.operands),
+            tuple(of_value[v] for v in op.results),
+        )
+        for op in program.operations
+    )
+    arguments = _argument_labels(program, of_value)
+    results = frozenset(program.results)
+    for _ in range(ROUNDS):
+        color = _refine(analysis, color, arguments, results)
+    runs = [episodes(uses) for uses in analysis.uses]
+    value_color = _numbering(
+        (
+            arguments[v.index]
+            if v.producer is None
+            else (color[v.producer], v.position, of_value[v.index]),
+            tuple(sorted((color[op], n, e) for (op, n), e in zip(analysis.uses[v.index], runs[v.index], strict=True))),
+            v.index in results,
+        )
+        for v in program.values
+    )
+    return _build(analysis, color, value_color, runs)
+
+
+def discrete(analysis: Analysis) -> ClassGraph:
+    """The unfolded program: every operation and value is a class of its own, in order."""
+    program = analysis.program
+    runs = [episodes(uses) for uses in analysis.uses]
+    return _build(
+        analysis, list(range(len(program.operations))), list(range(len(program.values))), runs
+    )
+
+
+def _numbering(keys: object) -> list[int]:
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]  # type: ignore[attr-defined]
+
+
+def _argument_labels(program: Program, of_value: Sequence[int]) -> dict[int, Hashable]:
+    return {
+        v: ("argument", program.values[v].type, of_value[v], position in program.aliases)
+        for position, v in enumerate(program.arguments)
+    }
+
+
+def _refine(
+    analysis: Analysis,
+    color: Sequence[int],
+    arguments: dict[int, Hashable],
+    results: frozenset[int],
+) -> list[int]:
+    program, uses = analysis.program, analysis.uses
+    defined: list[Hashable] = [
+        arguments[v.index] if v.producer is None else (color[v.producer], v.position)
+        for v in program.values
+    ]
+    read = [
+        (tuple(sorted((color[op], number) for op, number in uses[v.index])), v.index in results)
+        for v in program.values
+    ]
+    return _numbering(
+        (
+            color[op.index],
+            tuple(defined[v] for v in op.operands),
+            tuple(read[v] for v in op.results),
+        )
+        for op in program.operations
+    )
+
+
+def episodes(uses: Sequence[tuple[int, int]]) -> list[int]:
+    """For the uses of one value, in program order, the number of the episode of each."""
+    episode, previous, found = 0, None, []
+    for op, _ in uses:
+        if previous is not None and op - previous > EPISODE:
+            episode += 1
+        found.append(episode)
+        previous = op
+    return found
+
+
+def _build(
+    analysis: Analysis,
+    op_class: list[int],
+    value_class: list[int],
+    runs: list[list[int]],
+) -> ClassGraph:
+    program, names = analysis.program, analysis.names
+    op_members = _members(op_class)
+    value_members = _members(value_class)
+    operands: list[list[set[int]]] = []
+    results: list[list[set[int]]] = []
+    for members in op_members:
+        op = program.operations[members[0]]
+        operands.append([set() for _ in op.operands])
+        results.append([set() for _ in op.results])
+    for op in program.operations:
+        mine, made = operands[op_class[op.index]], results[op_class[op.index]]
+        for number, v in enumerate(op.operands):
+            mine[number].add(value_class[v])
+        for number, v in enumerate(op.results):
+            made[number].add(value_class[v])
+    ops = []
+    for index, members in enumerate(op_members):
+        op = program.operations[members[0]]
+        base = names.factor_base
+        colors, roles = analysis.groups_of(base[op.index], base[op.index + 1])
+        ops.append(
+            OpClass(
+                index,
+                op,
+                tuple(members),
+                colors,
+                roles,
+                tuple(tuple(sorted(s)) for s in operands[index]),
+                tuple(tuple(sorted(s)) for s in results[index]),
+            )
+        )
+    partners: dict[int, set[int]] = {}
+    for argument, result in program.aliases.items():
+        a = value_class[program.arguments[argument]]
+        r = value_class[program.results[result]]
+        partners.setdefault(a, set()).add(r)
+        partners.setdefault(r, set()).add(a)
+    is_result = frozenset(program.results)
+    values = []
+    for index, members in enumerate(value_members):
+        value = program.values[members[0]]
+        base = names.value_base
+        colors, roles = analysis.groups_of(base[value.index], base[value.index + 1])
+        producer = None
+        if value.producer is not None:
+            producer = (op_class[value.producer], value.position)
+        uses = tuple(
+            Use(op_class[op], number, episode)
+            for (op, number), episode in zip(
+                analysis.uses[value.index], runs[value.index], strict=True
+            )
+        )
+        values.append(
+            ValueClass(
+                index, value, tuple(members), colors, roles, producer, uses,
+                value.index in is_result, tuple(sorted(partners.get(index, ()))),
+            )
+        )
+    return ClassGraph(program, tuple(ops), tuple(values), tuple(op_class), tuple(value_class))
+
+
+def _members(classes: Sequence[int]) -> list[list[int]]:
+    members: list[list[int]] = [[] for _ in range(max(classes, default=-1) + 1)]
+    for item, each in enumerate(classes):
+        members[each].append(item)
+    return members

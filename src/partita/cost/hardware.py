@@ -1,0 +1,295 @@
+"""Hardware as data: what one device can do, and the networks that join devices.
+
+A kind of device is a TOML file. Those that partita knows lie in the folder `kinds`, one file
+each, and users write their own in the same form. Every figure carries its source: the vendor's
+document, or `assumption: ...` where there is no public figure.
+
+The units are bytes, seconds, bytes/s and FLOP/s (operations/s for integers). Peaks are dense and
+at XLA's default precision, so a float32 peak is that of TF32 on recent GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from partita.errors import HardwareError, closest
+
+KINDS = resources.files("partita.cost").joinpath("kinds")
+
+# For each element type, where a peak is taken from when the file does not state it: the first
+# type that the file does state, and the fraction of its peak.
+FALLBACKS: dict[str, tuple[tuple[str, float], ...]] = {
+    "bf16": (("f16", 1.0), ("f32", 1.0)),
+    "f16": (("bf16", 1.0), ("f32", 1.0)),
+    "f32": (("bf16", 0.5), ("f16", 0.5)),
+    "f64": (("f32", 0.5), ("bf16", 0.25), ("f16", 0.25)),
+    "f8": (("bf16", 1.0), ("f16", 1.0), ("f32", 1.0)),
+    "s8": (("bf16", 1.0), ("f16", 1.0), ("f32", 1.0)),
+}
+
+# A file must state one of these, so that every fallback ends.
+BASE_DTYPES = ("bf16", "f16", "f32")
+
+# The peak that applies to each element type, StableHLO's names and JAX's short ones. Only
+# integers of 8 bits and fewer have fast units; wider ones run at the float32 rate.
+PEAK_OF = (
+    (r"tf32|complex<f32>|c64|(i|ui|s|u)(16|32|64)", "f32"),
+    (r"complex<f64>|c128", "f64"),
+    (r"f[468]E\w+", "f8"),
+    (r"i1|pred|(i|ui|s|u)[248]", "s8"),
+)
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of a hardware file. Its fields are all there is to it."""
+
+
+class Figure(_Table, frozen=True):
+    """A positive number and where it is from."""
+
+    value: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not (self.value > 0 and math.isfinite(self.value)):
+            raise ValueError(f"a figure must be finite and above 0, got {self.value}")
+        if not self.source.strip():
+            raise ValueError(f"the figure {self.value} has an empty source; say where it is from")
+
+
+class Efficiency(_Table, frozen=True):
+    """The fractions of peak FLOP/s and of memory bandwidth that large operations reach (0..1]."""
+
+    matmul: Figure
+    memory: Figure
+
+    def __post_init__(self) -> None:
+        for name in ("matmul", "memory"):
+            value = getattr(self, name).value
+            if value > 1:
+                raise ValueError(f"{name} is a fraction of the peak, at most 1, got {value}")
+
+
+class Network(_Table, frozen=True):
+    """A network that joins up to `size` devices.
+
+    `bandwidth` is the bytes/s a device can send along one mesh axis: on a torus, both directions
+    of that axis's ring together; through a switch, all that the device injects, one way.
+    `latency` is the seconds of one hop of the torus or one step of a ring through the switch.
+    """
+
+    name: str
+    topology: Literal["torus", "switch"]
+    size: int
+    bandwidth: Figure
+    latency: Figure
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            raise ValueError(f"network {self.name!r} must join at least 2 devices, got {self.size}")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topology} of up to {self.size}, {self.bandwidth.value / 1e9:.4g} GB/s, "
+            f"{self.latency.value * 1e6:.3g} us a step"
+        )
+
+
+class Hardware(_Table, frozen=True):
+    """One kind of device.
+
+    Attributes:
+        name: the kind, or the stem of the user's file.
+        description: which product, and what counts as one device.
+        memory: bytes that a program can use.
+        memory_bandwidth: bytes/s.
+        peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
+        efficiency: the fractions of those that large operations reach.
+        networks: what joins devices, fastest first.
+
+    Example:
+        >>> load("tpu_v5e").flops("bf16")
+        197000000000000.0
+    """
+
+    name: str
+    description: str
+    memory: Figure
+    memory_bandwidth: Figure
+    peak_flops: dict[str, Figure]
+    efficiency: Efficiency
+    networks: tuple[Network, ...]
+
+    def __post_init__(self) -> None:
+        _check_peaks(self.peak_flops)
+        _check_networks(self.networks)
+
+    def flops(self, dtype: str) -> float:
+        """The dense peak for an element type, in FLOP/s (operations/s for integers).
+
+        A type without a figure of its own takes one from `FALLBACKS`: bf16 and f16 from each
+        other or f32, f8 from bf16, f64 from half of f32, integers of up to 8 bits from s8 or
+        bf16, wider ones from f32.
+
+        Args:
+            dtype: an element type as StableHLO names it: `bf16`, `f8E4M3FN`, `i8`, `ui32`,
+                `complex<f32>`.
+
+        Raises:
+            HardwareError: `dtype` is no element type.
+
+        Example:
+            >>> load("v100").flops("i8")
+            62800000000000.0
+        """
+        peak = _peak_name(dtype)
+        if peak in self.peak_flops:
+            return self.peak_flops[peak].value
+        return next(
+            fraction * self.peak_flops[other].value
+            for other, fraction in FALLBACKS[peak]
+            if other in self.peak_flops
+        )
+
+    def __str__(self) -> str:
+        peaks = ", ".join(f"{d} {f.value / 1e12:.4g}" for d, f in self.peak_flops.items())
+        rows = [
+            (
+                "memory",
+                f"{self.memory.value / 2**30:.4g} GiB, "
+                f"{self.memory_bandwidth.value / 1e9:.4g} GB/s ({self.efficiency.memory.value:.0%} "
+                "reached)",
+            ),
+            ("peak", f"{peaks} TFLOP/s ({self.efficiency.matmul.value:.0%} reached by matmuls)"),
+            *((network.name, str(network)) for network in self.networks),
+        ]
+        width = max(len(label) for label, _ in rows)
+        lines = [f"{self.name}: {self.description}"]
+        return "\n".join([*lines, *(f"  {label:<{width}}  {text}" for label, text in rows)])
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of device that partita knows, sorted by name.
+
+    Example:
+        >>> "tpu_v5e" in kinds()
+        True
+    """
+    return tuple(sorted(Path(e.name).stem for e in KINDS.iterdir() if e.name.endswith(".toml")))
+
+
+def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:
+    """The hardware of a known kind, or of a TOML file that the user wrote.
+
+    Args:
+        name_or_path: one of `kinds()`; a path that ends in `.toml`; or a `Hardware`, which is
+            returned as it is.
+
+    Raises:
+        HardwareError: an unknown kind, or a file that is missing, not TOML, or not of the form
+            described in this module.
+
+    Example:
+        >>> load("tpu_v5e").memory.value  # bytes
+        16911433728.0
+    """
+    if isinstance(name_or_path, Hardware):
+        return name_or_path
+    name = os.fspath(name_or_path)
+    if name.endswith(".toml"):
+        return _load_file(Path(name))
+    if name not in kinds():
+        raise HardwareError(
+            f"unknown hardware kind {name!r}{closest(name, kinds())}\n"
+            f"known kinds: {', '.join(kinds())}\n"
+            "a path ending in .toml, to a file of your own, also works"
+        )
+    file = KINDS.joinpath(f"{name}.toml")
+    return _decode(file.read_text("utf-8"), name, where=str(file))
+
+
+def _load_file(path: Path) -> Hardware:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise HardwareError(f"cannot read the hardware file {str(path)!r}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise HardwareError(
+            f"the hardware file {str(path)!r} is not UTF-8 text: {error}"
+        ) from error
+    return _decode(text, path.stem, where=str(path))
+
+
+def _decode(text: str, name: str, where: str) -> Hardware:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HardwareError(f"the hardware file {where!r} is not valid TOML: {error}") from error
+    if "name" in table:
+        raise HardwareError(
+            f"the hardware file {where!r} has a field `name`; remove it, the file name is the name"
+        )
+    try:
+        return msgspec.convert({"name": name, **table}, Hardware)
+    except msgspec.ValidationError as error:
+        problem = _with_dtype(str(error), table).replace("`$.", "`")
+        raise HardwareError(f"the hardware file {where!r} is not valid: {problem}") from error
+
+
+def _with_dtype(problem: str, table: dict[str, Any]) -> str:
+    """`problem` with the element type it is about, which msgspec writes as `[...]`."""
+    if "$.peak_flops[...]" not in problem:
+        return problem
+    for dtype, figure in table["peak_flops"].items():
+        try:
+            msgspec.convert(figure, Figure)
+        except msgspec.ValidationError:
+            return problem.replace("[...]", f".{dtype}")
+    return problem
+
+
+def _check_peaks(peaks: dict[str, Figure]) -> None:
+    for dtype in peaks:
+        if dtype not in FALLBACKS:
+            raise ValueError(
+                f"peak_flops has an unknown element type {dtype!r}; expected some of "
+                f"{', '.join(FALLBACKS)}"
+            )
+    if not any(dtype in peaks for dtype in BASE_DTYPES):
+        raise ValueError(f"peak_flops must state one of {', '.join(BASE_DTYPES)}")
+
+
+def _check_networks(networks: tuple[Network, ...]) -> None:
+    if not networks:
+        raise ValueError("networks must list at least one network")
+    names = [network.name for network in networks]
+    if len(set(names)) != len(names):
+        raise ValueError(f"networks has two of the same name: {', '.join(names)}")
+    for fast, slow in itertools.pairwise(networks):
+        if fast.bandwidth.value < slow.bandwidth.value:
+            raise ValueError(
+                f"networks must be listed fastest first, but {slow.name!r} is faster than "
+                f"{fast.name!r}"
+            )
+
+
+def _peak_name(dtype: str) -> str:
+    if dtype in FALLBACKS:
+        return dtype
+    for pattern, peak in PEAK_OF:
+        if re.fullmatch(pattern, dtype):
+            return peak
+    raise HardwareError(
+        f"unknown element type {dtype!r}; expected a StableHLO name such as bf16, f32, f8E4M3FN, "
+        "i8 or complex<f32>"
+    )

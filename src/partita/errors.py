@@ -1,0 +1,55 @@
+"""Exceptions that partita raises for its users.
+
+Every one derives from `PartitaError`. A message names the thing by the user's own name for it,
+says what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PartitaError(Exception):
+    """Base class of every error raised on purpose by partita."""
+
+
+class MeshError(PartitaError, ValueError):
+    """A mesh that cannot be read, or that does not fit the devices or the program."""
+
+
+class AxisError(PartitaError, ValueError):
+    """An axis that the mesh does not have."""
+
+
+class HardwareError(PartitaError, ValueError):
+    """An unknown hardware kind, or a hardware file that cannot be read."""
+
+
+class UnknownNameError(PartitaError, KeyError):
+    """A pattern that matches no argument or result of the program."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0])
+
+
+class TacticError(PartitaError, ValueError):
+    """A tactic that is malformed: a dimension out of range, a resolution that does not exist."""
+
+
+class TraceError(PartitaError):
+    """A function that JAX cannot trace; JAX's own error is the cause."""
+
+
+class UnsupportedError(PartitaError):
+    """A program that cannot be partitioned: effects, host callbacks, dynamic shapes."""
+
+
+class ModelError(PartitaError, ValueError):
+    """A model named on the command line that cannot be found or loaded."""
+
+
+def closest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """A hint `; did you mean 'a' or 'b'?`, or an empty string when nothing is close."""
+    matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""

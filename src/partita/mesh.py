@@ -1,0 +1,115 @@
+"""The mesh: named axes and their sizes, read from whatever form a user has it in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from partita.errors import AxisError, MeshError, closest
+
+
+@runtime_checkable
+class _MeshLike(Protocol):
+    """What `jax.sharding.Mesh` and `jax.sharding.AbstractMesh` share."""
+
+    @property
+    def axis_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def shape(self) -> Mapping[str, int]: ...
+
+
+MeshInput = Mapping[str, int] | str | _MeshLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """A device grid. Devices are numbered row-major: the last axis varies fastest.
+
+    Axes are known inside partita by their position, outside by their name.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise MeshError('a mesh needs at least one axis, for example "data=8"')
+        if len(set(self.names)) != len(self.names):
+            raise MeshError(f"mesh {self} names an axis twice")
+        for name, size in zip(self.names, self.sizes, strict=True):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise MeshError(f"mesh axis {name!r} has size {size!r}; expected an integer >= 1")
+
+    @classmethod
+    def of(cls, mesh: MeshInput | Mesh) -> Mesh:
+        """The mesh given as a dict, a string `"data=8,model=4"`, or a JAX mesh.
+
+        Raises `MeshError` for anything else.
+        """
+        if isinstance(mesh, Mesh):
+            return mesh
+        if isinstance(mesh, str):
+            return cls._parse(mesh)
+        if isinstance(mesh, Mapping):
+            return cls(tuple(mesh), tuple(mesh.values()))
+        if isinstance(mesh, _MeshLike):
+            return cls(tuple(mesh.axis_names), tuple(mesh.shape[name] for name in mesh.axis_names))
+        raise MeshError(
+            f"cannot read a mesh from {type(mesh).__name__}; expected a dict, a string such as "
+            '"data=8,model=4", a jax.sharding.Mesh or an AbstractMesh'
+        )
+
+    @classmethod
+    def _parse(cls, text: str) -> Mesh:
+        pairs = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
+            if not match:
+                raise MeshError(
+                    f'cannot read {part!r} in mesh "{text}"; expected axis=size, as in '
+                    '"data=8,model=4"'
+                )
+            pairs.append((match[1], int(match[2])))
+        return cls(tuple(name for name, _ in pairs), tuple(size for _, size in pairs))
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in the grid."""
+        return math.prod(self.sizes)
+
+    def axis(self, name: str) -> int:
+        """Position of the axis called `name`; raises `AxisError` when there is none."""
+        if name not in self.names:
+            raise AxisError(
+                f"mesh {self} has no axis {name!r}{closest(str(name), self.names)} "
+                f"(axes: {', '.join(self.names)})"
+            )
+        return self.names.index(name)
+
+    def axis_names(self, axes: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the axes at these positions."""
+        return tuple(self.names[axis] for axis in axes)
+
+    def size(self, axes: tuple[int, ...]) -> int:
+        """Number of devices spanned by these axes together."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def groups(self, axes: tuple[int, ...]) -> list[list[int]]:
+        """Device groups that communicate along `axes`, in the order of the axes given."""
+        grid = np.arange(self.devices).reshape(self.sizes)
+        rest = [axis for axis in range(len(self.sizes)) if axis not in axes]
+        rows: list[list[int]] = grid.transpose(*rest, *axes).reshape(-1, self.size(axes)).tolist()
+        return rows
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(zip(self.names, self.sizes, strict=True))
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={size}" for name, size in self)
+

@@ -1,0 +1,87 @@
+"""JAX function -> `Program`. The only file of this package that knows how JAX traces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+
+from partita.errors import TraceError, UnsupportedError
+from partita.program.importer import import_stablehlo
+from partita.program.ir import Program
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function: the program, and how its flat arguments and results are nested."""
+
+    program: Program
+    arguments: Any
+    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
+    results: Any
+    """The results as a pytree of `ShapeDtypeStruct`s."""
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    donate_argnums: int | Sequence[int] = (),
+) -> Traced:
+    """Traces `fn` on abstract arguments; no device memory is touched.
+
+    Args:
+      fn: a function, plain or already under `jax.jit` (whose donation is taken over).
+      args: arrays or `ShapeDtypeStruct`s, nested as `fn` takes them.
+      kwargs: the same by keyword.
+      donate_argnums: positions of arguments whose buffers the results may take over.
+
+    Raises:
+      TraceError: `fn` does not trace on these arguments.
+      UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
+    """
+    args, kwargs = jax.tree.map(_abstract, (tuple(args), kwargs))
+    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        donated = donate_argnums or _own_donation(fn, args, kwargs)
+        jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
+        traced = jitted.trace(*args, **kwargs)
+    except Exception as error:
+        raise TraceError(
+            f"JAX cannot trace {name} on the arguments given: {type(error).__name__}: "
+            f"{str(error).strip()}"
+        ) from error
+    effects = traced.jaxpr.effects
+    if effects:
+        raise UnsupportedError(
+            f"{name} has side effects ({', '.join(sorted(map(str, effects)))}) that cannot be "
+            "exported; take debug prints and callbacks out of it"
+        )
+    text = traced.lower().compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    program = import_stablehlo(text, name)
+    return Traced(program, (args, kwargs), traced.out_info)
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _own_donation(fn: Any, args: Any, kwargs: Any) -> tuple[int, ...]:
+    """Argument positions that a function under `jax.jit` donates by itself."""
+    if not hasattr(fn, "trace"):
+        return ()
+    positional, _ = fn.trace(*args, **kwargs).args_info
+    return tuple(
+        i
+        for i, info in enumerate(positional)
+        if (leaves := jax.tree.leaves(info)) and all(leaf.donated for leaf in leaves)
+    )

@@ -1,0 +1,23 @@
+"""Lowering of tilings to SPMD programs with explicit collectives, and their emission."""
+
+from partita.spmd.lower import Lowerer, Lowering, OpForm, ValuePlan
+from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, spec, unfold
+from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
+
+__all__ = [
+    "COLLECTIVES",
+    "Buffer",
+    "Collective",
+    "Lowerer",
+    "Lowering",
+    "Move",
+    "OpForm",
+    "Run",
+    "SpmdProgram",
+    "Step",
+    "ValuePlan",
+    "local_type",
+    "reshard",
+    "spec",
+    "unfold",
+]

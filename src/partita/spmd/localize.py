@@ -1,0 +1,328 @@
+"""Device-local forms of operations: what has to change besides the types.
+
+Most operations run on local shapes unchanged. Those that do not have an entry in `LOCALIZERS`; a
+new one is one function here. Each gets the MLIR operation, already with local operands, and what
+is known of the run; it changes attributes and operands, puts the operation in its place with
+`build.place`, and returns the local results. What it builds before and after goes there too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.mesh import Mesh
+from partita.program.ir import Operation, TensorType
+from partita.program.mlir import ir
+from partita.spmd.lower import OpForm
+from partita.tiling import Axes, Layout
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalRun:
+    """One operation as a device runs it."""
+
+    operation: Operation
+    form: OpForm
+    sums: frozenset[int]
+    """Axes over which the result is partial."""
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+class Builder:
+    """Small pieces of StableHLO at the current insertion point."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.body: Any = None
+        """The block of the device-local program, at whose end everything is built."""
+        self._indices: dict[Axes, Any] = {}
+        self._partition: Any = None
+
+    def type(self, type_: TensorType) -> Any:
+        """The MLIR type of a tensor."""
+        return ir.RankedTensorType.get(type_.shape, ir.Type.parse(type_.dtype))
+
+    def place(self, op: Any, run: LocalRun) -> list[Any]:
+        """Moves an operation to the end of the body, with local result types; its results."""
+        self.body.append(op)
+        for result, type_ in zip(op.results, run.outputs, strict=True):
+            result.set_type(self.type(type_))
+        return list(op.results)
+
+    def scalar(self, value: int) -> Any:
+        """An i32 constant."""
+        i32 = ir.IntegerType.get_signless(32)
+        type_ = ir.RankedTensorType.get([], i32)
+        return hlo.constant(
+            ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, value))
+        )
+
+    def index(self, axes: Axes) -> Any:
+        """This device's number along axes, major first, as an i32 scalar."""
+        known = self._indices.get(axes)
+        if known is not None:
+            return known
+        if self._partition is None:
+            i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+            self._partition = hlo.convert(i32, hlo.partition_id())
+        total = None
+        for axis in axes:
+            sizes = self.mesh.sizes
+            stride = self.mesh.size(tuple(range(axis + 1, len(sizes))))
+            part = hlo.divide(self._partition, self.scalar(stride))
+            part = hlo.remainder(part, self.scalar(sizes[axis]))
+            total = (
+                part
+                if total is None
+                else hlo.add(hlo.multiply(total, self.scalar(sizes[axis])), part)
+            )
+        assert total is not None
+        self._indices[axes] = total
+        return total
+
+    def offset(self, axes: Axes, size: int) -> Any:
+        """Where this device's piece of `size` indices starts, as an i32 scalar."""
+        return hlo.multiply(self.index(axes), self.scalar(size))
+
+    def slice(self, value: Any, shape: Sequence[int], starts: dict[int, Any]) -> Any:
+        """The piece of `shape` that starts at `starts` (zero where not given)."""
+        zero = self.scalar(0)
+        at = [starts.get(dim, zero) for dim in range(len(shape))]
+        return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
+
+    def spread(self, scalar: Any, like: Any) -> Any:
+        """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
+        shape = ir.RankedTensorType(like.type).shape
+        element = ir.RankedTensorType(scalar.type).element_type
+        result = ir.RankedTensorType.get(list(shape), element)
+        return hlo.broadcast_in_dim(result, scalar, ir.DenseI64ArrayAttr.get([]))
+
+    def compare(self, a: Any, b: Any, direction: str) -> Any:
+        """Elementwise signed comparison: EQ, LT, GE, ..."""
+        return hlo.compare(a, b, hlo.ComparisonDirectionAttr.get(direction))
+
+    def fill(self, type_: Any, value: Any) -> Any:
+        """A tensor of one Python number."""
+        ranked = ir.RankedTensorType(type_)
+        element = ranked.element_type
+        if isinstance(element, ir.IntegerType):
+            attribute = ir.IntegerAttr.get(element, int(value))
+        else:
+            attribute = ir.FloatAttr.get(element, float(value))
+        return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
+
+    def only_first(self, value: Any, neutral: Any, axes: Sequence[int]) -> Any:
+        """`value` on the first device along the axes, `neutral` on the others."""
+        first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
+        return hlo.select(self.spread(first, value), value, neutral)
+
+
+Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
+
+
+def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Turns an MLIR operation with local operands into its device-local form; its results."""
+    special = LOCALIZERS.get(op.name)
+    if special is not None:
+        return special(op, run, build)
+    return build.place(op, run)
+
+
+def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    layout = run.form.makes[0]
+    if not any(layout):
+        return build.place(op, run)
+    value = op.attributes["value"]
+    if value.is_splat:
+        local = build.type(run.outputs[0])
+        return [
+            hlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))
+        ]
+    build.body.append(op)
+    return [build.slice(op.results[0], run.outputs[0].shape, _starts(layout, run.outputs[0], build))]
+
+
+def _starts(layout: Layout, local: TensorType, build: Builder) -> dict[int, Any]:
+    return {
+        dim: build.offset(axes, local.shape[dim]) for dim, axes in enumerate(layout) if axes
+    }
+
+
+def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    (result,) = build.place(op, run)
+    dim = op.attributes["iota_dimension"].value
+    axes = run.form.makes[0][dim]
+    if not axes:
+        return [result]
+    offset = build.offset(axes, run.outputs[0].shape[dim])
+    element = ir.RankedTensorType(result.type).element_type
+    offset = hlo.convert(ir.RankedTensorType.get([], element), offset)
+    return [hlo.add(result, build.spread(offset, result))]
+
+
+def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    neutral = {"add": 0, "mul": 1}.get(run.operation.combine)
+    known = run.operation.zero_init and neutral == 0
+    if run.sums and neutral is not None and not known:
+        # The initial value must enter the sum of all devices once.
+        for number in range(len(op.operands) // 2, len(op.operands)):
+            init = op.operands[number]
+            op.operands[number] = build.only_first(
+                init, build.fill(init.type, neutral), run.sums
+            )
+    return build.place(op, run)
+
+
+def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    limits = list(op.attributes["limit_indices"])
+    for dim, axes in enumerate(run.form.makes[0]):
+        if axes:
+            limits[dim] = run.outputs[0].shape[dim]
+    op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
+    return build.place(op, run)
+
+
+def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
+    return build.place(op, run)
+
+
+def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    _local_slice_sizes(op, run)
+    layout, local = run.form.needs[0], run.inputs[0]
+    split = {
+        place: dim
+        for place, dim in enumerate(numbers.start_index_map)
+        if dim in set(numbers.collapsed_slice_dims) and layout[dim]
+    }
+    if not split:
+        return build.place(op, run)
+    # Every device looks up what lies in its piece; the others contribute zeros to the sum.
+    vector = numbers.index_vector_dim
+    whole = run.operation.rule.operands[0]
+    sizes = {
+        dim: run.operation.rule.factors[run.operation.rule.leading(whole[dim]) or 0].size
+        for dim in split.values()
+    }
+    indices, inside = _shift_indices(
+        op.operands[1], vector, split, layout, local, build, clamp_to=sizes
+    )
+    op.operands[1] = indices
+    (result,) = build.place(op, run)
+    batch = [d for d in range(len(run.outputs[0].shape)) if d not in set(numbers.offset_dims)]
+    shape = ir.RankedTensorType(result.type).shape
+    mask_type = ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(1))
+    mask = hlo.broadcast_in_dim(mask_type, inside, ir.DenseI64ArrayAttr.get(batch))
+    return [hlo.select(mask, result, build.fill(result.type, 0))]
+
+
+def _local_slice_sizes(op: Any, run: LocalRun) -> None:
+    sizes = list(op.attributes["slice_sizes"])
+    for dim, axes in enumerate(run.form.needs[0]):
+        if axes and sizes[dim] > 1:
+            sizes[dim] = run.inputs[0].shape[dim]
+    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
+
+
+def _shift_indices(
+    indices: Any,
+    vector: int,
+    split: dict[int, int],
+    layout: Layout,
+    local: TensorType,
+    build: Builder,
+    clamp_to: dict[int, int] | None = None,
+) -> tuple[Any, Any]:
+    """Index vectors relative to this device's piece, and a mask of those that fall into it.
+
+    Components along unsplit dimensions stay. With `clamp_to`, indices are first clamped to the
+    whole operand's size, as gather does with those that are out of bounds.
+    """
+    type_ = ir.RankedTensorType(indices.type)
+    shape, element = list(type_.shape), type_.element_type
+    scalar = ir.RankedTensorType.get([], element)
+    component = hlo.iota(
+        ir.RankedTensorType.get(shape, element), ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector)
+    ) if vector < len(shape) else build.fill(type_, 0)
+    inside: Any = None
+    for place, dim in split.items():
+        here = build.compare(component, build.fill(type_, place), "EQ")
+        if clamp_to is not None:
+            low, high = build.fill(type_, 0), build.fill(type_, clamp_to[dim] - 1)
+            indices = hlo.select(here, hlo.clamp(low, indices, high), indices)
+        offset = hlo.convert(scalar, build.offset(layout[dim], local.shape[dim]))
+        shifted = hlo.subtract(indices, build.spread(offset, indices))
+        fits = hlo.and_(
+            build.compare(shifted, build.fill(type_, 0), "GE"),
+            build.compare(shifted, build.fill(type_, local.shape[dim]), "LT"),
+        )
+        fits = hlo.or_(fits, hlo.not_(here))
+        inside = fits if inside is None else hlo.and_(inside, fits)
+        indices = hlo.select(here, shifted, indices)
+    if vector < len(shape):
+        inside = _all_along(inside, vector, build)
+    return indices, inside
+
+
+def _all_along(mask: Any, dim: int, build: Builder) -> Any:
+    """Logical and of a mask along one dimension."""
+    shape = [s for d, s in enumerate(ir.RankedTensorType(mask.type).shape) if d != dim]
+    boolean = ir.IntegerType.get_signless(1)
+    init = build.fill(ir.RankedTensorType.get([], boolean), 1)
+    reduce = hlo.ReduceOp(
+        [ir.RankedTensorType.get(shape, boolean)], [mask], [init], ir.DenseI64ArrayAttr.get([dim])
+    )
+    block = reduce.regions[0].blocks.append(init.type, init.type)
+    with ir.InsertionPoint(block):
+        hlo.return_([hlo.and_(*block.arguments)])
+    return reduce.results[0]
+
+
+def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    attribute = op.attributes["scatter_dimension_numbers"]
+    numbers = hlo.ScatterDimensionNumbers(attribute)
+    layout, local = run.form.needs[0], run.inputs[0]
+    split = {
+        place: dim
+        for place, dim in enumerate(numbers.scattered_dims_to_operand_dims)
+        if layout[dim]
+    }
+    if split:
+        # Indices outside of this device's piece become out of bounds, which scatter drops.
+        outside = build.fill(op.operands[1].type, -1)
+        indices, inside = _shift_indices(
+            op.operands[1], numbers.index_vector_dim, split, layout, local, build
+        )
+        op.operands[1] = hlo.select(
+            _along_vector(inside, indices, numbers.index_vector_dim), indices, outside
+        )
+        for promise in ("indices_are_sorted", "unique_indices"):
+            op.attributes[promise] = ir.BoolAttr.get(False)
+    if run.form.sums and not run.operation.zero_init:
+        whole = op.operands[0]
+        op.operands[0] = build.only_first(whole, build.fill(whole.type, 0), run.form.sums)
+    return build.place(op, run)
+
+
+def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
+    shape = list(ir.RankedTensorType(indices.type).shape)
+    dims = [d for d in range(len(shape)) if d != vector]
+    result = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(1))
+    return hlo.broadcast_in_dim(result, mask, ir.DenseI64ArrayAttr.get(dims))
+
+
+LOCALIZERS: dict[str, Localizer] = {
+    "stablehlo.constant": _constant,
+    "stablehlo.iota": _iota,
+    "stablehlo.reduce": _reduce,
+    "stablehlo.slice": _slice,
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.gather": _gather,
+    "stablehlo.scatter": _scatter,
+}

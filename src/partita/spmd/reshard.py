@@ -1,0 +1,162 @@
+"""How a value gets from the layout it has to the layout it needs: the collectives in between.
+
+| from -> to | step |
+|---|---|
+| sharded -> replicated | all_gather |
+| partial -> replicated | all_reduce |
+| partial -> sharded | reduce_scatter |
+| sharded dimension i -> dimension j | all_to_all |
+| replicated -> sharded | slice (local, no traffic) |
+
+Steps that shrink the local piece come first, so that later ones move less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from partita.mesh import Mesh
+from partita.program.ir import TensorType
+from partita.tiling import Axes, Layout
+
+StepKind = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "slice"]
+
+COLLECTIVES: tuple[StepKind, ...] = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a reshard, on the device-local piece of a value."""
+
+    kind: StepKind
+    axes: Axes
+    dim: int
+    """Dimension gathered, scattered or sliced; the one gathered by all_to_all; -1 for all_reduce."""
+    split: int
+    """Dimension that all_to_all splits, else -1."""
+    before: TensorType
+    """Local type before the step."""
+    after: TensorType
+    """Local type after the step."""
+    combine: str = "add"
+
+    @property
+    def bytes(self) -> int:
+        """Payload per device in bytes: the larger of what goes in and what comes out."""
+        return max(self.before.bytes, self.after.bytes)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices exchange data."""
+        return self.kind != "slice"
+
+
+def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
+    """Type of one device's piece of a value; every dimension divides by construction."""
+    shape = tuple(
+        size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True)
+    )
+    return TensorType(shape, type_.dtype)
+
+
+def reshard(
+    type_: TensorType,
+    have: Layout,
+    partial: frozenset[int],
+    want: Layout,
+    mesh: Mesh,
+    combine: str = "add",
+) -> tuple[Step, ...]:
+    """The steps from layout `have`, partial over the axes `partial`, to the full layout `want`."""
+    return _Path(type_, list(have), mesh, combine).to(want, set(partial))
+
+
+class _Path:
+    """A value on its way: its current layout, and the steps taken so far."""
+
+    def __init__(self, type_: TensorType, layout: list[Axes], mesh: Mesh, combine: str) -> None:
+        self.type = type_
+        self.layout = layout
+        self.mesh = mesh
+        self.combine = combine
+        self.steps: list[Step] = []
+
+    def to(self, want: Layout, partial: set[int]) -> tuple[Step, ...]:
+        for dim in range(len(want)):
+            run = self._missing(want, dim)
+            scattered = run[: _prefix_in(run, partial)]
+            if scattered:
+                partial -= set(scattered)
+                self._grow("reduce_scatter", dim, scattered)
+        if partial:
+            self._step("all_reduce", tuple(sorted(partial)), -1, -1, list(self.layout))
+        while tuple(self.layout) != want:
+            if not (self._slice(want) or self._exchange(want)):
+                self._gather(want)
+        return tuple(self.steps)
+
+    def _missing(self, want: Layout, dim: int) -> Axes:
+        """Axes still to be added to a dimension; none if others have to go first."""
+        have = self.layout[dim]
+        return want[dim][len(have) :] if want[dim][: len(have)] == have else ()
+
+    def _slice(self, want: Layout) -> bool:
+        done = False
+        for dim in range(len(want)):
+            run = self._missing(want, dim)
+            used = {a for axes in self.layout for a in axes}
+            run = run[: next((i for i, a in enumerate(run) if a in used), len(run))]
+            if run:
+                self._grow("slice", dim, run)
+                done = True
+        return done
+
+    def _exchange(self, want: Layout) -> bool:
+        for source, axes in enumerate(self.layout):
+            if not axes or axes == want[source][: len(axes)]:
+                continue
+            for target in range(len(want)):
+                if target != source and self._missing(want, target)[:1] == axes[-1:]:
+                    layout = list(self.layout)
+                    layout[source] = axes[:-1]
+                    layout[target] = (*layout[target], axes[-1])
+                    self._step("all_to_all", axes[-1:], source, target, layout)
+                    return True
+        return False
+
+    def _gather(self, want: Layout) -> None:
+        for dim, axes in enumerate(self.layout):
+            keep = _common(axes, want[dim])
+            if keep < len(axes):
+                layout = list(self.layout)
+                layout[dim] = axes[:keep]
+                self._step("all_gather", axes[keep:], dim, -1, layout)
+                return
+        raise AssertionError(f"no way from {self.layout} to {want}")
+
+    def _grow(self, kind: StepKind, dim: int, axes: Axes) -> None:
+        layout = list(self.layout)
+        layout[dim] = (*layout[dim], *axes)
+        self._step(kind, axes, dim, -1, layout)
+
+    def _step(self, kind: StepKind, axes: Axes, dim: int, split: int, layout: list[Axes]) -> None:
+        before = local_type(self.type, tuple(self.layout), self.mesh)
+        after = local_type(self.type, tuple(layout), self.mesh)
+        self.steps.append(Step(kind, axes, dim, split, before, after, self.combine))
+        self.layout = layout
+
+
+def _prefix_in(run: Sequence[int], members: set[int]) -> int:
+    return next((i for i, axis in enumerate(run) if axis not in members), len(run))
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def shards(layout: Layout, mesh: Mesh) -> int:
+    """Into how many pieces a layout splits a value."""
+    return math.prod(mesh.size(axes) for axes in layout)

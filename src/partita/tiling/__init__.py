@@ -1,0 +1,19 @@
+"""Tiling: actions applied in order to a program's factors and dimensions."""
+
+from partita.tiling.spread import Node, Resolution, Spread, Spreader, Stop
+from partita.tiling.tiling import Assignment, Axes, Layout, Tiling, assignment, refold, untiled
+
+__all__ = [
+    "Assignment",
+    "Axes",
+    "Layout",
+    "Node",
+    "Resolution",
+    "Spread",
+    "Spreader",
+    "Stop",
+    "Tiling",
+    "assignment",
+    "refold",
+    "untiled",
+]

@@ -1,0 +1,283 @@
+"""Hardware files: those that ship with partita, and those that users write."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from partita.cost.hardware import Efficiency, Figure, Hardware, Network, kinds, load
+from partita.errors import HardwareError
+
+USER_FILE = """
+description = "A made-up chip"
+memory = { value = 16_000_000_000, source = "datasheet" }
+memory_bandwidth = { value = 1e12, source = "datasheet" }
+peak_flops.bf16 = { value = 1e14, source = "datasheet" }
+peak_flops.f32 = { value = 4e13, source = "datasheet" }
+efficiency.matmul = { value = 0.8, source = "measured" }
+efficiency.memory = { value = 0.9, source = "measured" }
+
+[[networks]]
+name = "link"
+topology = "torus"
+size = 64
+bandwidth = { value = 1e11, source = "datasheet" }
+latency = { value = 1e-6, source = "assumption: a hop" }
+
+[[networks]]
+name = "ethernet"
+topology = "switch"
+size = 1024
+bandwidth = { value = 1e10, source = "datasheet" }
+latency = { value = 1e-5, source = "assumption: a message" }
+"""
+
+NETWORKS = USER_FILE[USER_FILE.index("[[networks]]") :]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a hardware file and returns its path."""
+
+    def write(text, name="my_chip.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def figures(table, where=""):
+    """Every figure of a hardware, with its path."""
+    if isinstance(table, Figure):
+        yield where, table
+    elif isinstance(table, msgspec.Struct):
+        for field in table.__struct_fields__:
+            yield from figures(getattr(table, field), f"{where}.{field}")
+    elif isinstance(table, dict):
+        for key, value in table.items():
+            yield from figures(value, f"{where}.{key}")
+    elif isinstance(table, tuple):
+        for i, value in enumerate(table):
+            yield from figures(value, f"{where}[{i}]")
+
+
+# ------------------------------------------------------------------------- the kinds we ship
+
+
+def test_kinds():
+    assert set(kinds()) == {
+        *("tpu_v3", "tpu_v4", "tpu_v5e", "tpu_v5p", "tpu_v6e"),
+        *("p100", "v100", "a100_40gb", "a100_80gb", "h100", "h200", "b200"),
+        "cpu",
+    }
+    assert list(kinds()) == sorted(kinds())
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_figure_has_a_source(kind):
+    hardware = load(kind)
+    assert hardware.name == kind and hardware.description
+    found = list(figures(hardware))
+    assert len(found) >= 8
+    for where, figure in found:
+        assert figure.value > 0, where
+        assert len(figure.source) > 5, where
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64", "f8E4M3FN", "i8", "i1", "ui32"])
+def test_every_kind_prices_every_dtype(kind, dtype):
+    assert load(kind).flops(dtype) > 0
+
+
+def test_cpu_is_all_assumptions():
+    assert all(f.source.startswith("assumption: ") for _, f in figures(load("cpu")))
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "of"),
+    [
+        ("tpu_v5p", "tpu_v5e", lambda h: h.flops("bf16")),
+        ("tpu_v6e", "tpu_v5p", lambda h: h.flops("bf16")),
+        ("h100", "a100_80gb", lambda h: h.flops("bf16")),
+        ("b200", "h200", lambda h: h.flops("bf16")),
+        ("v100", "p100", lambda h: h.flops("f16")),
+        ("tpu_v5p", "tpu_v5e", lambda h: h.memory.value),
+        ("a100_80gb", "a100_40gb", lambda h: h.memory.value),
+        ("h200", "h100", lambda h: h.memory.value),
+        ("h200", "h100", lambda h: h.memory_bandwidth.value),
+        ("tpu_v4", "tpu_v3", lambda h: h.memory_bandwidth.value),
+        ("tpu_v5p", "tpu_v4", lambda h: h.networks[0].bandwidth.value),
+        ("b200", "h100", lambda h: h.networks[0].bandwidth.value),
+    ],
+)
+def test_newer_and_larger_kinds_have_more(more, less, of):
+    assert of(load(more)) > of(load(less))
+
+
+def test_narrow_types_are_faster():
+    h100 = load("h100")
+    peaks = [h100.flops(dtype) for dtype in ("f64", "f32", "bf16", "f8")]
+    assert peaks == sorted(set(peaks))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bytes_", "bf16"),
+    [
+        ("tpu_v5e", 15.75 * 2**30, 197e12),
+        ("tpu_v4", 30.75 * 2**30, 275e12),
+        ("h100", 79.1 * 2**30, 989e12),
+    ],
+)
+def test_known_figures(kind, bytes_, bf16):
+    hardware = load(kind)
+    assert hardware.memory.value == pytest.approx(bytes_)
+    assert hardware.flops("bf16") == bf16
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_networks(kind):
+    fastest = load(kind).networks[0]
+    expected = "torus" if kind.startswith("tpu") else "switch"
+    assert fastest.topology == expected
+    assert fastest.latency.value <= load(kind).networks[-1].latency.value
+
+
+def test_str():
+    assert str(load("tpu_v5e")) == (
+        "tpu_v5e: Google TPU v5e, one chip\n"
+        "  memory  15.75 GiB, 819 GB/s (90% reached)\n"
+        "  peak    bf16 197, f32 197, s8 393 TFLOP/s (88% reached by matmuls)\n"
+        "  ici     torus of up to 256, 90 GB/s, 1 us a step\n"
+        "  dcn     switch of up to 65536, 3.125 GB/s, 20 us a step"
+    )
+
+
+# -------------------------------------------------------------------------- element types
+
+
+def chip(**peaks):
+    one = Figure(1.0, "test")
+    return Hardware(
+        name="chip",
+        description="",
+        memory=one,
+        memory_bandwidth=one,
+        peak_flops={dtype: Figure(value, "test") for dtype, value in peaks.items()},
+        efficiency=Efficiency(one, one),
+        networks=(Network("link", "switch", 2, one, one),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("peaks", "dtype", "expected"),
+    [
+        ({"bf16": 8.0, "f16": 6.0}, "f16", 6.0),
+        ({"bf16": 8.0}, "f16", 8.0),
+        ({"f16": 8.0}, "bf16", 8.0),
+        ({"f32": 2.0}, "bf16", 2.0),
+        ({"bf16": 8.0}, "f32", 4.0),
+        ({"bf16": 8.0, "f32": 2.0}, "f64", 1.0),
+        ({"bf16": 8.0}, "f64", 2.0),
+        ({"bf16": 8.0, "f8": 16.0}, "f8E5M2", 16.0),
+        ({"bf16": 8.0}, "f8E4M3FN", 8.0),
+        ({"bf16": 8.0, "s8": 16.0}, "i8", 16.0),
+        ({"bf16": 8.0, "s8": 16.0}, "ui4", 16.0),
+        ({"bf16": 8.0}, "i1", 8.0),
+        ({"bf16": 8.0, "s8": 16.0, "f32": 2.0}, "i32", 2.0),
+        ({"f32": 2.0}, "complex<f32>", 2.0),
+        ({"f32": 2.0}, "complex<f64>", 1.0),
+    ],
+)
+def test_flops_falls_back(peaks, dtype, expected):
+    assert chip(**peaks).flops(dtype) == expected
+
+
+@pytest.mark.parametrize("dtype", ["token", "float32", "i7", ""])
+def test_flops_of_no_dtype(dtype):
+    with pytest.raises(HardwareError, match=f"unknown element type '{dtype}'; expected .*bf16"):
+        chip(f32=1.0).flops(dtype)
+
+
+# ------------------------------------------------------------------------------ user files
+
+
+@pytest.mark.parametrize("form", [str, lambda path: path])
+def test_user_file(write, form):
+    hardware = load(form(write(USER_FILE)))
+    assert hardware.name == "my_chip"
+    assert hardware.memory == Figure(16e9, "datasheet")
+    assert hardware.flops("bf16") == 1e14
+    assert [(n.name, n.topology, n.size) for n in hardware.networks] == [
+        ("link", "torus", 64),
+        ("ethernet", "switch", 1024),
+    ]
+
+
+def test_loaded_hardware_is_returned(write):
+    hardware = load(write(USER_FILE))
+    assert load(hardware) is hardware
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("memory = { value = 16", "memory = { value = -16", "above 0, got -16.*`memory`"),
+        ("1e-5", "0", r"above 0, got 0.0.*`networks\[1\].latency`"),
+        ("1e14", "inf", "finite and above 0, got inf.*`peak_flops.bf16`"),
+        ("4e13", '"fast"', "Expected `float`, got `str`.*`peak_flops.f32.value`"),
+        ("value = 0.8", "value = 1.8", "matmul is a fraction of the peak, at most 1, got 1.8"),
+        ('"measured"', '" "', "figure 0.8 has an empty source"),
+        ('value = 0.9, source = "measured"', "value = 0.9", "missing required field `source`"),
+        ("memory_bandwidth", "memory_bandwith", "`memory_bandwi"),
+        ("size = 64", "size = 64\nports = 4", r"unknown field `ports` - at `networks\[0\]`"),
+        ("size = 64", "size = 1", "network 'link' must join at least 2 devices, got 1"),
+        ('"torus"', '"ring"', r"Invalid enum value 'ring' - at `networks\[0\].topology`"),
+        ('name = "ethernet"', 'name = "link"', "two of the same name: link, link"),
+        ("1e11", "1e9", "fastest first, but 'ethernet' is faster than 'link'"),
+        (NETWORKS, "networks = []", "at least one network"),
+        (NETWORKS, "", "missing required field `networks`"),
+        ("peak_flops.f32", "peak_flops.float32", "unknown element type 'float32'"),
+        ('description = "A', 'name = "chip"\ndescription = "A', "has a field `name`; remove it"),
+        ("size = 64", "size 64", "not valid TOML: .*line 13"),
+    ],
+)
+def test_invalid_user_file(write, old, new, message):
+    assert old in USER_FILE
+    text = USER_FILE.replace(old, new, 1)
+    with pytest.raises(HardwareError, match=rf"my_chip\.toml.*{message}"):
+        load(write(text))
+
+
+def test_peaks_need_a_base(write):
+    text = USER_FILE.replace("peak_flops.bf16", "peak_flops.s8").replace(".f32", ".f64")
+    with pytest.raises(HardwareError, match="peak_flops must state one of bf16, f16, f32"):
+        load(write(text))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(HardwareError, match=r"cannot read .*absent\.toml'?: No such file"):
+        load(tmp_path / "absent.toml")
+
+
+def test_file_that_is_not_text(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(HardwareError, match=r"binary\.toml' is not UTF-8"):
+        load(path)
+
+
+def test_unknown_kind():
+    with pytest.raises(HardwareError) as error:
+        load("tpu_v5")
+    message = str(error.value)
+    assert message.startswith("unknown hardware kind 'tpu_v5'; did you mean 'tpu_v5")
+    assert all(kind in message for kind in kinds())
+    assert ".toml" in message
+
+
+@pytest.mark.parametrize("name", ["", "../kinds/cpu", "toaster"])
+def test_no_kind_of_that_name(name):
+    with pytest.raises(HardwareError, match="unknown hardware kind"):
+        load(name)

@@ -18,7 +18,8 @@ layout their uses need, and never cost a collective.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
@@ -34,9 +35,12 @@ _SCALING = {"multiply": (0, 1), "divide": (0,)}
 """Operations linear in the operands of these numbers when the other is not partial."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class OpForm:
-    """How an operation runs on each device under a layout of its factors."""
+    """How an operation runs on each device under a layout of its factors.
+
+    There is one object for each class and layout, so forms are compared by identity.
+    """
 
     needs: tuple[Layout, ...]
     """Layout of every operand."""
@@ -48,9 +52,9 @@ class OpForm:
     """All axes that the operation works along."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ValuePlan:
-    """What happens to a value class between its definition and its uses."""
+    """What happens to a value class between its definition and its uses; compared by identity."""
 
     layout: Layout
     """The layout it is kept in."""
@@ -71,15 +75,36 @@ class Lowering:
     graph: ClassGraph
     mesh: Mesh
     tiling: Tiling
-    asked: tuple[OpForm, ...]
+    asked: list[OpForm]
     """How the tiling asks operations to run."""
-    forms: tuple[OpForm, ...]
+    forms: list[OpForm]
     """How they run: `asked`, but for additions that give way and what is made from nothing."""
-    plans: tuple[ValuePlan, ...]
-    partial: tuple[frozenset[int], ...]
-    """For every value class, the axes over which it is made partial, passed-on ones included."""
-    planned: tuple[int, ...]
-    """The value classes that were planned anew, all others are those of the base."""
+    plans: list[ValuePlan]
+    passing: dict[int, frozenset[int]]
+    """Value classes kept partial and handed on so, with the axes."""
+    arriving: dict[int, frozenset[int]]
+    """Axes over which value classes are made partial, where a partial operand may add to them."""
+    changed_ops: list[int]
+    """Operation classes that run otherwise than in the lowering this was derived from."""
+    changed_values: list[int]
+    """Value classes planned anew since then."""
+
+    def sums(self, value_class: int) -> frozenset[int]:
+        """Axes over which a value is made partial, passed-on ones included."""
+        producer = self.graph.values[value_class].producer
+        own = _NONE if producer is None else self.forms[producer[0]].sums
+        return own | self.arriving.get(value_class, _NONE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Link:
+    """A value class in whose making partial operands may take part."""
+
+    value: int
+    producer: int
+    sources: tuple[int, ...]
+    """Operands of the producer that may be handed on partial."""
+    order: int
 
 
 class Lowerer:
@@ -90,66 +115,68 @@ class Lowerer:
         self.mesh = mesh
         self._forms: dict[tuple[int, Layout], OpForm] = {}
         self._plans: dict[object, ValuePlan] = {}
-        self._passing = [v.index for v in graph.values if _may_pass(graph, v)]
-        self._next = {v: graph.values[v].uses[0].op for v in self._passing}
-        self._additions = _additions(graph, frozenset(self._passing))
+        self._consumer = {v.index: v.uses[0].op for v in graph.values if _may_pass(graph, v)}
+        self._links = _links(graph, self._consumer)
+        self._made_by: dict[int, list[int]] = {}
+        for link in self._links.values():
+            self._made_by.setdefault(link.producer, []).append(link.value)
+        self._additions = _additions(graph, self._consumer)
         self._generated = _generated(graph)
         self._made_freely = frozenset(
-            v for op in self._generated for classes in graph.ops[op].results for v in classes
+            v for op, *_ in self._generated for classes in graph.ops[op].results for v in classes
         )
-        self._adaptable = [*self._additions, *self._generated]
-        downstream = set(self._passing)
-        for v in self._passing:
-            downstream.update(r for rs in graph.ops[self._next[v]].results for r in rs)
-        self._chained = sorted(downstream, key=lambda v: graph.values[v].value.index)
+        self._adapting = [index for index, *_ in (*self._additions, *self._generated)]
+        self._summing = sorted({link.producer for link in self._links.values()})
+        self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
+        self._around = [
+            tuple(v for classes in (*op.operands, *op.results) for v in classes)
+            for op in graph.ops
+        ]
 
     def lower(
-        self, tiling: Tiling, base: Lowering | None = None, touched: Iterable[int] | None = None
+        self,
+        tiling: Tiling,
+        base: Lowering | None = None,
+        ops: Iterable[int] = (),
+        values: Iterable[int] = (),
     ) -> Lowering:
         """Lowers a tiling.
 
         Args:
           tiling: of this lowerer's graph.
           base: a lowering of another tiling of it, to start from.
-          touched: the value classes whose own layout, or whose producer's or a consumer's,
-            differs from `base`; all others are taken over.
+          ops: the operation classes whose layout differs from that of `base`.
+          values: the value classes whose layout differs.
         """
         graph = self.graph
-        if base is None or touched is None:
+        if base is None:
             asked = [self.form(op, tiling.ops[op.index]) for op in graph.ops]
-            touched = range(len(graph.values))
-            plans: list[ValuePlan | None] = [None] * len(graph.values)
-            old: Sequence[frozenset[int]] = [_NONE] * len(graph.values)
         else:
-            asked, plans, old = list(base.asked), list(base.plans), base.partial
-            for op in graph.ops:
-                if tiling.ops[op.index] is not base.tiling.ops[op.index]:
-                    asked[op.index] = self.form(op, tiling.ops[op.index])
-        forms = list(asked)
+            asked = base.asked.copy()
+            for index in ops:
+                asked[index] = self.form(graph.ops[index], tiling.ops[index])
+        forms = asked.copy()
         self._give_way(tiling, forms)
-        self._generate(forms)
-        made, kept = self._partials(forms)
-        again = set(touched)
-        if base is not None:
-            again.update(
-                v
-                for v in self._chained
-                if made[v] != old[v] or kept.get(v, _NONE) != base.plans[v].partial
-            )
-            for op in self._adaptable:
-                if forms[op] is not base.forms[op]:
-                    again.update(self._around(op))
-        for index in again:
-            plans[index] = self._plan(index, tiling, forms, made[index], kept.get(index, _NONE))
+        self._generate(forms, None if base is None else base.forms)
+        passing, arriving = self._pass_on(forms)
+        if base is None:
+            changed_ops = list(range(len(graph.ops)))
+            again = set(range(len(graph.values)))
+            plans: list[ValuePlan] = [_UNPLANNED] * len(graph.values)
+        else:
+            maybe = dict.fromkeys((*ops, *self._adapting))
+            changed_ops = [i for i in maybe if forms[i] is not base.forms[i]]
+            again = set(values)
+            for index in changed_ops:
+                again.update(self._around[index])
+            again.update(_differing(arriving, base.arriving), _differing(passing, base.passing))
+            plans = base.plans.copy()
+        changed_values = sorted(again)
+        for index in changed_values:
+            plans[index] = self._plan(index, tiling, forms, passing, arriving)
         return Lowering(
-            graph,
-            self.mesh,
-            tiling,
-            tuple(asked),
-            tuple(forms),
-            tuple(p for p in plans if p is not None),
-            tuple(made),
-            tuple(again),
+            graph, self.mesh, tiling, asked, forms, plans, passing, arriving, changed_ops,
+            changed_values,
         )
 
     def form(self, op: OpClass, layout: Layout) -> OpForm:
@@ -160,26 +187,19 @@ class Lowerer:
             form = self._forms[key] = _form(op, layout)
         return form
 
-    def _around(self, op: int) -> list[int]:
-        """Value classes that an operation class reads or defines."""
-        each = self.graph.ops[op]
-        return [v for classes in (*each.operands, *each.results) for v in classes]
-
     def _give_way(self, tiling: Tiling, forms: list[OpForm]) -> None:
         """Lets additions whose operands all arrive partial over an axis not work along it."""
         passed: dict[int, frozenset[int]] = {}
-        for index in self._additions:
-            op = self.graph.ops[index]
-            sources = [s for classes in op.operands for s in classes]
-            arriving = [
-                forms[producer[0]].sums | passed.get(s, _NONE)
-                for s in sources
-                if (producer := self.graph.values[s].producer) is not None
-            ]
-            common = frozenset.intersection(*arriving)
+        for index, sources in self._additions:
+            common: frozenset[int] | None = None
+            for source, producer in sources:
+                sums = forms[producer].sums | passed.get(source, _NONE)
+                common = sums if common is None else common & sums
+                if not common:
+                    break
             if not common:
                 continue
-            form = forms[index]
+            op, form = self.graph.ops[index], forms[index]
             if common & form.axes:
                 layout = tuple(
                     tuple(a for a in axes if a not in common) for axes in tiling.ops[index]
@@ -199,115 +219,108 @@ class Lowerer:
                     return False
         return True
 
-    def _generate(self, forms: list[OpForm]) -> None:
+    def _generate(self, forms: list[OpForm], base: Sequence[OpForm] | None) -> None:
         """Has values made from nothing in the layout that all of their uses need, or whole."""
-        values = self.graph.values
-        for index in self._generated:
-            op = self.graph.ops[index]
-            layouts = {
-                forms[use.op].needs[use.number]
-                for classes in op.results
-                for v in classes
-                for use in values[v].uses
-            }
+        for index, users, uses in self._generated:
+            if base is not None and users(forms) == users(base):
+                forms[index] = base[index]
+                continue
+            layouts = {forms[op].needs[number] for op, number in uses}
             wanted = layouts.pop() if len(layouts) == 1 else None
+            op = self.graph.ops[index]
             forms[index] = self.form(op, _from_result(op, wanted))
 
-    def _partials(
+    def _pass_on(
         self, forms: Sequence[OpForm]
-    ) -> tuple[Sequence[frozenset[int]], dict[int, frozenset[int]]]:
-        """Axes over which values are made partial, and those over which they are kept so."""
-        values, ops = self.graph.values, self.graph.ops
-        made: list[frozenset[int]] = [
-            _NONE if v.producer is None else forms[v.producer[0]].sums for v in values
-        ]
-        own = {v: made[v] for v in self._chained}
-        # Start from passing on all that may be (None: no limit yet), and take back until stable.
-        limits: dict[int, frozenset[int] | None] = dict.fromkeys(self._passing)
-        changed = True
-        while changed:
-            for v in self._chained:
-                producer = values[v].producer
-                if producer is not None:
-                    made[v] = own[v] | self._passed(ops[producer[0]], made, limits)
-            now = {v: self._accepted(v, forms, made, limits) for v in self._passing}
-            changed = now != limits
-            limits.update(now)
-        return made, {v: limit for v, limit in limits.items() if limit}
+    ) -> tuple[dict[int, frozenset[int]], dict[int, frozenset[int]]]:
+        """Which values are handed on partial, and which are made partial thereby.
 
-    def _passed(
-        self,
-        op: OpClass,
-        made: Sequence[frozenset[int]],
-        limits: dict[int, frozenset[int] | None],
-    ) -> frozenset[int]:
-        """Axes over which the operands of an operation arrive partial."""
-        passed = _NONE
-        for sources in op.operands:
-            for source in sources:
-                if source in limits:
-                    limit = limits[source]
-                    passed |= made[source] if limit is None else limit
-        return passed
+        Starts from handing on all that may be, and takes back until everything is consistent.
+        """
+        arriving = self._offered(forms)
+        links = [self._links[v] for v in arriving]
+        passing = {v: axes for v, axes in arriving.items() if v in self._consumer}
+        while True:
+            accepted = {
+                v: taken
+                for v in passing
+                if (taken := self._accepted(v, arriving[v] & passing[v], forms, passing))
+            }
+            arriving = {}
+            for link in links:
+                sums = forms[link.producer].sums
+                for source in link.sources:
+                    sums = sums | accepted.get(source, _NONE)
+                if sums:
+                    arriving[link.value] = sums
+            if accepted == passing:
+                return passing, arriving
+            passing = {v: axes for v, axes in accepted.items() if v in arriving}
+
+    def _offered(self, forms: Sequence[OpForm]) -> dict[int, frozenset[int]]:
+        """Axes over which values would be made partial if all that may be were handed on."""
+        arriving: dict[int, frozenset[int]] = {}
+        queue = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
+        while queue:
+            link = self._links[queue.pop()]
+            sums = forms[link.producer].sums
+            for source in link.sources:
+                sums = sums | arriving.get(source, _NONE)
+            if sums != arriving.get(link.value):
+                arriving[link.value] = sums
+                if link.value in self._consumer:
+                    queue.extend(self._made_by[self._consumer[link.value]])
+        return dict(sorted(arriving.items(), key=lambda item: self._links[item[0]].order))
 
     def _accepted(
         self,
         index: int,
+        axes: frozenset[int],
         forms: Sequence[OpForm],
-        made: Sequence[frozenset[int]],
-        limits: dict[int, frozenset[int] | None],
+        offered: dict[int, frozenset[int]],
     ) -> frozenset[int]:
-        """Axes over which the only consumer of a value takes it partial."""
-        value = self.graph.values[index]
-        limit = limits[index]
-        here = made[index] if limit is None else made[index] & limit
-        producer = value.producer
-        if not here or producer is None or self.graph.ops[producer[0]].op.combine not in ("", "add"):
+        """Of the axes over which a value is offered partial, those its only consumer takes."""
+        producer = self.graph.values[index].producer
+        consumer = self.graph.ops[self._consumer[index]]
+        form, number = forms[consumer.index], self.graph.values[index].uses[0].number
+        axes = axes - form.axes
+        if not axes or producer is None:
             return _NONE
-        consumer = self.graph.ops[self._next[index]]
-        number = value.uses[0].number
-        form = forms[consumer.index]
-        here = here - form.axes
         if form.needs[number] != forms[producer[0]].makes[producer[1]]:
             return _NONE
-        kind = consumer.op.short
-        for other, sources in enumerate(consumer.operands):
-            if other == number or not here:
-                continue
-            arriving = [
-                (made[s] if limits[s] is None else limits[s]) if s in limits else _NONE
-                for s in sources
-            ]
-            if kind in _ADDITIVE:
-                for axes in arriving:
-                    here = here & (axes or _NONE)
-            elif kind in _SCALING:
-                for axes in arriving:
-                    here = here - (axes or _NONE)
-        return here
+        additive = consumer.op.short in _ADDITIVE
+        if additive or consumer.op.short in _SCALING:
+            for other, sources in enumerate(consumer.operands):
+                if other != number:
+                    for source in sources:
+                        theirs = offered.get(source, _NONE)
+                        axes = axes & theirs if additive else axes - theirs
+        return axes
 
     def _plan(
         self,
         index: int,
         tiling: Tiling,
         forms: Sequence[OpForm],
-        made: frozenset[int],
-        kept: frozenset[int],
+        passing: dict[int, frozenset[int]],
+        arriving: dict[int, frozenset[int]],
     ) -> ValuePlan:
         value = self.graph.values[index]
-        wanted = tiling.values[index]
-        producer = value.producer
-        source = wanted if producer is None else forms[producer[0]].makes[producer[1]]
-        if index in self._made_freely:
-            wanted = source
-        needs = tuple(forms[use.op].needs[use.number] for use in value.uses)
-        key = (index, source, made, kept, wanted, needs)
+        producer, wanted = value.producer, tiling.values[index]
+        maker = None if producer is None else forms[producer[0]]
+        made = arriving.get(index) or (_NONE if maker is None else maker.sums)
+        kept = passing.get(index, _NONE)
+        key = (index, maker, made, kept, wanted, self._users[index](forms))
         plan = self._plans.get(key)
         if plan is None:
-            combine = "add" if producer is None else self.graph.ops[producer[0]].op.combine
-            layout = source if kept else wanted
+            needs = tuple(forms[use.op].needs[use.number] for use in value.uses)
+            source, combine = wanted, "add"
+            if maker is not None and producer is not None:
+                source = maker.makes[producer[1]]
+                combine = self.graph.ops[producer[0]].op.combine or "add"
+            layout = source if kept or index in self._made_freely else wanted
             type_ = value.value.type
-            steps = reshard(type_, source, made - kept, layout, self.mesh, combine or "add")
+            steps = reshard(type_, source, made - kept, layout, self.mesh, combine)
             moves = tuple(
                 (need, reshard(type_, layout, _NONE, need, self.mesh))
                 for need in dict.fromkeys(needs)
@@ -315,6 +328,34 @@ class Lowerer:
             )
             plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)
         return plan
+
+
+_UNPLANNED = ValuePlan((), _NONE, (), (), ())
+
+
+def _differing(a: dict[int, frozenset[int]], b: dict[int, frozenset[int]]) -> set[int]:
+    """Keys under which two dicts hold different sets."""
+    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+
+
+def _getter(indices: list[int]) -> Callable[[Sequence[OpForm]], object]:
+    """Picks these items of a list, as quickly as Python can."""
+    return itemgetter(*indices) if indices else lambda _: None
+
+
+def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
+    """The values that may be handed on partial and those made from them, in program order."""
+    values = set(consumer)
+    for v in consumer:
+        values.update(r for classes in graph.ops[consumer[v]].results for r in classes)
+    links: dict[int, _Link] = {}
+    for v in sorted(values, key=lambda index: graph.values[index].value.index):
+        producer = graph.values[v].producer
+        if producer is not None:
+            operands = graph.ops[producer[0]].operands
+            sources = tuple(s for classes in operands for s in classes if s in consumer)
+            links[v] = _Link(v, producer[0], sources, len(links))
+    return links
 
 
 def _form(op: OpClass, layout: Layout) -> OpForm:
@@ -337,26 +378,41 @@ def _form(op: OpClass, layout: Layout) -> OpForm:
     return OpForm(side(rule.operands), side(rule.results), sums, used)
 
 
-def _additions(graph: ClassGraph, passing: frozenset[int]) -> list[int]:
-    """Additions all of whose operands may arrive partial, in program order."""
-    found = [
-        op.index
-        for op in graph.ops
-        if op.op.short in _ADDITIVE and all(s in passing for sources in op.operands for s in sources)
-    ]
-    return sorted(found, key=lambda index: graph.ops[index].op.index)
+def _additions(
+    graph: ClassGraph, consumer: dict[int, int]
+) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Additions all of whose operands may arrive partial, in program order.
+
+    Each with its operands as (value class, producing operation class).
+    """
+    found = []
+    for op in sorted(graph.ops, key=lambda each: each.op.index):
+        sources = [s for classes in op.operands for s in classes]
+        if op.op.short in _ADDITIVE and all(s in consumer for s in sources):
+            producers = [graph.values[s].producer for s in sources]
+            pairs = [(s, p[0]) for s, p in zip(sources, producers, strict=True) if p is not None]
+            found.append((op.index, tuple(pairs)))
+    return found
 
 
-def _generated(graph: ClassGraph) -> list[int]:
-    """Operation classes that depend on no argument and only compute elementwise, last one first."""
-    found: dict[int, OpClass] = {}
+def _generated(graph: ClassGraph) -> list[tuple[int, Callable[[Sequence[OpForm]], object], tuple[tuple[int, int], ...]]]:
+    """Operation classes that depend on no argument and only compute elementwise, last one first.
+
+    Each with the uses of its result, as (operation class, operand number), and a getter of the
+    forms of those.
+    """
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
     for op in sorted(graph.ops, key=lambda each: each.op.index):
         free = op.op.kind in ELEMENTWISE or op.op.short in ("broadcast_in_dim", "iota", "constant")
-        if free and len(op.results) == 1 and not any(graph.values[v].is_result for v in op.results[0]):
+        made = [graph.values[v] for classes in op.results for v in classes]
+        if free and len(op.results) == 1 and not any(v.is_result for v in made):
             sources = [graph.values[v].producer for classes in op.operands for v in classes]
             if all(source is not None and source[0] in found for source in sources):
-                found[op.index] = op
-    return sorted(found, key=lambda index: -graph.ops[index].op.index)
+                found[op.index] = tuple({(u.op, u.number): None for v in made for u in v.uses})
+    # Scalars have only one layout.
+    shaped = [i for i in found if any(graph.values[v].colors for v in graph.ops[i].results[0])]
+    order = sorted(shaped, key=lambda index: -graph.ops[index].op.index)
+    return [(index, _getter([op for op, _ in found[index]]), found[index]) for index in order]
 
 
 def _from_result(op: OpClass, wanted: Layout | None) -> Layout:
@@ -374,6 +430,8 @@ def _from_result(op: OpClass, wanted: Layout | None) -> Layout:
 def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
     """Whether a partial value may be handed on: one linear use that does not make it larger."""
     if value.producer is None or value.is_result or len(value.uses) != 1:
+        return False
+    if graph.ops[value.producer[0]].op.combine not in ("", "add"):
         return False
     use = value.uses[0]
     op = graph.ops[use.op].op

@@ -113,7 +113,7 @@ class SpmdProgram:
     def sums(self, op: int) -> frozenset[int]:
         """Axes over which an operation's result is partial, passed-on sums included."""
         result = self.program.operations[op].results[0]
-        return self.lowering.partial[self.lowering.graph.value_class[result]]
+        return self.lowering.sums(self.lowering.graph.value_class[result])
 
     def __str__(self) -> str:
         lines = [f"spmd program {self.program.name} on {self.mesh} ({self.mesh.devices} devices)"]

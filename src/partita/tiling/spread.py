@@ -45,6 +45,37 @@ class Spread:
     unresolved: frozenset[int] = frozenset()
     """Groups of conflict sets that were met and for which no role was chosen."""
 
+    @property
+    def ops(self) -> list[int]:
+        """The operation classes that have taken the axis."""
+        return [index for kind, index, _ in self.taken if kind == "op"]
+
+    @property
+    def values(self) -> list[int]:
+        """The value classes that have taken the axis."""
+        return [index for kind, index, _ in self.taken if kind == "value"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ValueRow:
+    """A value dimension of a color, with the operation nodes and values joined to it."""
+
+    value: int
+    dim: int
+    size: int
+    role: int
+    argument: bool
+    ops: tuple[tuple[int, int], ...]
+    partners: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ColorRows:
+    """The nodes of a color group; operations as (class, factor, size, role)."""
+
+    ops: list[tuple[int, int, int, int]]
+    values: list[_ValueRow]
+
 
 class Spreader:
     """Applies tile actions to tilings of one class graph over one mesh."""
@@ -86,20 +117,6 @@ class Spreader:
                         if color >= 0:
                             join(("value", value.index, dim), ("value", partner, dim))
         return joined
-
-    @cached_property
-    def nodes_of_color(self) -> dict[int, tuple[list[Node], list[Node]]]:
-        """For every color group, its operation nodes and its value nodes."""
-        found: dict[int, tuple[list[Node], list[Node]]] = {}
-        for op in self.graph.ops:
-            for factor, color in enumerate(op.colors):
-                if color >= 0:
-                    found.setdefault(color, ([], []))[0].append(("op", op.index, factor))
-        for value in self.graph.values:
-            for dim, color in enumerate(value.colors):
-                if color >= 0:
-                    found.setdefault(color, ([], []))[1].append(("value", value.index, dim))
-        return found
 
     def layout(self, tiling: Tiling, node: Node) -> Layout:
         """Layout of the operation or value that a node belongs to."""
@@ -186,44 +203,68 @@ class Spreader:
 
         A value goes along if an operation next to it does, or if it is an argument.
         """
-        op_nodes, value_nodes = self.nodes_of_color[color]
+        rows = self._color_rows[color]
         chosen = frozenset(resolution.values())
-        ops = _one_per_owner(n for n in op_nodes if self._can(tiling, n, axis, chosen))
-        able = [n for n in value_nodes if self._can(tiling, n, axis, chosen)]
-        neighbours, values = self.neighbours, self.graph.values
-        joined = {
-            n
-            for n in able
-            if values[n[1]].producer is None
-            or any(other in ops for other in neighbours.get(n, ()))
-        }
-        joined.update(
-            n for n in able if n not in joined and any(o in joined for o in neighbours.get(n, ()))
+        parts = self.mesh.sizes[axis]
+        ops: dict[int, int] = {}
+        for index, factor, size, role in rows.ops:
+            if index not in ops and size % parts == 0 and (role < 0 or role in chosen):
+                if self._open(tiling.ops[index], factor, size, axis):
+                    ops[index] = factor
+        values: dict[int, int] = {}
+        left = []
+        for row in rows.values:
+            if row.value in values or row.size % parts or not (row.role < 0 or row.role in chosen):
+                continue
+            if (row.value, axis) in tiling.pins:
+                continue
+            if self._open(tiling.values[row.value], row.dim, row.size, axis):
+                if row.argument or any(ops.get(op) == factor for op, factor in row.ops):
+                    values[row.value] = row.dim
+                elif row.partners:
+                    left.append(row)
+        for row in left:
+            if any(values.get(partner) == row.dim for partner in row.partners):
+                values.setdefault(row.value, row.dim)
+        taken = frozenset(
+            [("op", i, f) for i, f in ops.items()] + [("value", v, d) for v, d in values.items()]
         )
-        taken = ops | _one_per_owner(joined)
         return Spread(self._commit(tiling, taken, axis), taken)
 
-    def _can(self, tiling: Tiling, node: Node, axis: int, chosen: frozenset[int]) -> bool:
-        kind, index, place = node
-        if kind == "op":
-            layout, owner = tiling.ops[index], self.graph.ops[index]
-            size = owner.op.rule.factors[place].size
-            role = owner.roles[place]
-        else:
-            if (index, axis) in tiling.pins:
-                return False
-            layout, value = tiling.values[index], self.graph.values[index]
-            size = value.value.type.shape[place]
-            role = value.roles[place]
-        if role >= 0 and role not in chosen:
-            return False
-        parts = self.mesh.sizes[axis]
+    def _open(self, layout: Layout, place: int, size: int, axis: int) -> bool:
+        """Whether a layout has room for an axis at a place of this size."""
         for axes in layout:
             if axis in axes:
                 return False
-        for a in layout[place]:
-            parts *= self.mesh.sizes[a]
-        return size % parts == 0
+        here = layout[place]
+        if not here:
+            return True
+        return size % (self.mesh.size(here) * self.mesh.sizes[axis]) == 0
+
+    @cached_property
+    def _color_rows(self) -> dict[int, _ColorRows]:
+        rows: dict[int, _ColorRows] = {}
+        for op in self.graph.ops:
+            for factor, color in enumerate(op.colors):
+                if color >= 0:
+                    row = (op.index, factor, op.op.rule.factors[factor].size, op.roles[factor])
+                    rows.setdefault(color, _ColorRows([], [])).ops.append(row)
+        for value in self.graph.values:
+            for dim, color in enumerate(value.colors):
+                if color >= 0:
+                    near = self.neighbours.get(("value", value.index, dim), [])
+                    rows.setdefault(color, _ColorRows([], [])).values.append(
+                        _ValueRow(
+                            value.index,
+                            dim,
+                            value.value.type.shape[dim],
+                            value.roles[dim],
+                            value.producer is None,
+                            tuple({(i, p): None for kind, i, p in near if kind == "op"}),
+                            tuple(i for kind, i, _ in near if kind == "value"),
+                        )
+                    )
+        return rows
 
     def parts(self, taken: frozenset[Node]) -> list[frozenset[Node]]:
         """The connected parts of what an action took, in a fixed order."""

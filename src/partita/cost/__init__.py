@@ -1,0 +1,18 @@
+"""Cost: an SPMD program and a kind of hardware -> time and memory of a step."""
+
+from partita.cost.collectives import Topology, topology
+from partita.cost.estimate import Estimate, Traffic
+from partita.cost.hardware import Hardware, kinds, load
+from partita.cost.model import CostModel, Price
+
+__all__ = [
+    "CostModel",
+    "Estimate",
+    "Hardware",
+    "Price",
+    "Topology",
+    "Traffic",
+    "kinds",
+    "load",
+    "topology",
+]

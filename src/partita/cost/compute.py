@@ -1,0 +1,90 @@
+"""Compute time: a roofline per kernel, from the local sizes of what it computes, reads, writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.analysis import ClassGraph, OpClass
+from partita.cost.fusion import Fusion
+from partita.cost.hardware import Hardware
+from partita.mesh import Mesh
+from partita.spmd import OpForm
+from partita.spmd.reshard import shards
+
+MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+"""Kinds that run on matrix units, two FLOPs per point of their iteration space."""
+
+
+class ComputeModel:
+    """Prices operation classes; what was priced once is remembered."""
+
+    def __init__(
+        self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, fusion: Fusion
+    ) -> None:
+        self.graph = graph
+        self.mesh = mesh
+        self.bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
+        self.peak = {
+            dtype: hardware.flops(dtype) * hardware.efficiency.matmul.value
+            for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
+        }
+        self.weights = _read_weights(graph, fusion)
+        self.written = [
+            [np.mean([fusion.stored[v] for v in _results(graph, op, n)]) for n in range(len(op.op.results))]
+            for op in graph.ops
+        ]
+        self._seconds: dict[tuple[int, OpForm], float] = {}
+
+    def seconds(self, op: OpClass, form: OpForm) -> float:
+        """Time of all members of an operation class under a form."""
+        key = (op.index, form)
+        known = self._seconds.get(key)
+        if known is None:
+            known = self._seconds[key] = len(op.members) * self._one(op, form)
+        return known
+
+    def _one(self, op: OpClass, form: OpForm) -> float:
+        moved = self._bytes(op, form) / self.bandwidth
+        if op.op.kind not in MATMULS:
+            return moved
+        return max(moved, self.flops(op, form) / self.peak[_dtype(self.graph, op)])
+
+    def flops(self, op: OpClass, form: OpForm) -> float:
+        """FLOPs of one member on one device."""
+        points = math.prod(factor.size for factor in op.op.rule.factors)
+        return 2.0 * points / math.prod(self.mesh.sizes[axis] for axis in form.axes)
+
+    def _bytes(self, op: OpClass, form: OpForm) -> float:
+        values = self.graph.program.values
+        total = 0.0
+        for weight, operand, need in zip(self.weights[op.index], op.op.operands, form.needs, strict=True):
+            if weight:
+                total += weight * values[operand].type.bytes / shards(need, self.mesh)
+        for weight, result, made in zip(self.written[op.index], op.op.results, form.makes, strict=True):
+            if weight:
+                total += float(weight) * values[result].type.bytes / shards(made, self.mesh)
+        return total
+
+
+def _dtype(graph: ClassGraph, op: OpClass) -> str:
+    return graph.program.values[op.op.operands[0]].type.dtype
+
+
+def _results(graph: ClassGraph, op: OpClass, number: int) -> list[int]:
+    operations = graph.program.operations
+    return [operations[member].results[number] for member in op.members]
+
+
+def _read_weights(graph: ClassGraph, fusion: Fusion) -> list[Sequence[float]]:
+    """For every operand of every class, how many kernels per member read memory through it."""
+    weights = [[0.0] * len(op.op.operands) for op in graph.ops]
+    for reads in fusion.reads.values():
+        for op, number in reads:
+            weights[graph.op_class[op]][number] += 1
+    return [
+        [weight / len(op.members) for weight in row]
+        for op, row in zip(graph.ops, weights, strict=True)
+    ]

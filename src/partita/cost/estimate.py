@@ -1,0 +1,79 @@
+"""What a plan costs: the numbers that a report shows and a search compares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """All collectives of one kind over the same axes."""
+
+    count: int
+    """How many run per step."""
+    bytes: int
+    """Their payload per device, summed."""
+    seconds: float
+    """Their time, summed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Predicted cost of one step of a plan. Times in seconds, sizes in bytes per device.
+
+    `step_time` lets those collectives run under compute that have something to run under
+    (weights gathered ahead, gradients reduced behind); `serial_time` lets none.
+    """
+
+    compute_time: float
+    exposed_time: float
+    """Collectives that compute has to wait for."""
+    hidden_time: float
+    """Collectives that can run while something else is computed."""
+    peak_memory: int
+    argument_memory: int
+    """Arguments, alive during the whole step; donated ones double as results."""
+    capacity: int
+    """Memory that a plan may use."""
+    traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
+    """By kind and axes."""
+
+    @property
+    def serial_time(self) -> float:
+        """Time if nothing overlaps."""
+        return self.compute_time + self.exposed_time + self.hidden_time
+
+    @property
+    def step_time(self) -> float:
+        """Time with two streams, compute and communication."""
+        return self.exposed_time + max(self.compute_time, self.hidden_time)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the capacity."""
+        return self.peak_memory <= self.capacity
+
+    def __str__(self) -> str:
+        fits = "fits" if self.fits else "DOES NOT FIT"
+        return (
+            f"step {seconds(self.step_time)} (compute {seconds(self.compute_time)}, collectives "
+            f"{seconds(self.exposed_time)} exposed + {seconds(self.hidden_time)} hidden), "
+            f"peak memory {size(self.peak_memory)} of {size(self.capacity)}: {fits}"
+        )
+
+
+def seconds(value: float) -> str:
+    """A time for people: `1.23 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def size(value: float) -> str:
+    """A size for people: `15.8 GiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.0f} B"

@@ -1,0 +1,230 @@
+"""The cost model: prices lowerings of one class graph on one kind of hardware.
+
+A class is priced once per local assignment and counts with its multiplicity; of a lowering that
+was derived from a priced one, only what changed is priced again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.analysis import Analysis, ClassGraph
+from partita.analysis.classes import EPISODE
+from partita.cost.collectives import Topology, topology
+from partita.cost.compute import ComputeModel
+from partita.cost.estimate import Estimate, Traffic
+from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
+from partita.cost.hardware import Hardware
+from partita.cost.memory import Copies, MemoryModel
+from partita.mesh import Mesh
+from partita.spmd import Lowering, Move, SpmdProgram, ValuePlan
+from partita.spmd.reshard import Step
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PlanPrice:
+    """Price of what happens to a value class: of all members together."""
+
+    kept: float
+    """Bytes of one member's kept piece."""
+    moves: bool
+    """Whether there is anything else to price."""
+    exposed: float
+    """Seconds of collectives that compute waits for."""
+    hidden: float
+    """Seconds of collectives with other work to run under."""
+    exposed_again: float
+    """The same when copies are gathered again for each episode."""
+    hidden_again: float
+    copies: tuple[Copies, ...]
+    copies_again: tuple[Copies, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Price:
+    """A priced lowering, with what is needed to price the next one from it.
+
+    Of the two ways to treat gathered copies, keep or gather again, it takes the quicker one that
+    fits; if neither fits, the smaller.
+    """
+
+    ops: list[float]
+    """Seconds of every operation class."""
+    plans: list[PlanPrice]
+    kept: np.ndarray
+    """Bytes of the kept piece of every value class."""
+    compute_time: float
+    exposed_time: float
+    hidden_time: float
+    peak: float
+    regather: bool
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of a step, compute and communication overlapped."""
+        return self.exposed_time + max(self.compute_time, self.hidden_time)
+
+
+class CostModel:
+    """Prices lowerings of one class graph over one mesh on one kind of hardware."""
+
+    def __init__(
+        self,
+        graph: ClassGraph,
+        analysis: Analysis,
+        mesh: Mesh,
+        hardware: Hardware,
+        capacity: int | None = None,
+        fusion: Fusion | None = None,
+    ) -> None:
+        self.graph = graph
+        self.mesh = mesh
+        self.hardware = hardware
+        self.capacity = int(hardware.memory.value) if capacity is None else capacity
+        fusion = fusion or analyse_fusion(graph.program, analysis.uses)
+        self.topology: Topology = topology(mesh, hardware)
+        self.compute = ComputeModel(graph, mesh, hardware, fusion)
+        self.memory = MemoryModel(graph, mesh, fusion, analysis.uses)
+        self._slack = _Slack(graph, analysis)
+        self._priced: dict[ValuePlan, PlanPrice] = {}
+        self._seconds: dict[Step, float] = {}
+
+    def price(self, lowering: Lowering, base: Price | None = None) -> Price:
+        """Prices a lowering, from scratch or from the price of the one it was derived from."""
+        ops = self.graph.ops
+        if base is None:
+            seconds = [0.0] * len(ops)
+            plans = [_UNPRICED] * len(lowering.plans)
+            kept = np.zeros(len(plans))
+            changed_ops: Sequence[int] = range(len(seconds))
+            changed_values: Sequence[int] = range(len(plans))
+        else:
+            seconds, plans, kept = base.ops.copy(), base.plans.copy(), base.kept.copy()
+            changed_ops, changed_values = lowering.changed_ops, lowering.changed_values
+        for index in changed_ops:
+            seconds[index] = self.compute.seconds(ops[index], lowering.forms[index])
+        for index in changed_values:
+            plans[index] = self._plan(index, lowering.plans[index])
+        kept[changed_values] = [plans[index].kept for index in changed_values]
+        moving = [p for p in plans if p.moves]
+        exposed, hidden = sum(p.exposed for p in moving), sum(p.hidden for p in moving)
+        arguments = self.memory.arguments(kept)
+        live = self.memory.live(kept, [c for p in moving for c in p.copies])
+        peak = arguments + float(live.max(initial=0.0))
+        regather = False
+        if peak > self.capacity and any(p.copies_again is not p.copies for p in moving):
+            live = self.memory.live(kept, [c for p in moving for c in p.copies_again])
+            again = arguments + float(live.max(initial=0.0))
+            if again < peak:
+                peak, regather = again, True
+                exposed = sum(p.exposed_again for p in moving)
+                hidden = sum(p.hidden_again for p in moving)
+        return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)
+
+    def estimate(self, price: Price, spmd: SpmdProgram) -> Estimate:
+        """A price in full, with the traffic of the unfolded program."""
+        traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
+        for item in spmd.instructions:
+            if isinstance(item, Move) and item.step.is_collective:
+                step = item.step
+                key = (step.kind, self.mesh.axis_names(step.axes))
+                so_far = traffic.get(key, Traffic(0, 0, 0.0))
+                traffic[key] = Traffic(
+                    so_far.count + 1,
+                    so_far.bytes + step.bytes,
+                    so_far.seconds + self._step_seconds(step),
+                )
+        arguments = self.memory.arguments(price.kept)
+        return Estimate(
+            price.compute_time,
+            price.exposed_time,
+            price.hidden_time,
+            round(price.peak),
+            round(arguments),
+            self.capacity,
+            traffic,
+        )
+
+    def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
+        known = self._priced.get(plan)
+        if known is None:
+            known = self._priced[plan] = self._price_plan(index, plan)
+        return known
+
+    def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
+        value = self.graph.values[index]
+        count = len(value.members)
+        behind, ahead = self._slack.behind[index], self._slack.ahead[index]
+        exposed = hidden = exposed_again = hidden_again = 0.0
+        if plan.steps:
+            time = count * self._steps_seconds(plan.steps)
+            exposed += time * (1 - behind)
+            hidden += time * behind
+            exposed_again, hidden_again = exposed, hidden
+        for need, steps in plan.moves:
+            time = count * self._steps_seconds(steps)
+            users = [i for i, n in enumerate(plan.needs) if n == need]
+            first = min(ahead[i] for i in users)
+            exposed += time * (1 - first)
+            hidden += time * first
+            times = len({value.uses[i].episode for i in users})
+            exposed_again += times * time * (1 - first)
+            hidden_again += times * time * first
+        copies = tuple(self.memory.copies(index, plan, False))
+        episodes = any(use.episode for use in value.uses) and bool(plan.moves)
+        again = tuple(self.memory.copies(index, plan, True)) if episodes else copies
+        kept = self.memory.bytes(index, plan.layout)
+        moves = bool(plan.steps or plan.moves)
+        return PlanPrice(kept, moves, exposed, hidden, exposed_again, hidden_again, copies, again)
+
+    def _steps_seconds(self, steps: Sequence[Step]) -> float:
+        return sum(self._step_seconds(step) for step in steps)
+
+    def _step_seconds(self, step: Step) -> float:
+        known = self._seconds.get(step)
+        if known is None:
+            known = self._seconds[step] = self.topology.seconds(step)
+        return known
+
+
+_UNPRICED = PlanPrice(0.0, False, 0.0, 0.0, 0.0, 0.0, (), ())
+
+
+class _Slack:
+    """Which collectives have other work to run under.
+
+    A move can start when its value is ready, and must be done at its use; a reduction after the
+    definition must be done when something needs it. Cheap operations in between do not count:
+    they can be moved along. With more than `EPISODE` operations in between it is hidden.
+    """
+
+    def __init__(self, graph: ClassGraph, analysis: Analysis) -> None:
+        program, uses = graph.program, analysis.uses
+        ready = [0] * len(program.values)
+        for op in program.operations:
+            inputs = max((ready[v] for v in op.operands), default=0)
+            at = inputs if op.kind in FUSIBLE else op.index
+            for v in op.results:
+                ready[v] = at
+        end = len(program.operations)
+        needed = [end] * len(program.values)
+        for op in reversed(program.operations):
+            at = min((needed[v] for v in op.results), default=end)
+            for v in op.operands:
+                needed[v] = min(needed[v], at if op.kind in FUSIBLE else op.index)
+        self.behind = [
+            float(np.mean([needed[m] - program.values[m].producer > EPISODE for m in v.members]))  # type: ignore[operator]
+            if v.producer is not None
+            else 0.0
+            for v in graph.values
+        ]
+        self.ahead = [
+            [
+                float(np.mean([uses[m][i][0] - ready[m] > EPISODE for m in v.members]))
+                for i in range(len(v.uses))
+            ]
+            for v in graph.values
+        ]

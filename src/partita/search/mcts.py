@@ -1,0 +1,138 @@
+"""Monte Carlo tree search over tile moves, with UCT and merged transpositions (as in TOAST).
+
+Every state on the way is a complete plan, so each is a candidate, and a node's value is the best
+cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search comes
+`refine`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+
+from partita.search.problem import Move, Problem, State
+
+EXPLORATION = 0.4
+"""Weight of UCT's exploration term."""
+
+STOP = 0.2
+"""Chance that a random playout stops at each state."""
+
+
+@dataclasses.dataclass
+class _Node:
+    """Statistics of a state; states reached in several orders share one."""
+
+    state: State
+    untried: list[Move]
+    children: list[tuple[Move, _Node]] = dataclasses.field(default_factory=list)
+    visits: int = 0
+    best: float = math.inf
+
+
+def tree_search(
+    problem: Problem,
+    budget: int,
+    seed: int,
+    progress: Callable[[int, State], None] = lambda done, best: None,
+) -> State:
+    """The best state found with at most `budget` newly priced states.
+
+    Args:
+      problem: what to search.
+      budget: how many states may be priced.
+      seed: of the random playouts; equal seeds give equal results.
+      progress: called with the number of states priced and the best so far.
+    """
+    return _Tree(problem, budget, random.Random(seed), progress).run()
+
+
+class _Tree:
+    def __init__(
+        self,
+        problem: Problem,
+        budget: int,
+        rng: random.Random,
+        progress: Callable[[int, State], None],
+    ) -> None:
+        self.problem = problem
+        self.budget = problem.evaluations + budget
+        self.rng = rng
+        self.progress = progress
+        self.nodes: dict[int, _Node] = {}
+        self.best = problem.start
+        self.lowest = self.highest = problem.log_cost(problem.start)
+        self.longest = 3 * len(problem.mesh.names) + 4
+
+    def run(self) -> State:
+        root = self._node(self.problem.start)
+        idle = 0
+        # A small space is exhausted long before the budget: playouts that find nothing new end it.
+        while self.problem.evaluations < self.budget and idle < 200:
+            before = self.problem.evaluations
+            self._iterate(root)
+            idle = 0 if self.problem.evaluations > before else idle + 1
+            self.progress(self.problem.evaluations, self.best)
+        return self.best
+
+    def _iterate(self, root: _Node) -> None:
+        path, node = [root], root
+        while not node.untried and node.children and len(path) < self.longest:
+            node = self._select(node)
+            path.append(node)
+        child = self._expand(node)
+        if child is not None:
+            path.append(child)
+            node = child
+        cost = min(self._see(node.state), self._playout(node.state, self.longest - len(path)))
+        for each in path:
+            each.visits += 1
+            each.best = min(each.best, cost)
+
+    def _select(self, node: _Node) -> _Node:
+        spread = max(self.highest - self.lowest, 1e-9)
+        log_visits = math.log(node.visits + 1)
+
+        def value(child: _Node) -> float:
+            exploit = (self.highest - child.best) / spread
+            return exploit + EXPLORATION * math.sqrt(log_visits / (child.visits + 1))
+
+        return max((child for _, child in node.children), key=value)
+
+    def _expand(self, node: _Node) -> _Node | None:
+        while node.untried:
+            move = node.untried.pop()
+            state = self.problem.step(node.state, move)
+            if state is not None and state.key != node.state.key:
+                child = self._node(state)
+                node.children.append((move, child))
+                return child
+        return None
+
+    def _playout(self, state: State, depth: int) -> float:
+        cost = math.inf
+        for _ in range(depth):
+            if self.rng.random() < STOP or self.problem.evaluations >= self.budget:
+                break
+            following = self.problem.step(state, self.rng.choice(self.problem.moves))
+            if following is not None:
+                state = following
+                cost = min(cost, self._see(state))
+        return cost
+
+    def _see(self, state: State) -> float:
+        cost = self.problem.log_cost(state)
+        self.lowest, self.highest = min(self.lowest, cost), max(self.highest, cost)
+        if self.problem.better(state, self.best):
+            self.best = state
+        return cost
+
+    def _node(self, state: State) -> _Node:
+        known = self.nodes.get(state.key)
+        if known is None:
+            untried = self.problem.moves.copy()
+            self.rng.shuffle(untried)
+            known = self.nodes[state.key] = _Node(state, untried)
+        return known

@@ -1,0 +1,151 @@
+"""The decision problem of a search: states are tilings, moves tile a color group along an axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+from partita.analysis import Analysis, ClassGraph
+from partita.cost import CostModel, Price
+from partita.mesh import Mesh
+from partita.spmd import Lowerer, Lowering
+from partita.tiling import Node, Spread, Spreader, Tiling
+
+MOST_RESOLUTIONS = 8
+"""Ways to resolve a color's conflicts that are offered as moves of their own."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Move:
+    """Tile a color group along an axis, with a role for each group of conflict sets it meets.
+
+    `without` leaves out parts (by number): the connected pieces into which the move splits where
+    earlier moves are in the way.
+    """
+
+    color: int
+    axis: int
+    roles: tuple[tuple[int, int], ...] = ()
+    without: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class State:
+    """A tiling, lowered and priced, and the moves that led to it."""
+
+    tiling: Tiling
+    lowering: Lowering
+    price: Price
+    moves: tuple[Move, ...]
+    key: int
+    """Equal for equal tilings, whatever moves led there."""
+
+
+class Problem:
+    """A program on a mesh, with what has been decided already, ready to be searched."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        graph: ClassGraph,
+        tiling: Tiling,
+        mesh: Mesh,
+        cost: CostModel,
+        axes: Sequence[int],
+    ) -> None:
+        self.graph = graph
+        self.mesh = mesh
+        self.cost = cost
+        self.spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+        self.lowerer = Lowerer(graph, mesh)
+        self.moves = _moves(analysis, graph, axes)
+        self.evaluations = 0
+        lowering = self.lowerer.lower(tiling)
+        self.start = State(tiling, lowering, cost.price(lowering), (), 0)
+        self._steps: dict[tuple[int, Move], State | None] = {}
+        self._states: dict[int, State] = {0: self.start}
+
+    def step(self, state: State, move: Move) -> State | None:
+        """The state after a move; None if the move changes nothing."""
+        key = (state.key, move)
+        if key not in self._steps:
+            self._steps[key] = self._step(state, move)
+        return self._steps[key]
+
+    def replay(self, moves: Sequence[Move]) -> State:
+        """The state after these moves from the start; those that change nothing are left out."""
+        state = self.start
+        for move in moves:
+            state = self.step(state, move) or state
+        return state
+
+    def spread(self, state: State, move: Move) -> Spread:
+        """What a move takes in a state."""
+        spread = self.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
+        if not move.without:
+            return spread
+        parts = self.spreader.parts(spread.taken)
+        kept = [part for number, part in enumerate(parts) if number not in move.without]
+        taken: frozenset[Node] = frozenset().union(*kept)
+        return Spread(self.spreader.commit(state.tiling, taken, move.axis), taken)
+
+    def better(self, a: State, b: State) -> bool:
+        """Whether `a` is a better plan than `b`."""
+        return self.rank(a) < self.rank(b)
+
+    def rank(self, state: State) -> tuple[bool, float, float, int]:
+        """Order of plans: those that fit by time, the others behind them by peak memory."""
+        price = state.price
+        fits = price.peak <= self.cost.capacity
+        first, second = (price.step_time, price.peak) if fits else (price.peak, price.step_time)
+        return (not fits, first, second, len(state.moves))
+
+    def log_cost(self, state: State) -> float:
+        """One number to steer by: log of the step time, and what is too large weighs heavily."""
+        price = state.price
+        excess = math.log(max(price.peak / self.cost.capacity, 1.0))
+        return math.log(max(price.step_time, 1e-12)) + 4.0 * excess
+
+    def _step(self, state: State, move: Move) -> State | None:
+        spread = self.spread(state, move)
+        if not spread.taken:
+            return None
+        key = state.key
+        before, after = state.tiling, spread.tiling
+        for index in spread.ops:
+            key ^= hash((index, before.ops[index])) ^ hash((index, after.ops[index]))
+        for index in spread.values:
+            key ^= hash((~index, before.values[index])) ^ hash((~index, after.values[index]))
+        known = self._states.get(key)
+        if known is None:
+            self.evaluations += 1
+            lowering = self.lowerer.lower(after, state.lowering, spread.ops, spread.values)
+            price = self.cost.price(lowering, state.price)
+            known = State(after, lowering, price, (*state.moves, move), key)
+            self._states[key] = known
+        return known
+
+
+def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[Move]:
+    """All moves, those on colors with more data first."""
+    weight: dict[int, int] = {}
+    for value in graph.values:
+        for color in set(value.colors):
+            if color >= 0:
+                size = value.value.type.bytes * len(value.members)
+                weight[color] = weight.get(color, 0) + size
+    groups = analysis.groups
+    moves = []
+    for color in sorted(weight, key=lambda c: (-weight[c], c)):
+        conflicts = [
+            (number, roles)
+            for number, roles in enumerate(groups.conflict_groups)
+            if groups.conflict_color[number] == color
+        ]
+        choices = itertools.product(*(roles for _, roles in conflicts))
+        for choice in itertools.islice(choices, MOST_RESOLUTIONS):
+            roles = tuple((number, role) for (number, _), role in zip(conflicts, choice, strict=True))
+            moves += [Move(color, axis, roles) for axis in axes]
+    return moves

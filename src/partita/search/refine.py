@@ -1,0 +1,81 @@
+"""Refinement: small changes to a found plan, taken as long as one of them makes it better.
+
+Drop a move, add one, exchange one for another, move one to the front, or leave out a part of one
+(so that, say, small parameters stay replicated while large ones are sharded).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from partita.search.problem import Move, Problem, State
+
+
+def refine(
+    problem: Problem,
+    state: State,
+    budget: int,
+    progress: Callable[[int, State], None] = lambda done, best: None,
+) -> State:
+    """The best state that single changes lead to, pricing at most `budget` new states."""
+    limit = problem.evaluations + budget
+    best, improved = state, True
+    while improved and problem.evaluations < limit:
+        improved = False
+        for moves in _changes(problem, best):
+            candidate = problem.replay(moves)
+            progress(problem.evaluations, best)
+            if problem.better(candidate, best):
+                # Keep the moves as tried: the state may have been reached in another order.
+                best, improved = dataclasses.replace(candidate, moves=_effective(problem, moves)), True
+                break
+            if problem.evaluations >= limit:
+                break
+    return best
+
+
+def _effective(problem: Problem, moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    """Moves without those that change nothing."""
+    state, kept = problem.start, []
+    for move in moves:
+        after = problem.step(state, move)
+        if after is not None and after.key != state.key:
+            kept.append(move)
+            state = after
+    return tuple(kept)
+
+
+def _changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
+    moves = state.moves
+    for i in range(len(moves)):
+        yield moves[:i] + moves[i + 1 :]
+    for move in problem.moves:
+        if move not in moves:
+            yield (*moves, move)
+    for i in range(1, len(moves)):
+        yield (moves[i], *moves[:i], *moves[i + 1 :])
+    yield from _without_parts(problem, moves)
+    for i in range(len(moves)):
+        for move in problem.moves:
+            if move not in moves:
+                yield (*moves[:i], move, *moves[i + 1 :])
+
+
+def _without_parts(problem: Problem, moves: tuple[Move, ...]) -> Iterator[tuple[Move, ...]]:
+    state = problem.start
+    for i, move in enumerate(moves):
+        spread = problem.spreader.tile_color(
+            state.tiling, move.color, move.axis, dict(move.roles)
+        )
+        parts = len(problem.spreader.parts(spread.taken))
+        if parts > 1:
+            for number in range(parts):
+                if number in move.without:
+                    without = tuple(n for n in move.without if n != number)
+                else:
+                    without = tuple(sorted((*move.without, number)))
+                if len(without) < parts:
+                    changed = dataclasses.replace(move, without=without)
+                    yield (*moves[:i], changed, *moves[i + 1 :])
+        state = problem.step(state, move) or state

@@ -1,0 +1,51 @@
+"""partita: PARTItioning TActics for tensor programs.
+
+`plan` decides how a JAX function is split over a mesh and what that costs; `Plan.jit` runs it that
+way. `jit` does both in one line.
+"""
+
+from partita.api import jit, plan
+from partita.cost import Estimate, Hardware, Traffic
+from partita.errors import (
+    AxisError,
+    HardwareError,
+    MeshError,
+    ModelError,
+    PartitaError,
+    TacticError,
+    TraceError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from partita.mesh import Mesh
+from partita.plan import Plan
+from partita.schedule import TacticReport
+from partita.spmd import Collective
+from partita.tactics import AutomaticPartition, ManualPartition, Refusal, Tactic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutomaticPartition",
+    "AxisError",
+    "Collective",
+    "Estimate",
+    "Hardware",
+    "HardwareError",
+    "ManualPartition",
+    "Mesh",
+    "MeshError",
+    "ModelError",
+    "PartitaError",
+    "Plan",
+    "Refusal",
+    "Tactic",
+    "TacticError",
+    "TacticReport",
+    "TraceError",
+    "Traffic",
+    "UnknownNameError",
+    "UnsupportedError",
+    "jit",
+    "plan",
+]

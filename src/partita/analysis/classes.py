@@ -137,7 +137,12 @@ def fold(
             arguments[v.index]
             if v.producer is None
             else (color[v.producer], v.position, of_value[v.index]),
-            tuple(sorted((color[op], n, e) for (op, n), e in zip(analysis.uses[v.index], runs[v.index], strict=True))),
+            tuple(
+                sorted(
+                    (color[op], n, e)
+                    for (op, n), e in zip(analysis.uses[v.index], runs[v.index], strict=True)
+                )
+            ),
             v.index in results,
         )
         for v in program.values
@@ -262,8 +267,15 @@ def _build(
         )
         values.append(
             ValueClass(
-                index, value, tuple(members), colors, roles, producer, uses,
-                value.index in is_result, tuple(sorted(partners.get(index, ()))),
+                index,
+                value,
+                tuple(members),
+                colors,
+                roles,
+                producer,
+                uses,
+                value.index in is_result,
+                tuple(sorted(partners.get(index, ()))),
             )
         )
     return ClassGraph(program, tuple(ops), tuple(values), tuple(op_class), tuple(value_class))

@@ -32,7 +32,9 @@ def analyse_conflicts(names: Names) -> Conflicts:
     edges = names.edges[twice[names.edges].all(axis=1)]
     count, role = components(names.nodes, edges, twice)
     meet = [
-        (int(a), int(b)) for nodes in _owners(names, twice) for a, b in _same_color(names, role, nodes)
+        (int(a), int(b))
+        for nodes in _owners(names, twice)
+        for a, b in _same_color(names, role, nodes)
     ]
     pairs = np.array(meet, dtype=np.int64).reshape(-1, 2)
     number, belongs = components(count, pairs, np.ones(count, bool))
@@ -70,6 +72,4 @@ def _owners(names: Names, twice: np.ndarray) -> list[list[int]]:
 
 def _same_color(names: Names, role: np.ndarray, nodes: list[int]) -> list[tuple[int, int]]:
     first: dict[int, int] = {}
-    return [
-        (role[first.setdefault(int(names.color[node]), node)], role[node]) for node in nodes
-    ]
+    return [(role[first.setdefault(int(names.color[node]), node)], role[node]) for node in nodes]

@@ -45,7 +45,9 @@ def analyse_groups(names: Names, conflicts: Conflicts) -> Groups:
     roles = max((r for r in conflicts.role.tolist()), default=-1) + 1
     role_prints = _fingerprints(names, signature, conflicts.role.tolist(), roles)
     color_group = _separate(names, _number(prints))
-    role_color = {r: color_group[c] for s, c in zip(conflicts.sets, conflicts.color, strict=True) for r in s}
+    role_color = {
+        r: color_group[c] for s, c in zip(conflicts.sets, conflicts.color, strict=True) for r in s
+    }
     kinds: dict[Hashable, list[tuple[int, ...]]] = {}
     for roles_of_set, color in zip(conflicts.sets, conflicts.color, strict=True):
         ordered = tuple(sorted(roles_of_set, key=lambda r: (role_prints[r], r)))
@@ -64,7 +66,10 @@ def analyse_groups(names: Names, conflicts: Conflicts) -> Groups:
         conflict_color.append(role_color[sets[0][0]])
         count += width
     return Groups(
-        tuple(signature), tuple(color_group), tuple(role_group), tuple(conflict_groups),
+        tuple(signature),
+        tuple(color_group),
+        tuple(role_group),
+        tuple(conflict_groups),
         tuple(conflict_color),
     )
 

@@ -96,11 +96,11 @@ class _Links:
 
 
 def _links(rule: Rule) -> _Links:
-    shardable = tuple(
-        i for i, f in enumerate(rule.factors) if f.kind != "blocked" and f.size > 1
-    )
+    shardable = tuple(i for i, f in enumerate(rule.factors) if f.kind != "blocked" and f.size > 1)
 
-    def triples(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[tuple[int, int, int], ...]:
+    def triples(
+        tensors: tuple[tuple[tuple[int, ...], ...], ...],
+    ) -> tuple[tuple[int, int, int], ...]:
         return tuple(
             (number, dim, leading)
             for number, tensor in enumerate(tensors)

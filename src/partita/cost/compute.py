@@ -21,9 +21,7 @@ MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 class ComputeModel:
     """Prices operation classes; what was priced once is remembered."""
 
-    def __init__(
-        self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, fusion: Fusion
-    ) -> None:
+    def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, fusion: Fusion) -> None:
         self.graph = graph
         self.mesh = mesh
         self.bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
@@ -33,7 +31,10 @@ class ComputeModel:
         }
         self.weights = _read_weights(graph, fusion)
         self.written = [
-            [np.mean([fusion.stored[v] for v in _results(graph, op, n)]) for n in range(len(op.op.results))]
+            [
+                np.mean([fusion.stored[v] for v in _results(graph, op, n)])
+                for n in range(len(op.op.results))
+            ]
             for op in graph.ops
         ]
         self._seconds: dict[tuple[int, OpForm], float] = {}
@@ -60,10 +61,14 @@ class ComputeModel:
     def _bytes(self, op: OpClass, form: OpForm) -> float:
         values = self.graph.program.values
         total = 0.0
-        for weight, operand, need in zip(self.weights[op.index], op.op.operands, form.needs, strict=True):
+        for weight, operand, need in zip(
+            self.weights[op.index], op.op.operands, form.needs, strict=True
+        ):
             if weight:
                 total += weight * values[operand].type.bytes / shards(need, self.mesh)
-        for weight, result, made in zip(self.written[op.index], op.op.results, form.makes, strict=True):
+        for weight, result, made in zip(
+            self.written[op.index], op.op.results, form.makes, strict=True
+        ):
             if weight:
                 total += float(weight) * values[result].type.bytes / shards(made, self.mesh)
         return total

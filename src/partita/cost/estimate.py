@@ -67,7 +67,11 @@ def seconds(value: float) -> str:
     """A time for people: `1.23 ms`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
+            return (
+                f"{value / scale:.3g} {unit}"
+                if value < 1000 * scale
+                else f"{value / scale:.0f} {unit}"
+            )
     return f"{value / 1e-9:.3g} ns"
 
 

@@ -34,8 +34,16 @@ FUSIBLE = ELEMENTWISE | _SHAPING
 _READS_FUSED = FUSIBLE | {"stablehlo.reduce"}
 """Kinds that can compute their operands inside their own kernel."""
 
-_INTO_ANY = frozenset({"stablehlo.convert", "stablehlo.broadcast_in_dim", "stablehlo.reshape",
-                       "stablehlo.transpose", "stablehlo.constant", "stablehlo.iota"})
+_INTO_ANY = frozenset(
+    {
+        "stablehlo.convert",
+        "stablehlo.broadcast_in_dim",
+        "stablehlo.reshape",
+        "stablehlo.transpose",
+        "stablehlo.constant",
+        "stablehlo.iota",
+    }
+)
 """Kinds so cheap that matrix units read through them."""
 
 

@@ -51,7 +51,9 @@ class MemoryModel:
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
             rows.append((graph.value_class[value.index], birth, max(birth, death)))
         self._class, self._birth, self._death = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        self._arguments = np.array([graph.value_class[v] for v in program.arguments], dtype=np.int64)
+        self._arguments = np.array(
+            [graph.value_class[v] for v in program.arguments], dtype=np.int64
+        )
         self._spans: dict[tuple[int, tuple[int, ...], bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
@@ -81,9 +83,7 @@ class MemoryModel:
         delta = np.bincount(self._birth, weights, size)
         delta -= np.bincount(self._death + 1, weights, size)
         if copies:
-            amounts = np.repeat(
-                [c.bytes for c in copies], [len(c.start) for c in copies]
-            )
+            amounts = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
             delta += np.bincount(np.concatenate([c.start for c in copies]), amounts, size)
             delta -= np.bincount(np.concatenate([c.end for c in copies]) + 1, amounts, size)
         return np.cumsum(delta)

@@ -170,7 +170,9 @@ class _Importer:
     def _result_names(self, count: int) -> list[str]:
         attributes = self.main.attributes
         infos = attributes["res_attrs"] if "res_attrs" in attributes else [{}] * count
-        names = [info["jax.result_info"].value if "jax.result_info" in info else "" for info in infos]
+        names = [
+            info["jax.result_info"].value if "jax.result_info" in info else "" for info in infos
+        ]
         return [name or (f"result[{i}]" if count > 1 else "result") for i, name in enumerate(names)]
 
     def _aliases(self, count: int) -> dict[int, int]:
@@ -285,4 +287,3 @@ def _mappings(tensors: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
         )
         for tensor in tensors
     )
-

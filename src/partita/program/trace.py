@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ class Traced:
     """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
     results: Any
     """The results as a pytree of `ShapeDtypeStruct`s."""
+    donate_argnums: tuple[int, ...]
+    """Positions of the donated arguments."""
 
 
 def trace(
@@ -47,9 +50,9 @@ def trace(
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     args, kwargs = jax.tree.map(_abstract, (tuple(args), kwargs))
-    name = getattr(fn, "__name__", type(fn).__name__)
+    name = _name(fn)
     try:
-        donated = donate_argnums or _own_donation(fn, args, kwargs)
+        donated = _as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
         jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
         traced = jitted.trace(*args, **kwargs)
     except Exception as error:
@@ -65,7 +68,17 @@ def trace(
         )
     text = traced.lower().compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     program = import_stablehlo(text, name)
-    return Traced(program, (args, kwargs), traced.out_info)
+    return Traced(program, (args, kwargs), traced.out_info, donated)
+
+
+def _name(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -146,6 +146,8 @@ def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[M
         ]
         choices = itertools.product(*(roles for _, roles in conflicts))
         for choice in itertools.islice(choices, MOST_RESOLUTIONS):
-            roles = tuple((number, role) for (number, _), role in zip(conflicts, choice, strict=True))
+            roles = tuple(
+                (number, role) for (number, _), role in zip(conflicts, choice, strict=True)
+            )
             moves += [Move(color, axis, roles) for axis in axes]
     return moves

@@ -28,7 +28,10 @@ def refine(
             progress(problem.evaluations, best)
             if problem.better(candidate, best):
                 # Keep the moves as tried: the state may have been reached in another order.
-                best, improved = dataclasses.replace(candidate, moves=_effective(problem, moves)), True
+                best, improved = (
+                    dataclasses.replace(candidate, moves=_effective(problem, moves)),
+                    True,
+                )
                 break
             if problem.evaluations >= limit:
                 break
@@ -65,9 +68,7 @@ def _changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
 def _without_parts(problem: Problem, moves: tuple[Move, ...]) -> Iterator[tuple[Move, ...]]:
     state = problem.start
     for i, move in enumerate(moves):
-        spread = problem.spreader.tile_color(
-            state.tiling, move.color, move.axis, dict(move.roles)
-        )
+        spread = problem.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
         parts = len(problem.spreader.parts(spread.taken))
         if parts > 1:
             for number in range(parts):

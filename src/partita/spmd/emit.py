@@ -42,9 +42,7 @@ def mesh_attribute(mesh: Mesh) -> str:
 
 def sharding(layout: Layout, mesh: Mesh) -> str:
     """A layout as Shardy's sharding of one tensor, without the attribute's prefix."""
-    dims = (
-        "{" + ", ".join(f'"{name}"' for name in mesh.axis_names(axes)) + "}" for axes in layout
-    )
+    dims = ("{" + ", ".join(f'"{name}"' for name in mesh.axis_names(axes)) + "}" for axes in layout)
     return f"<@{MESH}, [{', '.join(dims)}]>"
 
 
@@ -193,8 +191,10 @@ class _Emitter:
 
     def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
         self.channel += 1
-        groups = ir.Attribute.parse(f"dense<{self.mesh.groups(step.axes)}> : tensor<"
-            f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>")
+        groups = ir.Attribute.parse(
+            f"dense<{self.mesh.groups(step.axes)}> : tensor<"
+            f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>"
+        )
         attributes = {
             "replica_groups": groups,
             "channel_handle": hlo.ChannelHandle.get(self.channel, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +17,19 @@ from partita.spmd.program import SpmdProgram, spec
 from partita.tiling import Layout
 
 
-def partition_spec(layout: Layout, mesh: Mesh) -> PartitionSpec:
-    """A layout as a `PartitionSpec`."""
-    return PartitionSpec(*spec(layout, mesh))
+def partition_spec(layout: Layout, mesh: Mesh, rank: int) -> PartitionSpec:
+    """A layout as a `PartitionSpec` of an array of this rank.
+
+    Typed random keys have a lower rank than the tensors that hold them.
+    """
+    return PartitionSpec(*spec(layout[:rank], mesh))
+
+
+def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, int], Any]) -> Any:
+    """A pytree like `tree`, its leaves made from the layout and the rank of each of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    made = [make(layout, len(leaf.shape)) for layout, leaf in zip(layouts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, made)
 
 
 def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Exported:
@@ -31,9 +42,8 @@ def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Export
     """
     mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
 
-    def shardings(tree: Any, layouts: tuple[Layout, ...]) -> Any:
-        specs = [NamedSharding(mesh, partition_spec(lay, spmd.mesh)) for lay in layouts]
-        return jax.tree.unflatten(jax.tree.structure(tree), specs)
+    def sharding(layout: Layout, rank: int) -> NamedSharding:
+        return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
 
     args, kwargs = arguments
 
@@ -46,8 +56,8 @@ def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Export
     stand_in.__name__ = spmd.program.name
     jitted = jax.jit(
         stand_in,
-        in_shardings=shardings((args, kwargs), spmd.argument_layouts),
-        out_shardings=shardings(results, spmd.result_layouts),
+        in_shardings=layout_tree(arguments, spmd.argument_layouts, sharding),
+        out_shardings=layout_tree(results, spmd.result_layouts, sharding),
         keep_unused=True,
     )
     # The emitted module is plain StableHLO, the same for every platform.

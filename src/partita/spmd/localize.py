@@ -58,9 +58,7 @@ class Builder:
         """An i32 constant."""
         i32 = ir.IntegerType.get_signless(32)
         type_ = ir.RankedTensorType.get([], i32)
-        return hlo.constant(
-            ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, value))
-        )
+        return hlo.constant(ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, value)))
 
     def index(self, axes: Axes) -> Any:
         """This device's number along axes, major first, as an i32 scalar."""
@@ -140,17 +138,15 @@ def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     value = op.attributes["value"]
     if value.is_splat:
         local = build.type(run.outputs[0])
-        return [
-            hlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))
-        ]
+        return [hlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))]
     build.body.append(op)
-    return [build.slice(op.results[0], run.outputs[0].shape, _starts(layout, run.outputs[0], build))]
+    return [
+        build.slice(op.results[0], run.outputs[0].shape, _starts(layout, run.outputs[0], build))
+    ]
 
 
 def _starts(layout: Layout, local: TensorType, build: Builder) -> dict[int, Any]:
-    return {
-        dim: build.offset(axes, local.shape[dim]) for dim, axes in enumerate(layout) if axes
-    }
+    return {dim: build.offset(axes, local.shape[dim]) for dim, axes in enumerate(layout) if axes}
 
 
 def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -172,9 +168,7 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         # The initial value must enter the sum of all devices once.
         for number in range(len(op.operands) // 2, len(op.operands)):
             init = op.operands[number]
-            op.operands[number] = build.only_first(
-                init, build.fill(init.type, neutral), run.sums
-            )
+            op.operands[number] = build.only_first(init, build.fill(init.type, neutral), run.sums)
     return build.place(op, run)
 
 
@@ -247,9 +241,14 @@ def _shift_indices(
     type_ = ir.RankedTensorType(indices.type)
     shape, element = list(type_.shape), type_.element_type
     scalar = ir.RankedTensorType.get([], element)
-    component = hlo.iota(
-        ir.RankedTensorType.get(shape, element), ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector)
-    ) if vector < len(shape) else build.fill(type_, 0)
+    component = (
+        hlo.iota(
+            ir.RankedTensorType.get(shape, element),
+            ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector),
+        )
+        if vector < len(shape)
+        else build.fill(type_, 0)
+    )
     inside: Any = None
     for place, dim in split.items():
         here = build.compare(component, build.fill(type_, place), "EQ")

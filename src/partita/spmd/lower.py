@@ -129,8 +129,7 @@ class Lowerer:
         self._summing = sorted({link.producer for link in self._links.values()})
         self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
         self._around = [
-            tuple(v for classes in (*op.operands, *op.results) for v in classes)
-            for op in graph.ops
+            tuple(v for classes in (*op.operands, *op.results) for v in classes) for op in graph.ops
         ]
 
     def lower(
@@ -175,7 +174,15 @@ class Lowerer:
         for index in changed_values:
             plans[index] = self._plan(index, tiling, forms, passing, arriving)
         return Lowering(
-            graph, self.mesh, tiling, asked, forms, plans, passing, arriving, changed_ops,
+            graph,
+            self.mesh,
+            tiling,
+            asked,
+            forms,
+            plans,
+            passing,
+            arriving,
+            changed_ops,
             changed_values,
         )
 
@@ -395,7 +402,9 @@ def _additions(
     return found
 
 
-def _generated(graph: ClassGraph) -> list[tuple[int, Callable[[Sequence[OpForm]], object], tuple[tuple[int, int], ...]]]:
+def _generated(
+    graph: ClassGraph,
+) -> list[tuple[int, Callable[[Sequence[OpForm]], object], tuple[tuple[int, int], ...]]]:
     """Operation classes that depend on no argument and only compute elementwise, last one first.
 
     Each with the uses of its result, as (operation class, operand number), and a getter of the

@@ -138,7 +138,9 @@ class SpmdProgram:
     def _show_move(self, move: Move) -> str:
         step = move.step
         axes = ",".join(self.mesh.axis_names(step.axes))
-        dims = "".join(f" {label}{d}" for label, d in (("dim ", step.dim), ("to ", step.split)) if d >= 0)
+        dims = "".join(
+            f" {label}{d}" for label, d in (("dim ", step.dim), ("to ", step.split)) if d >= 0
+        )
         size = f"  {step.bytes} B" if step.is_collective else ""
         again = "  (again)" if move.again else ""
         what = f"{step.kind}(b{move.input}, {axes}{dims})"

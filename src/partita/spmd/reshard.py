@@ -56,9 +56,7 @@ class Step:
 
 def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
     """Type of one device's piece of a value; every dimension divides by construction."""
-    shape = tuple(
-        size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True)
-    )
+    shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))
     return TensorType(shape, type_.dtype)
 
 
@@ -154,7 +152,9 @@ def _prefix_in(run: Sequence[int], members: set[int]) -> int:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 def shards(layout: Layout, mesh: Mesh) -> int:

@@ -145,9 +145,7 @@ class Spreader:
             return f"it is kept whole along {name}", True
         here = layout[node[2]]
         if size % (self.mesh.size(here) * self.mesh.sizes[axis]):
-            axes = " x ".join(
-                f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis)
-            )
+            axes = " x ".join(f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis))
             return f"{size} is not divisible by {axes}{self._made_of(node)}", False
         return None
 
@@ -196,9 +194,7 @@ class Spreader:
             self._commit(tiling, taken, axis), taken, tuple(stops.values()), frozenset(unresolved)
         )
 
-    def tile_color(
-        self, tiling: Tiling, color: int, axis: int, resolution: Resolution
-    ) -> Spread:
+    def tile_color(self, tiling: Tiling, color: int, axis: int, resolution: Resolution) -> Spread:
         """Tiles every operation of a color group that can take the axis, and values with them.
 
         A value goes along if an operation next to it does, or if it is an argument.

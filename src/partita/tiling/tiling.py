@@ -70,9 +70,7 @@ def refold(analysis: Analysis, assigned: Assignment) -> tuple[ClassGraph, Tiling
     return graph, Tiling(
         tuple(assigned.ops[c.op.index] for c in graph.ops),
         tuple(assigned.values[c.value.index] for c in graph.values),
-        frozenset(
-            (c.index, axis) for c in graph.values for axis in pinned.get(c.value.index, ())
-        ),
+        frozenset((c.index, axis) for c in graph.values for axis in pinned.get(c.value.index, ())),
     )
 
 

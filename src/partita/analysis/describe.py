@@ -1,0 +1,151 @@
+"""The analysis in words: colors by the arguments they are seen in, conflicts by source line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from partita.analysis.classes import Analysis
+
+
+@dataclasses.dataclass(frozen=True)
+class ColorInfo:
+    """A group of colors that are alike."""
+
+    group: int
+    count: int
+    """How many colors are in the group."""
+    size: int
+    """Number of indices along it (the largest, where reshapes see parts of it)."""
+    dims: int
+    """How many dimensions of values carry one of its colors."""
+    examples: tuple[str, ...]
+    """Argument and result dimensions with this color, repeated structure written once."""
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        shown = ", ".join(self.examples[:3]) or "only inside the program"
+        more = f", ... ({len(self.examples)} in all)" if len(self.examples) > 3 else ""
+        return f"size {self.size}{times}: {shown}{more}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConflictInfo:
+    """A group of conflict sets that are alike."""
+
+    group: int
+    count: int
+    """How many conflict sets are in the group."""
+    color: int
+    """The color group that conflicts with itself."""
+    roles: tuple[str, ...]
+    """The roles that compete, each by an operation dimension that has it."""
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        return f"{len(self.roles)} roles{times}: " + " | ".join(
+            f"{number}: {role}" for number, role in enumerate(self.roles)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Colors:
+    """What the analysis found: color groups and groups of conflict sets."""
+
+    colors: tuple[ColorInfo, ...]
+    conflicts: tuple[ConflictInfo, ...]
+
+    def name(self, group: int) -> str:
+        """A color group by its first example: `batch['tokens'] dim 0`."""
+        info = self.colors[group]
+        return info.examples[0] if info.examples else f"color {group} of size {info.size}"
+
+    def conflict(self, group: int) -> str:
+        """A group of conflict sets: the color, and the roles that compete for the axis."""
+        info = self.conflicts[group]
+        roles = "; ".join(f"{number}: {role}" for number, role in enumerate(info.roles))
+        return f"{self.name(info.color)} meets itself, the axis can go to {roles}"
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.colors)} colors"]
+        lines += [f"  {color.group}: {color}" for color in self.colors]
+        lines.append(f"{len(self.conflicts)} conflicts")
+        lines += [f"  color {c.color}, {c}" for c in self.conflicts]
+        return "\n".join(lines)
+
+
+def pattern(name: str) -> str:
+    """A name with its list indices replaced by `*`, so that repeated structure reads alike."""
+    return re.sub(r"\[\d+\]", "[*]", name)
+
+
+def shared_pattern(names: Sequence[str]) -> str:
+    """The common pattern of names that differ in list indices only: `*` where they differ."""
+    parts = [re.split(r"(\[\d+\])", name) for name in names]
+    return "".join(
+        column[0] if len(set(column)) == 1 else "[*]" for column in zip(*parts, strict=True)
+    )
+
+
+def describe(analysis: Analysis) -> Colors:
+    """The colors and conflicts of a program, in words."""
+    groups = analysis.groups
+    infos = _color_infos(analysis)
+    conflicts = tuple(
+        ConflictInfo(
+            number,
+            _count_sets(analysis, roles),
+            groups.conflict_color[number],
+            tuple(_role_name(analysis, role) for role in roles),
+        )
+        for number, roles in enumerate(groups.conflict_groups)
+    )
+    return Colors(infos, conflicts)
+
+
+def _role_name(analysis: Analysis, role: int) -> str:
+    """A role by an operation that has it: `dimension 3 of dot_general at model.py:94`."""
+    names, groups = analysis.names, analysis.groups.role_group
+    for op in analysis.program.operations:
+        start, end = names.factor_base[op.index], names.factor_base[op.index + 1]
+        for factor, held in enumerate(analysis.conflicts.role[start:end].tolist()):
+            if held >= 0 and groups[held] == role:
+                for dim, made_of in enumerate(op.rule.results[0]):
+                    if factor in made_of:
+                        return f"dimension {dim} of {op.short} at {op.source}"
+    return f"role {role}"
+
+
+def _color_infos(analysis: Analysis) -> tuple[ColorInfo, ...]:
+    program, names, groups = analysis.program, analysis.names, analysis.groups
+    color_group = groups.color_group
+    count = [0] * groups.colors
+    for group in color_group:
+        count[group] += 1
+    size, dims = [0] * groups.colors, [0] * groups.colors
+    for value in program.values:
+        for dim, color in enumerate(names.dim_colors(value.index)):
+            if color >= 0:
+                group = color_group[color]
+                size[group] = max(size[group], value.type.shape[dim])
+                dims[group] += 1
+    examples: list[dict[str, None]] = [{} for _ in range(groups.colors)]
+    labelled = [
+        *zip(program.argument_names, program.arguments, strict=True),
+        *zip(program.result_names, program.results, strict=True),
+    ]
+    # Short paths say most: parameters and batches before optimizer state.
+    for name, v in sorted(labelled, key=lambda item: len(pattern(item[0]))):
+        for dim, color in enumerate(names.dim_colors(v)):
+            if color >= 0:
+                examples[color_group[color]][f"{pattern(name)} dim {dim}"] = None
+    return tuple(
+        ColorInfo(group, count[group], size[group], dims[group], tuple(examples[group]))
+        for group in range(groups.colors)
+    )
+
+
+def _count_sets(analysis: Analysis, roles: tuple[int, ...]) -> int:
+    role_group = analysis.groups.role_group
+    return sum(1 for s in analysis.conflicts.sets if any(role_group[r] in roles for r in s))

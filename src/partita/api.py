@@ -1,0 +1,202 @@
+"""`plan` and `jit`: the front door."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from partita import cost
+from partita.analysis import analyse
+from partita.cost import Hardware
+from partita.errors import HardwareError
+from partita.mesh import Mesh, MeshInput
+from partita.plan import Plan
+from partita.program.trace import trace
+from partita.schedule import run_schedule
+from partita.tactics import AutomaticPartition, Context, Tactic
+from partita.tactics.base import Progress
+
+_DEVICE_KINDS = (
+    (r"v6 ?(lite|e)", "tpu_v6e"),
+    (r"v5 ?(lite|e)", "tpu_v5e"),
+    (r"v5p?\b", "tpu_v5p"),
+    (r"v4", "tpu_v4"),
+    (r"v3", "tpu_v3"),
+    (r"B200", "b200"),
+    (r"H200", "h200"),
+    (r"H100", "h100"),
+    (r"A100.*40", "a100_40gb"),
+    (r"A100", "a100_80gb"),
+    (r"V100", "v100"),
+    (r"P100", "p100"),
+    (r"cpu", "cpu"),
+)
+"""Patterns of JAX's `device_kind`, and the hardware file for each."""
+
+
+def plan(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: MeshInput | Mesh,
+    hardware: str | Hardware | None = None,
+    tactics: Sequence[Tactic] | None = None,
+    memory: int | str | None = None,
+    seed: int = 0,
+    budget: int = 1500,
+    donate_argnums: int | Sequence[int] = (),
+    progress: Progress = lambda done, total, text: None,
+    **kwargs: Any,
+) -> Plan:
+    """Decides how a function is partitioned over a mesh, and what that costs.
+
+    Nothing is run and no device memory is touched.
+
+    Args:
+      fn: a JAX function, plain or under `jax.jit` (its donation is taken over).
+      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them.
+      mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
+        `AbstractMesh`.
+      hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
+        default the kind of the devices at hand.
+      tactics: the schedule, in order; one `AutomaticPartition` over all axes by default.
+      memory: bytes per device that the plan may use, or a string such as `"12GiB"`; by default
+        what the hardware has.
+      seed: of the default tactic's search.
+      budget: of the default tactic's search, in plans priced.
+      donate_argnums: positions of arguments whose buffers the results may take over.
+      progress: called with (done, total, text) while a search runs.
+      **kwargs: keyword arguments of `fn`.
+
+    Raises:
+      PartitaError: of the kind that fits (`TraceError`, `MeshError`, `AxisError`,
+        `HardwareError`, `UnknownNameError`, `UnsupportedError`, ...).
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+      >>> w = jax.ShapeDtypeStruct((32, 16), jnp.float32)
+      >>> p = plan(lambda x, w: x @ w, x, w, mesh="data=8", hardware="tpu_v5e")
+      >>> p.in_shardings[0]
+      PartitionSpec('data',)
+    """
+    mesh = Mesh.of(mesh)
+    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
+    capacity = int(device.memory.value) if memory is None else _bytes(memory)
+    if tactics is None:
+        tactics = [AutomaticPartition(budget=budget, seed=seed)]
+    for tactic in tactics:
+        for name in _axes_of(tactic):
+            mesh.axis(name)
+    traced = trace(fn, args, kwargs, donate_argnums)
+    context = Context(analyse(traced.program), mesh, device, capacity, progress)
+    done = run_schedule(context, tactics)
+    return Plan(
+        fn=fn,
+        mesh=mesh,
+        hardware=device,
+        spmd=done.spmd,
+        estimate=done.estimate,
+        history=done.history,
+        colors=context.colors,
+        arguments=traced.arguments,
+        results=traced.results,
+        donate_argnums=traced.donate_argnums,
+    )
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    mesh: MeshInput | Mesh,
+    tactics: Sequence[Tactic] | None = None,
+    hardware: str | Hardware | None = None,
+    memory: int | str | None = None,
+    seed: int = 0,
+    budget: int = 1500,
+    donate_argnums: int | Sequence[int] = (),
+) -> Any:
+    """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
+
+    Plans are made once for each combination of argument shapes and types; `.plans` holds them.
+    Takes the keyword arguments of `plan`, and can be used as a decorator.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> double = jit(lambda x: 2 * x, mesh="data=1", hardware="cpu")
+      >>> double(jnp.ones(4)).tolist()
+      [2.0, 2.0, 2.0, 2.0]
+    """
+    if fn is None:
+        return functools.partial(
+            jit,
+            mesh=mesh,
+            tactics=tactics,
+            hardware=hardware,
+            memory=memory,
+            seed=seed,
+            budget=budget,
+            donate_argnums=donate_argnums,
+        )
+    concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
+    plans: dict[Any, Plan] = {}
+    compiled: dict[Any, Any] = {}
+
+    @functools.wraps(fn)
+    def partitioned(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        key = (structure, tuple(map(_key, leaves)))
+        if key not in compiled:
+            plans[key] = plan(
+                fn,
+                *args,
+                mesh=mesh,
+                tactics=tactics,
+                hardware=hardware,
+                memory=memory,
+                seed=seed,
+                budget=budget,
+                donate_argnums=donate_argnums,
+                **kwargs,
+            )
+            compiled[key] = plans[key].jit(concrete)
+        return compiled[key](*args, **kwargs)
+
+    partitioned.plans = plans  # type: ignore[attr-defined]
+    return partitioned
+
+
+def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
+    aval = jax.typeof(leaf)
+    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+def _axes_of(tactic: Tactic) -> list[str]:
+    """Axes that a tactic names, so that a wrong one is found before anything is traced."""
+    named = getattr(tactic, "axes", None) or getattr(tactic, "axis", None) or ()
+    return [named] if isinstance(named, str) else list(named)
+
+
+def _hardware_at_hand() -> str:
+    kind = jax.devices()[0].device_kind
+    for pattern, name in _DEVICE_KINDS:
+        if re.search(pattern, kind, re.IGNORECASE):
+            return name
+    raise HardwareError(
+        f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
+        f"{', '.join(cost.kinds())}, or a path to a .toml file"
+    )
+
+
+def _bytes(memory: int | str) -> int:
+    if isinstance(memory, int):
+        return memory
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]i?)?B?\s*", memory)
+    if not match:
+        raise HardwareError(f'cannot read memory="{memory}"; expected bytes or e.g. "12GiB"')
+    power = " KMGT".index((match[2] or " ")[0])
+    base = 1024 if (match[2] or "").endswith("i") else 1000
+    return int(float(match[1]) * base**power)

@@ -1,0 +1,180 @@
+"""The plan: everything that came out, and the ways to run it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from jax.sharding import NamedSharding
+
+from partita.analysis.describe import Colors
+from partita.cost import Estimate, Hardware
+from partita.errors import MeshError, TacticError
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.report import render
+from partita.schedule import TacticReport
+from partita.spmd import Collective, SpmdProgram
+from partita.spmd.executable import export, layout_tree, partition_spec
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan:
+    """How a function is partitioned over a mesh: shardings, collectives, estimates, history.
+
+    Made by `partita.plan`. `print(plan)` shows a report.
+    """
+
+    fn: Callable[..., Any]
+    """The function that was planned."""
+    mesh: Mesh
+    hardware: Hardware
+    spmd: SpmdProgram
+    """The device-local program with its collectives."""
+    estimate: Estimate
+    """Predicted time and memory of a step."""
+    history: tuple[TacticReport, ...]
+    """What each tactic did."""
+    colors: Colors
+    """The analysis: colors and conflicts."""
+    arguments: Any
+    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
+    results: Any
+    """The results as a pytree of `ShapeDtypeStruct`s."""
+    donate_argnums: tuple[int, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        """The program that was planned."""
+        return self.spmd.program
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective of a step, in program order."""
+        return self.spmd.collectives
+
+    @cached_property
+    def in_shardings(self) -> Any:
+        """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
+        args, _ = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
+        return args
+
+    @cached_property
+    def out_shardings(self) -> Any:
+        """`PartitionSpec`s of the results, for plain `jax.jit` under a mesh."""
+        return layout_tree(self.results, self.spmd.result_layouts, self._spec)
+
+    @cached_property
+    def exported(self) -> jax.export.Exported:
+        """The partitioned program as an artifact of `jax.export`; takes `(args, kwargs)`."""
+        return export(self.spmd, self.arguments, self.results)
+
+    def jit(
+        self,
+        mesh: jax.sharding.Mesh | None = None,
+        donate_argnums: int | Sequence[int] | None = None,
+    ) -> Any:
+        """The partitioned function, with its collectives as planned; behaves as `jax.jit`'s.
+
+        Args:
+          mesh: a concrete mesh of the planned axes; made from `jax.devices()` by default.
+          donate_argnums: positions of arguments whose buffers may be taken over; by default those
+            that were given to `partita.plan`.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+        """
+        concrete = self.device_mesh(mesh)
+        exported = self.exported
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return exported.call(args, kwargs)
+
+        call.__name__ = call.__qualname__ = self.program.name
+        donated = self.donate_argnums if donate_argnums is None else donate_argnums
+        return jax.jit(
+            call,
+            in_shardings=self._named(concrete, self.in_shardings),
+            out_shardings=self._named(concrete, self.out_shardings),
+            donate_argnums=donated,
+        )
+
+    def init(
+        self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
+    ) -> Any:
+        """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
+
+        The result must be nested and shaped as one of the plan's arguments. It is never whole on
+        one device.
+
+        Raises:
+          TacticError: the result is like none of the plan's arguments.
+          MeshError: too few devices, or a mesh with other axes.
+        """
+        made = jax.eval_shape(init_fn, *args)
+        concrete = self.device_mesh(mesh)
+        for argument, specs in zip(self.arguments[0], self.in_shardings, strict=True):
+            if _alike(made, argument):
+                shardings = self._named(concrete, specs)
+                return jax.jit(init_fn, out_shardings=shardings)(*args)
+        wanted = ", ".join(str(jax.tree.structure(a)) for a in self.arguments[0])
+        raise TacticError(
+            f"the result of {getattr(init_fn, '__name__', init_fn)} is nested or shaped like none "
+            f"of the arguments of {self.program.name}: got {jax.tree.structure(made)}, expected "
+            f"one of {wanted}"
+        )
+
+    def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
+        """Puts arguments on the devices as the plan takes them; one for each position given."""
+        concrete = self.device_mesh(mesh)
+        specs = self.in_shardings[: len(args)]
+        placed: tuple[Any, ...] = jax.device_put(args, self._named(concrete, specs))
+        return placed
+
+    def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
+        """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
+        if mesh is not None:
+            given = Mesh.of(mesh)
+            if given != self.mesh:
+                raise MeshError(f"the plan is for mesh {self.mesh}, the mesh given is {given}")
+            return mesh
+        devices = jax.devices()
+        if len(devices) < self.mesh.devices:
+            raise MeshError(
+                f"mesh {self.mesh} needs {self.mesh.devices} devices, this process sees "
+                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, or for tests set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+            )
+        if len(devices) == self.mesh.devices:
+            return jax.make_mesh(
+                self.mesh.sizes,
+                self.mesh.names,
+                axis_types=(jax.sharding.AxisType.Auto,) * len(self.mesh.names),
+            )
+        grid = np.array(devices[: self.mesh.devices]).reshape(self.mesh.sizes)
+        return jax.sharding.Mesh(grid, self.mesh.names)
+
+    def _spec(self, layout: Any, rank: int) -> jax.sharding.PartitionSpec:
+        return partition_spec(layout, self.mesh, rank)
+
+    def _named(self, mesh: jax.sharding.Mesh, specs: Any) -> Any:
+        is_spec = lambda leaf: isinstance(leaf, jax.sharding.PartitionSpec)  # noqa: E731
+        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    __repr__ = __str__
+
+
+def _alike(a: Any, b: Any) -> bool:
+    leaves_a, tree_a = jax.tree.flatten(a)
+    leaves_b, tree_b = jax.tree.flatten(b)
+    return tree_a == tree_b and all(
+        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(leaves_a, leaves_b, strict=True)
+    )

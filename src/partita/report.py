@@ -1,0 +1,170 @@
+"""A plan as text: what each tactic did, what the step costs, how every argument is laid out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from partita.cost import Estimate
+from partita.cost.estimate import seconds, size
+from partita.mesh import Mesh
+from partita.schedule import TacticReport, argument_groups
+from partita.spmd import local_type
+from partita.tiling import Layout
+
+if TYPE_CHECKING:
+    from partita.plan import Plan
+
+WIDTH = 120
+
+
+def render(plan: Plan) -> str:
+    """The report as plain text."""
+    console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(view(plan))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def view(plan: Plan) -> RenderableType:
+    """The report as something that rich can print."""
+    return Group(
+        Text(
+            f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})",
+            style="bold",
+        ),
+        Text(),
+        _colors(plan),
+        Text(),
+        _history(plan),
+        Text(),
+        _costs(plan),
+        Text(),
+        _collectives(plan.estimate),
+        Text(),
+        _arguments(plan),
+        *_warnings(plan),
+    )
+
+
+def _colors(plan: Plan) -> RenderableType:
+    table = _table("Colors", "color", "size", "alike", "seen in")
+    for info in plan.colors.colors:
+        seen = ", ".join(info.examples[:2]) or "only inside the program"
+        more = f" and {len(info.examples) - 2} more" if len(info.examples) > 2 else ""
+        table.add_row(str(info.group), str(info.size), str(info.count), seen + more)
+    lines: list[RenderableType] = [table]
+    for conflict in plan.colors.conflicts:
+        times = f" ({conflict.count} times alike)" if conflict.count > 1 else ""
+        lines.append(Text(f"  conflict of color {conflict.color} with itself{times}:"))
+        lines += [Text(f"    role {i}: {role}") for i, role in enumerate(conflict.roles)]
+    return Group(*lines)
+
+
+def _history(plan: Plan) -> RenderableType:
+    tree = Tree("Tactics")
+    for entry in plan.history:
+        branch = tree.add(Text(entry.name))
+        _add_tactic(branch, entry, plan.mesh)
+    if not plan.history:
+        tree.add("none: everything is replicated")
+    return tree
+
+
+def _add_tactic(branch: Tree, entry: TacticReport, mesh: Mesh) -> None:
+    for decision in entry.decisions:
+        branch.add(Text(f"chose {decision}"))
+    for label, layout in entry.tiled.items():
+        branch.add(Text(f"tiled {label} {show_layout(layout, mesh)}"))
+    if not entry.tiled:
+        branch.add(Text("tiled no argument"))
+    for refusal in entry.refused:
+        branch.add(Text(f"refused {refusal}", style="yellow"))
+    for conflict in entry.conflicts:
+        branch.add(Text(f"conflict {conflict}", style="yellow"))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
+    estimate = entry.estimate
+    branch.add(
+        Text(
+            f"now: step {seconds(estimate.step_time)}, peak {size(estimate.peak_memory)}, "
+            f"{kinds or 'no collectives'}"
+        )
+    )
+
+
+def _costs(plan: Plan) -> RenderableType:
+    estimate = plan.estimate
+    table = _table("Cost of a step, per device", "what", "predicted")
+    table.add_row("step time (overlapped)", seconds(estimate.step_time))
+    table.add_row("serial time", seconds(estimate.serial_time))
+    table.add_row("  compute", seconds(estimate.compute_time))
+    table.add_row("  collectives, exposed", seconds(estimate.exposed_time))
+    table.add_row("  collectives, hidden", seconds(estimate.hidden_time))
+    table.add_row("peak memory", size(estimate.peak_memory))
+    table.add_row("  of which arguments", size(estimate.argument_memory))
+    fits = "yes" if estimate.fits else "NO"
+    table.add_row("fits", f"{fits}, capacity {size(estimate.capacity)}")
+    return table
+
+
+def _collectives(estimate: Estimate) -> RenderableType:
+    if not estimate.traffic:
+        return Text("Collectives: none")
+    table = _table("Collectives", "kind", "axes", "count", "bytes per device", "time")
+    for (kind, axes), traffic in sorted(estimate.traffic.items()):
+        table.add_row(
+            kind, ", ".join(axes), str(traffic.count), size(traffic.bytes), seconds(traffic.seconds)
+        )
+    return table
+
+
+def _arguments(plan: Plan) -> RenderableType:
+    table = _table("Arguments", "argument", "type", "sharding", "piece per device")
+    program, layouts = plan.program, plan.spmd.argument_layouts
+    for label, numbers in argument_groups(program, layouts).items():
+        type_ = program.values[program.arguments[numbers[0]]].type
+        layout = layouts[numbers[0]]
+        times = f" x{len(numbers)}" if len(numbers) > 1 else ""
+        piece = local_type(type_, layout, plan.mesh)
+        table.add_row(label + times, str(type_), show_layout(layout, plan.mesh), str(piece))
+    return table
+
+
+def _warnings(plan: Plan) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    estimate = plan.estimate
+    if not estimate.fits:
+        lines.append(
+            Text(
+                f"\nDOES NOT FIT: predicted peak {size(estimate.peak_memory)} of "
+                f"{size(estimate.capacity)} per device.",
+                style="bold red",
+            )
+        )
+    opaque: dict[str, int] = {}
+    for op in plan.program.operations:
+        if not op.rule.known:
+            opaque[f"{op.short} at {op.source}"] = opaque.get(f"{op.short} at {op.source}", 0) + 1
+    if opaque:
+        lines.append(Text("\nReplicated, for lack of a sharding rule:", style="yellow"))
+        lines += [Text(f"  {where}" + (f" x{n}" if n > 1 else "")) for where, n in opaque.items()]
+    return lines
+
+
+def show_layout(layout: Layout, mesh: Mesh) -> str:
+    """A layout for people: `(data, -, model)`, or `replicated`."""
+    if not any(layout):
+        return "replicated"
+    return "(" + ", ".join("+".join(mesh.axis_names(axes)) or "-" for axes in layout) + ")"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for column in columns:
+        right = column in ("size", "alike", "count", "bytes per device", "time", "predicted")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    return table

@@ -1,0 +1,123 @@
+"""A schedule: tactics applied in order, each reported with what it changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from partita.analysis.describe import pattern, shared_pattern
+from partita.cost import CostModel, Estimate
+from partita.program import Program
+from partita.spmd import Lowerer, SpmdProgram, unfold
+from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
+from partita.tiling import Assignment, Layout
+
+
+@dataclasses.dataclass(frozen=True)
+class TacticReport:
+    """One entry of a plan's history."""
+
+    name: str
+    decisions: tuple[str, ...]
+    """What the tactic chose, in its own words."""
+    tiled: Mapping[str, Layout]
+    """Argument patterns whose layout the tactic changed, with the layout after it."""
+    refused: tuple[Refusal, ...]
+    """Wishes that were not met, with the reasons."""
+    conflicts: tuple[str, ...]
+    collectives: Mapping[str, int]
+    """Number of collectives of each kind after the tactic."""
+    estimate: Estimate
+    """Cost after the tactic."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduled:
+    """Where a schedule ends."""
+
+    assignment: Assignment
+    spmd: SpmdProgram
+    estimate: Estimate
+    history: tuple[TacticReport, ...]
+
+
+def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
+    """Applies tactics in order. Earlier decisions win."""
+    program = context.analysis.program
+    layouts = tuple(((),) * len(op.rule.factors) for op in program.operations)
+    values = tuple(((),) * len(v.type.shape) for v in program.values)
+    stage = Stage(context, Assignment(layouts, values))
+    history = []
+    spmd, estimate = lower_and_price(stage)
+    for tactic in tactics:
+        outcome = tactic.apply(stage)
+        after = Stage(context, outcome.assignment)
+        spmd, estimate = lower_and_price(after)
+        history.append(_report(program, tactic, stage, outcome, spmd, estimate))
+        stage = after
+    return Scheduled(stage.assignment, spmd, estimate, tuple(history))
+
+
+def lower_and_price(stage: Stage) -> tuple[SpmdProgram, Estimate]:
+    """The SPMD program of a stage, and what it costs."""
+    context = stage.context
+    graph, tiling = stage.folded
+    cost = CostModel(
+        graph, context.analysis, context.mesh, context.hardware, context.capacity, context.fusion
+    )
+    lowering = Lowerer(graph, context.mesh).lower(tiling)
+    price = cost.price(lowering)
+    spmd = unfold(lowering, price.regather)
+    return spmd, cost.estimate(price, spmd)
+
+
+def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, list[int]]:
+    """Arguments by pattern, repeated structure written once, those laid out alike together.
+
+    Args:
+      program: whose arguments to group.
+      layouts: the layout of every argument.
+
+    Returns:
+      Argument numbers by a pattern of their names, `*` standing for what differs.
+    """
+    groups: dict[tuple[str, object, Layout], list[int]] = {}
+    names = program.argument_names
+    for number, (name, value) in enumerate(zip(names, program.arguments, strict=True)):
+        key = (pattern(name), program.values[value].type, layouts[number])
+        groups.setdefault(key, []).append(number)
+    named: dict[str, list[int]] = {}
+    for numbers in groups.values():
+        label = shared_pattern([names[n] for n in numbers])
+        if label in named:  # the same pattern with another layout: name its first member
+            label = f"{names[numbers[0]]}, ..."
+        named[label] = numbers
+    return named
+
+
+def _report(
+    program: Program,
+    tactic: Tactic,
+    before: Stage,
+    outcome: Outcome,
+    spmd: SpmdProgram,
+    estimate: Estimate,
+) -> TacticReport:
+    old = [before.assignment.values[v] for v in program.arguments]
+    new = [outcome.assignment.values[v] for v in program.arguments]
+    tiled = {
+        label: new[numbers[0]]
+        for label, numbers in argument_groups(program, new).items()
+        if old[numbers[0]] != new[numbers[0]]
+    }
+    counts = Counter(c.kind for c in spmd.collectives)
+    return TacticReport(
+        tactic.name,
+        outcome.decisions,
+        tiled,
+        outcome.refused,
+        outcome.conflicts,
+        dict(counts),
+        estimate,
+    )

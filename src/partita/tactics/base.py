@@ -1,0 +1,102 @@
+"""What a tactic is: it takes a stage, decides something, and says what it did.
+
+A new tactic is one file with one class that has a `name` and an `apply`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from typing import Protocol
+
+from partita.analysis import Analysis, ClassGraph, discrete
+from partita.analysis.describe import Colors, describe
+from partita.cost import Hardware
+from partita.cost.fusion import Fusion, analyse_fusion
+from partita.mesh import Mesh
+from partita.tiling import Assignment, Spreader, Tiling, refold
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, text) while a tactic works."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A wish that was not met: what was asked, why not, and what would be possible instead."""
+
+    what: str
+    reason: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a tactic decided."""
+
+    assignment: Assignment
+    decisions: tuple[str, ...] = ()
+    """What it chose, in its own words, one line each."""
+    refused: tuple[Refusal, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Conflicts that were met, and how they were resolved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What stays the same while a schedule runs."""
+
+    analysis: Analysis
+    mesh: Mesh
+    hardware: Hardware
+    capacity: int
+    progress: Progress = lambda done, total, text: None
+
+    @cached_property
+    def fusion(self) -> Fusion:
+        """The kernels of the program."""
+        return analyse_fusion(self.analysis.program, self.analysis.uses)
+
+    @cached_property
+    def colors(self) -> Colors:
+        """The analysis in words."""
+        return describe(self.analysis)
+
+    @cached_property
+    def single(self) -> Spreader:
+        """A spreader over single operations and values."""
+        groups = self.analysis.groups.conflict_groups
+        return Spreader(discrete(self.analysis), self.mesh, groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A program in the middle of a schedule: the context, and what has been decided so far."""
+
+    context: Context
+    assignment: Assignment
+
+    @cached_property
+    def folded(self) -> tuple[ClassGraph, Tiling]:
+        """The program folded into classes, and its tiling."""
+        return refold(self.context.analysis, self.assignment)
+
+
+class Tactic(Protocol):
+    """A part of a partitioning strategy, written apart from the model."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Decides something, on top of what has been decided already.
+
+        Raises:
+          AxisError, UnknownNameError, TacticError: if it does not fit the mesh or the program.
+        """
+        ...

@@ -1,0 +1,166 @@
+"""`ManualPartition`: the user names arguments or results, a dimension and an axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from partita.errors import TacticError, UnknownNameError, closest
+from partita.program import Program
+from partita.tactics.base import Outcome, Refusal, Stage
+from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
+
+Dims = int | Sequence[int] | Literal["replicate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ManualPartition:
+    """Shards what the user names along one axis, and all that follows from it.
+
+    Args:
+      patterns: pytree paths of arguments and results as JAX prints them, with `*` and `?` as
+        wildcards, each with the dimension to shard, several dimensions to try in order, or
+        `"replicate"` to keep the value whole along this axis.
+      axis: name of the mesh axis.
+      resolve: where a conflict is met, the number of the role that gets the axis.
+
+    Example:
+      >>> ManualPartition({"batch*": 0}, axis="data").name
+      "ManualPartition(batch*: 0 -> data)"
+    """
+
+    patterns: Mapping[str, Dims]
+    axis: str
+    resolve: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        wishes = ", ".join(f"{pattern}: {dims}" for pattern, dims in self.patterns.items())
+        return f"ManualPartition({wishes} -> {self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Seeds the named dimensions and spreads the axis from them."""
+        context = stage.context
+        axis = context.mesh.axis(self.axis)
+        program = context.analysis.program
+        spreader = context.single
+        tiling = Tiling(stage.assignment.ops, stage.assignment.values, stage.assignment.pins)
+        seeds: list[Node] = []
+        pins: list[tuple[int, int]] = []
+        refused: list[Refusal] = []
+        for pattern, dims in self.patterns.items():
+            for name, value in match(program, pattern):
+                if dims == "replicate":
+                    pins.append((value, axis))
+                    continue
+                seed, refusal = _seed(spreader, tiling, name, value, _as_dims(dims), axis)
+                seeds += [seed] if seed else []
+                refused += [refusal] if refusal else []
+        tiling = dataclasses.replace(tiling, pins=tiling.pins | set(pins))
+        spread = spreader.tile_nodes(tiling, seeds, axis, self._resolution(stage))
+        refused += _size_stops(spreader, spread.stops)
+        return Outcome(
+            Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
+            tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v, _ in pins),
+            tuple(dict.fromkeys(refused)),
+            _conflicts(stage, spread),
+        )
+
+    def _resolution(self, stage: Stage) -> dict[int, int]:
+        groups = stage.context.analysis.groups.conflict_groups
+        if self.resolve is None:
+            return {}
+        for roles in groups:
+            if not 0 <= self.resolve < len(roles):
+                raise TacticError(
+                    f"{self.name}: resolve={self.resolve}, but conflicts of this program have "
+                    f"roles 0 to {len(roles) - 1}"
+                )
+        return {number: roles[self.resolve] for number, roles in enumerate(groups)}
+
+
+def match(program: Program, pattern: str) -> list[tuple[str, int]]:
+    """Arguments and results whose names match a pattern, as (name, value).
+
+    Raises `UnknownNameError`, with the closest names, if there are none.
+    """
+    names = [*program.argument_names, *program.result_names]
+    values = [*program.arguments, *program.results]
+    expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
+    found = [(n, v) for n, v in zip(names, values, strict=True) if re.fullmatch(expression, n)]
+    if not found:
+        raise UnknownNameError(
+            f"{pattern!r} matches no argument or result of {program.name}"
+            f"{closest(pattern, names)}; names are pytree paths as JAX prints them, such as "
+            f"{names[0]!r}, and * and ? are wildcards"
+        )
+    return found
+
+
+def _as_dims(dims: Dims) -> Sequence[int]:
+    if isinstance(dims, int):
+        return [dims]
+    if isinstance(dims, str) or not all(isinstance(d, int) for d in dims):
+        raise TacticError(f"expected a dimension, a list of them or 'replicate', got {dims!r}")
+    return dims
+
+
+def _seed(
+    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
+) -> tuple[Node | None, Refusal | None]:
+    """The first of some dimensions that can take the axis, or why none can."""
+    type_ = spreader.graph.program.values[value].type
+    rank = len(type_.shape)
+    reasons = []
+    for dim in dims:
+        if not -rank <= dim < rank:
+            raise TacticError(
+                f"{name} has {rank} dimensions ({type_}); there is no dimension {dim}"
+            )
+        node: Node = ("value", value, dim % rank)
+        refusal = spreader.refusal(tiling, node, axis)
+        if refusal is None:
+            return node, None
+        reasons.append((dim % rank, refusal))
+    if all(axis in tiling.values[value][dim] for dim, _ in reasons):
+        return None, None
+    mesh = spreader.mesh
+    others = [
+        dim
+        for dim in range(rank)
+        if dim not in {d for d, _ in reasons}
+        and spreader.refusal(tiling, ("value", value, dim), axis) is None
+    ]
+    instead = ""
+    if others:
+        plural = "dimension" if len(others) == 1 else "dimensions"
+        instead = (
+            f"{plural} {', '.join(map(str, others))} could be sharded along {mesh.names[axis]}"
+        )
+    tried = ", ".join(str(dim) for dim, _ in reasons)
+    reason = "; ".join(dict.fromkeys(text for _, (text, _) in reasons))
+    return None, Refusal(f"{name} dimension {tried}", reason, instead)
+
+
+def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:
+    """Operations at which spreading stopped because of a size, each kind and line once."""
+    found: dict[tuple[str, str], Refusal] = {}
+    for stop in stops:
+        kind, index, _ = stop.node
+        if not stop.divides and kind == "op":
+            op = spreader.graph.ops[index].op
+            where = f"{op.short} at {op.source}" if op.source else op.short
+            refusal = Refusal(where, stop.reason, "the value is gathered there")
+            found.setdefault((where, stop.reason), refusal)
+    return list(found.values())
+
+
+def _conflicts(stage: Stage, spread: Spread) -> tuple[str, ...]:
+    colors = stage.context.colors
+    return tuple(
+        f"unresolved: {colors.conflict(number)}; choose with resolve=0, 1, ..."
+        for number in sorted(spread.unresolved)
+    )

@@ -7,3 +7,130 @@ DEVICES = "--xla_force_host_platform_device_count=8"
 flags = os.environ.get("XLA_FLAGS", "").split()
 os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f != DEVICES), DEVICES])
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# Only now, with the devices chosen, may anything import jax.
+import dataclasses  # noqa: E402
+import functools  # noqa: E402
+import re  # noqa: E402
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import pytest  # noqa: E402
+
+from partita.analysis import analyse, discrete, fold  # noqa: E402
+from partita.mesh import Mesh  # noqa: E402
+from partita.models import gpt  # noqa: E402
+from partita.program.trace import trace  # noqa: E402
+from partita.spmd import Lowerer, spec, unfold  # noqa: E402
+from partita.tiling import Spreader, untiled  # noqa: E402
+
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "i1": "bool", "c64": "complex64"}
+
+
+def _abstract(type_):
+    """`"f32[4,8]"` as a `ShapeDtypeStruct`; anything else as it is."""
+    if not isinstance(type_, str):
+        return type_
+    dtype, sizes = re.fullmatch(r"(\w+)\[([\d,]*)\]", type_).groups()
+    shape = tuple(int(size) for size in sizes.split(",") if size)
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(DTYPES[dtype]))
+
+
+def _program(fn, *types, donate=()):
+    """Traces `fn` on types such as `"f32[4,8]"`, nested as it takes them."""
+    return trace(fn, jax.tree.map(_abstract, types), {}, donate).program
+
+
+@functools.cache
+def _gpt_program(layers):
+    """The train step of a tiny GPT with this many layers, its state donated."""
+    config = dataclasses.replace(gpt.PRESETS["gpt-tiny"], layers=layers)
+    state = jax.eval_shape(functools.partial(gpt.init, config), jax.random.key(0))
+    step = functools.partial(gpt.train_step, config)
+    return _program(step, state, gpt.abstract_batch(config), donate=0)
+
+
+class Bench:
+    """A program, analysed, over a mesh: tilings by the names of arguments and results."""
+
+    def __init__(self, program, mesh="x=2", folded=False):
+        self.program = program
+        self.mesh = Mesh.of(mesh)
+        self.analysis = analyse(program)
+        self.graph = (fold if folded else discrete)(self.analysis)
+        self.conflicts = self.analysis.groups.conflict_groups
+        self.spreader = Spreader(self.graph, self.mesh, self.conflicts)
+        self.lowerer = Lowerer(self.graph, self.mesh)
+        self.untiled = untiled(self.graph)
+
+    def value(self, name):
+        """The class of an argument or a result."""
+        program = self.program
+        names = (*program.argument_names, *program.result_names)
+        return self.graph.value_class[(*program.arguments, *program.results)[names.index(name)]]
+
+    def color(self, name, dim):
+        """The color group of a dimension of an argument or a result."""
+        return self.graph.values[self.value(name)].colors[dim]
+
+    def resolution(self, place):
+        """The resolution that gives every conflict to its role number `place`, if there is one."""
+        if place is None:
+            return {}
+        return {number: roles[place] for number, roles in enumerate(self.conflicts)}
+
+    def tile(self, *actions):
+        """Applies color actions `(name, dim, axis[, role number])` in order."""
+        tiling = self.untiled
+        for name, dim, axis, *place in actions:
+            resolution = self.resolution(place[0] if place else None)
+            color, number = self.color(name, dim), self.mesh.axis(axis)
+            tiling = self.spreader.tile_color(tiling, color, number, resolution).tiling
+        return tiling
+
+    def spread(self, name, dim, axis, tiling=None, place=None):
+        """Spreads an axis from a dimension of one argument or result."""
+        return self.spreader.tile_nodes(
+            self.untiled if tiling is None else tiling,
+            [("value", self.value(name), dim)],
+            self.mesh.axis(axis),
+            self.resolution(place),
+        )
+
+    def layouts(self, tiling):
+        """The tiled arguments and results, each as the entries of its `PartitionSpec`."""
+        names = (*self.program.argument_names, *self.program.result_names)
+        found = {name: spec(tiling.values[self.value(name)], self.mesh) for name in names}
+        return {name: entries for name, entries in found.items() if entries}
+
+    def spmd(self, *actions, regather=False):
+        """The SPMD program after color actions."""
+        return unfold(self.lowerer.lower(self.tile(*actions)), regather)
+
+
+@pytest.fixture(scope="session")
+def program():
+    """`program(fn, "f32[4,8]", ...)` traces a function."""
+    return _program
+
+
+@pytest.fixture(scope="session")
+def gpt_program():
+    """`gpt_program(layers)`, traced once."""
+    return _gpt_program
+
+
+@pytest.fixture(scope="session")
+def bench():
+    """`bench(fn, "f32[4,8]", ..., mesh="x=4")`, a `Bench`."""
+
+    def bench(fn, *types, mesh="x=2", folded=False, donate=()):
+        return Bench(_program(fn, *types, donate=donate), mesh, folded)
+
+    return bench
+
+
+@pytest.fixture(scope="session")
+def gpt_bench():
+    """`gpt_bench(layers, mesh)`, folded."""
+    return functools.cache(lambda layers, mesh: Bench(_gpt_program(layers), mesh, folded=True))

@@ -98,7 +98,10 @@ class Mesh:
 
     def size(self, axes: tuple[int, ...]) -> int:
         """Number of devices spanned by these axes together."""
-        return math.prod(self.sizes[axis] for axis in axes)
+        total = 1
+        for axis in axes:
+            total *= self.sizes[axis]
+        return total
 
     def groups(self, axes: tuple[int, ...]) -> list[list[int]]:
         """Device groups that communicate along `axes`, in the order of the axes given."""

@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from partita.plan import Plan
 
 WIDTH = 120
+"""Columns of a report that is not printed to a terminal."""
 
 
 def render(plan: Plan) -> str:
     """The report as plain text."""
     console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
-        console.print(view(plan))
+        console.print(view(plan, WIDTH))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def view(plan: Plan) -> RenderableType:
-    """The report as something that rich can print."""
+def view(plan: Plan, width: int = WIDTH) -> RenderableType:
+    """The report as something that rich can print, for a console of this width."""
     return Group(
         Text(
             f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})",
@@ -46,7 +47,7 @@ def view(plan: Plan) -> RenderableType:
         Text(),
         _collectives(plan.estimate),
         Text(),
-        _arguments(plan),
+        _arguments(plan, width),
         *_warnings(plan),
     )
 
@@ -122,15 +123,17 @@ def _collectives(estimate: Estimate) -> RenderableType:
     return table
 
 
-def _arguments(plan: Plan) -> RenderableType:
-    table = _table("Arguments", "argument", "type", "sharding", "piece per device")
+def _arguments(plan: Plan, width: int) -> RenderableType:
+    columns = ["argument", "type", "sharding"] + (["piece per device"] if width >= 100 else [])
+    table = _table("Arguments", *columns)
     program, layouts = plan.program, plan.spmd.argument_layouts
     for label, numbers in argument_groups(program, layouts).items():
         type_ = program.values[program.arguments[numbers[0]]].type
         layout = layouts[numbers[0]]
         times = f" x{len(numbers)}" if len(numbers) > 1 else ""
-        piece = local_type(type_, layout, plan.mesh)
-        table.add_row(label + times, str(type_), show_layout(layout, plan.mesh), str(piece))
+        row = [label + times, str(type_), show_layout(layout, plan.mesh)]
+        piece = str(local_type(type_, layout, plan.mesh))
+        table.add_row(*row, *[piece][: len(columns) - len(row)])
     return table
 
 

@@ -130,7 +130,7 @@ def _color_infos(analysis: Analysis) -> tuple[ColorInfo, ...]:
                 group = color_group[color]
                 size[group] = max(size[group], value.type.shape[dim])
                 dims[group] += 1
-    examples: list[dict[str, None]] = [{} for _ in range(groups.colors)]
+    seen: list[dict[tuple[str, int], list[str]]] = [{} for _ in range(groups.colors)]
     labelled = [
         *zip(program.argument_names, program.arguments, strict=True),
         *zip(program.result_names, program.results, strict=True),
@@ -139,9 +139,13 @@ def _color_infos(analysis: Analysis) -> tuple[ColorInfo, ...]:
     for name, v in sorted(labelled, key=lambda item: len(pattern(item[0]))):
         for dim, color in enumerate(names.dim_colors(v)):
             if color >= 0:
-                examples[color_group[color]][f"{pattern(name)} dim {dim}"] = None
+                seen[color_group[color]].setdefault((pattern(name), dim), []).append(name)
+    examples = [
+        tuple(f"{shared_pattern(named)} dim {dim}" for (_, dim), named in each.items())
+        for each in seen
+    ]
     return tuple(
-        ColorInfo(group, count[group], size[group], dims[group], tuple(examples[group]))
+        ColorInfo(group, count[group], size[group], dims[group], examples[group])
         for group in range(groups.colors)
     )
 

@@ -37,14 +37,13 @@ class ComputeModel:
             ]
             for op in graph.ops
         ]
-        self._seconds: dict[tuple[int, OpForm], float] = {}
+        self._seconds: dict[OpForm, float] = {}
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
         """Time of all members of an operation class under a form."""
-        key = (op.index, form)
-        known = self._seconds.get(key)
+        known = self._seconds.get(form)
         if known is None:
-            known = self._seconds[key] = len(op.members) * self._one(op, form)
+            known = self._seconds[form] = len(op.members) * self._one(op, form)
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:

@@ -104,10 +104,11 @@ class CostModel:
         else:
             seconds, plans, kept = base.ops.copy(), base.plans.copy(), base.kept.copy()
             changed_ops, changed_values = lowering.changed_ops, lowering.changed_values
+        priced, forms, lowered = self._priced, lowering.forms, lowering.plans
         for index in changed_ops:
-            seconds[index] = self.compute.seconds(ops[index], lowering.forms[index])
+            seconds[index] = self.compute.seconds(ops[index], forms[index])
         for index in changed_values:
-            plans[index] = self._plan(index, lowering.plans[index])
+            plans[index] = priced.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
         exposed, hidden = sum(p.exposed for p in moving), sum(p.hidden for p in moving)
@@ -149,10 +150,8 @@ class CostModel:
         )
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
-        known = self._priced.get(plan)
-        if known is None:
-            known = self._priced[plan] = self._price_plan(index, plan)
-        return known
+        price = self._priced[plan] = self._price_plan(index, plan)
+        return price
 
     def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         value = self.graph.values[index]

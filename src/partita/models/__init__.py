@@ -1,0 +1,138 @@
+"""Built-in models, each one file, sized by presets; and models from the user's own files.
+
+A model file has `PRESETS`, `init`, `train_step`, `abstract_batch` and `example_batch`; adding one
+is adding it to `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from partita.errors import ModelError, closest
+
+FAMILIES = ("gpt", "mlp")
+"""Modules of this package that hold models."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A function to plan, with abstract arguments."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    donate_argnums: tuple[int, ...] = ()
+    example: Callable[[int], tuple[Any, ...]] | None = None
+    """Makes concrete arguments from a seed, where the model knows how."""
+
+
+def names() -> tuple[str, ...]:
+    """The presets of all built-in models."""
+    return tuple(name for family in FAMILIES for name in _module(family).PRESETS)
+
+
+def build(name: str, **changes: Any) -> Model:
+    """The train step of a built-in model.
+
+    Args:
+      name: a preset, one of `names()`.
+      **changes: fields of the preset's configuration to replace (`layers=4`, `dtype="float32"`).
+
+    Raises:
+      ModelError: no such preset, or no such field.
+    """
+    for family in FAMILIES:
+        module = _module(family)
+        if name in module.PRESETS:
+            return _build(module, name, changes)
+    raise ModelError(f"no built-in model {name!r}{closest(name, names())}; {_expected()}")
+
+
+def load(name: str) -> Model:
+    """A built-in model, or `path/to/file.py:function`, a function that returns `(fn, args)`.
+
+    Raises:
+      ModelError: there is no such model, file or function, or it returns something else.
+    """
+    if ".py:" not in name and not name.endswith(".py"):
+        return build(name)
+    path, _, function = name.rpartition(":") if ".py:" in name else (name, "", "")
+    if not function:
+        raise ModelError(f"{name!r} names no function; expected path/to/file.py:function")
+    if not Path(path).is_file():
+        raise ModelError(f"there is no file {path!r}; expected path/to/file.py:function")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ModelError(f"{path} fails: {type(error).__name__}: {error}") from error
+    make = getattr(module, function, None)
+    if not callable(make):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ModelError(f"{path} has no function {function!r}{closest(function, known)}")
+    return _from_user(name, make)
+
+
+def _from_user(name: str, make: Callable[[], Any]) -> Model:
+    try:
+        made = make()
+    except Exception as error:
+        raise ModelError(f"{name} fails: {type(error).__name__}: {error}") from error
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0])):
+        raise ModelError(
+            f"{name} returned {type(made).__name__}; expected (fn, args): the function to plan and "
+            "a tuple of its arguments, arrays or jax.ShapeDtypeStruct"
+        )
+    fn, args = made
+    return Model(name, fn, tuple(args) if isinstance(args, tuple | list) else (args,))
+
+
+def _expected() -> str:
+    return f"expected {', '.join(names())}, or path/to/file.py:function"
+
+
+def _module(family: str) -> Any:
+    try:
+        return importlib.import_module(f"partita.models.{family}")
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("partita"):
+            raise
+        raise ModelError(
+            f"the built-in models need {error.name}; install it with: pip install 'partita[models]'"
+        ) from error
+
+
+def _build(module: Any, name: str, changes: dict[str, Any]) -> Model:
+    preset = module.PRESETS[name]
+    fields = {field.name for field in dataclasses.fields(preset)}
+    for field in changes:
+        if field not in fields:
+            raise ModelError(
+                f"{name} has no field {field!r}{closest(field, fields)}; it has "
+                f"{', '.join(sorted(fields))}"
+            )
+    config = dataclasses.replace(preset, **changes)
+    init = functools.partial(module.init, config)
+    state = jax.eval_shape(init, jax.random.key(0))
+
+    def example(seed: int) -> tuple[Any, ...]:
+        keys = jax.random.split(jax.random.key(seed))
+        return jax.jit(init)(keys[0]), module.example_batch(config, keys[1])
+
+    return Model(
+        name,
+        functools.partial(module.train_step, config),
+        (state, module.abstract_batch(config)),
+        donate_argnums=(0,),
+        example=example,
+    )

@@ -130,3 +130,12 @@ def abstract_batch(config: GPTConfig) -> Params:
     """The batch as `ShapeDtypeStruct`s."""
     tokens = jax.ShapeDtypeStruct((config.batch, config.sequence), jnp.int32)
     return {"tokens": tokens, "targets": tokens}
+
+
+def example_batch(config: GPTConfig, key: jax.Array) -> Params:
+    """A batch of random tokens."""
+    shape = (config.batch, config.sequence)
+    return {
+        name: jax.random.randint(k, shape, 0, config.vocabulary)
+        for name, k in zip(("tokens", "targets"), jax.random.split(key), strict=True)
+    }

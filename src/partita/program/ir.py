@@ -6,6 +6,7 @@ A `Program` knows nothing of meshes. It is plain data, read from StableHLO by `i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -36,6 +37,7 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+@functools.cache
 def bits(dtype: str) -> int:
     """Bits of storage per element of a StableHLO element type; booleans take a byte."""
     if dtype in _BITS:

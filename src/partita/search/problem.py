@@ -89,7 +89,7 @@ class Problem:
         parts = self.spreader.parts(spread.taken)
         kept = [part for number, part in enumerate(parts) if number not in move.without]
         taken: frozenset[Node] = frozenset().union(*kept)
-        return Spread(self.spreader.commit(state.tiling, taken, move.axis), taken)
+        return self.spreader.restrict(state.tiling, taken, move.axis)
 
     def better(self, a: State, b: State) -> bool:
         """Whether `a` is a better plan than `b`."""
@@ -110,20 +110,21 @@ class Problem:
 
     def _step(self, state: State, move: Move) -> State | None:
         spread = self.spread(state, move)
-        if not spread.taken:
+        if not spread.ops and not spread.values:
             return None
-        key = state.key
-        before, after = state.tiling, spread.tiling
-        for index in spread.ops:
-            key ^= hash((index, before.ops[index])) ^ hash((index, after.ops[index]))
-        for index in spread.values:
-            key ^= hash((~index, before.values[index])) ^ hash((~index, after.values[index]))
+        key, axis, tiling = state.key, move.axis, state.tiling
+        for index, place in spread.ops.items():
+            key ^= hash((index, place, axis, len(tiling.ops[index][place])))
+        for index, place in spread.values.items():
+            key ^= hash((~index, place, axis, len(tiling.values[index][place])))
         known = self._states.get(key)
         if known is None:
             self.evaluations += 1
-            lowering = self.lowerer.lower(after, state.lowering, spread.ops, spread.values)
+            lowering = self.lowerer.lower(
+                spread.tiling, state.lowering, spread.ops, spread.values
+            )
             price = self.cost.price(lowering, state.price)
-            known = State(after, lowering, price, (*state.moves, move), key)
+            known = State(spread.tiling, lowering, price, (*state.moves, move), key)
             self._states[key] = known
         return known
 

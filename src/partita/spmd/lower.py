@@ -18,6 +18,7 @@ layout their uses need, and never cost a collective.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
@@ -113,8 +114,9 @@ class Lowerer:
     def __init__(self, graph: ClassGraph, mesh: Mesh) -> None:
         self.graph = graph
         self.mesh = mesh
-        self._forms: dict[tuple[int, Layout], OpForm] = {}
+        self._forms: list[dict[Layout, OpForm]] = [{} for _ in graph.ops]
         self._plans: dict[object, ValuePlan] = {}
+        self._situations: dict[object, ValuePlan] = {}
         self._consumer = {v.index: v.uses[0].op for v in graph.values if _may_pass(graph, v)}
         self._links = _links(graph, self._consumer)
         self._made_by: dict[int, list[int]] = {}
@@ -122,15 +124,23 @@ class Lowerer:
             self._made_by.setdefault(link.producer, []).append(link.value)
         self._additions = _additions(graph, self._consumer)
         self._generated = _generated(graph)
+        self._feeding: dict[int, list[int]] = {}
+        for place, (_, uses) in enumerate(self._generated):
+            for op, _ in uses:
+                self._feeding.setdefault(op, []).append(place)
         self._made_freely = frozenset(
             v for op, *_ in self._generated for classes in graph.ops[op].results for v in classes
         )
         self._adapting = [index for index, *_ in (*self._additions, *self._generated)]
         self._summing = sorted({link.producer for link in self._links.values()})
         self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
+        # Scalars that are read need no plan of their own: there is nothing to move.
         self._around = [
-            tuple(v for classes in (*op.operands, *op.results) for v in classes) for op in graph.ops
+            tuple(v for classes in op.operands for v in classes if graph.values[v].colors)
+            + tuple(v for classes in op.results for v in classes)
+            for op in graph.ops
         ]
+        self._producer = [None if v.producer is None else v.producer[0] for v in graph.values]
 
     def lower(
         self,
@@ -156,7 +166,7 @@ class Lowerer:
                 asked[index] = self.form(graph.ops[index], tiling.ops[index])
         forms = asked.copy()
         self._give_way(tiling, forms)
-        self._generate(forms, None if base is None else base.forms)
+        self._generate(forms, base, ops)
         passing, arriving = self._pass_on(forms)
         if base is None:
             changed_ops = list(range(len(graph.ops)))
@@ -170,9 +180,8 @@ class Lowerer:
                 again.update(self._around[index])
             again.update(_differing(arriving, base.arriving), _differing(passing, base.passing))
             plans = base.plans.copy()
-        changed_values = sorted(again)
-        for index in changed_values:
-            plans[index] = self._plan(index, tiling, forms, passing, arriving)
+        changed_values = list(again)
+        self._replan(changed_values, tiling, forms, passing, arriving, plans)
         return Lowering(
             graph,
             self.mesh,
@@ -188,10 +197,10 @@ class Lowerer:
 
     def form(self, op: OpClass, layout: Layout) -> OpForm:
         """How an operation class runs under a layout of its factors."""
-        key = (op.index, layout)
-        form = self._forms.get(key)
+        forms = self._forms[op.index]
+        form = forms.get(layout)
         if form is None:
-            form = self._forms[key] = _form(op, layout)
+            form = forms[layout] = _form(op, layout)
         return form
 
     def _give_way(self, tiling: Tiling, forms: list[OpForm]) -> None:
@@ -226,16 +235,28 @@ class Lowerer:
                     return False
         return True
 
-    def _generate(self, forms: list[OpForm], base: Sequence[OpForm] | None) -> None:
+    def _generate(
+        self, forms: list[OpForm], base: Lowering | None, ops: Iterable[int]
+    ) -> None:
         """Has values made from nothing in the layout that all of their uses need, or whole."""
-        for index, users, uses in self._generated:
-            if base is not None and users(forms) == users(base):
-                forms[index] = base[index]
-                continue
+        if base is None:
+            queue = list(range(len(self._generated)))
+        else:
+            for index, _ in self._generated:
+                forms[index] = base.forms[index]
+            changed = [*ops, *(i for i, _ in self._additions if forms[i] is not base.forms[i])]
+            queue = sorted({place for op in changed for place in self._feeding.get(op, ())})
+        while queue:
+            index, uses = self._generated[heapq.heappop(queue)]
             layouts = {forms[op].needs[number] for op, number in uses}
             wanted = layouts.pop() if len(layouts) == 1 else None
             op = self.graph.ops[index]
-            forms[index] = self.form(op, _from_result(op, wanted))
+            form = self.form(op, _from_result(op, wanted))
+            if form is not forms[index]:
+                forms[index] = form
+                for place in self._feeding.get(index, ()):
+                    if place not in queue:
+                        heapq.heappush(queue, place)
 
     def _pass_on(
         self, forms: Sequence[OpForm]
@@ -304,36 +325,59 @@ class Lowerer:
                         axes = axes & theirs if additive else axes - theirs
         return axes
 
-    def _plan(
+    def _replan(
         self,
-        index: int,
+        indices: Iterable[int],
         tiling: Tiling,
         forms: Sequence[OpForm],
         passing: dict[int, frozenset[int]],
         arriving: dict[int, frozenset[int]],
+        plans: list[ValuePlan],
+    ) -> None:
+        """Plans these value classes, from memory where they have been in the same situation."""
+        known, layouts, producers, users = self._situations, tiling.values, self._producer, self._users
+        for index in indices:
+            producer = producers[index]
+            maker = None if producer is None else forms[producer]
+            kept = passing.get(index)
+            key = (
+                index, maker, arriving.get(index), kept, layouts[index], users[index](forms)
+            )
+            plan = known.get(key)
+            if plan is None:
+                made = arriving.get(index) or (_NONE if maker is None else maker.sums)
+                plan = self._plan(index, layouts[index], forms, maker, made, kept or _NONE)
+                known[key] = plan
+            plans[index] = plan
+
+    def _plan(
+        self,
+        index: int,
+        wanted: Layout,
+        forms: Sequence[OpForm],
+        maker: OpForm | None,
+        made: frozenset[int],
+        kept: frozenset[int],
     ) -> ValuePlan:
         value = self.graph.values[index]
-        producer, wanted = value.producer, tiling.values[index]
-        maker = None if producer is None else forms[producer[0]]
-        made = arriving.get(index) or (_NONE if maker is None else maker.sums)
-        kept = passing.get(index, _NONE)
-        key = (index, maker, made, kept, wanted, self._users[index](forms))
-        plan = self._plans.get(key)
-        if plan is None:
-            needs = tuple(forms[use.op].needs[use.number] for use in value.uses)
-            source, combine = wanted, "add"
-            if maker is not None and producer is not None:
-                source = maker.makes[producer[1]]
-                combine = self.graph.ops[producer[0]].op.combine or "add"
-            layout = source if kept or index in self._made_freely else wanted
-            type_ = value.value.type
-            steps = reshard(type_, source, made - kept, layout, self.mesh, combine)
-            moves = tuple(
-                (need, reshard(type_, layout, _NONE, need, self.mesh))
-                for need in dict.fromkeys(needs)
-                if need != layout
-            )
-            plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)
+        needs = tuple(forms[use.op].needs[use.number] for use in value.uses)
+        source, combine = wanted, "add"
+        if maker is not None and value.producer is not None:
+            source = maker.makes[value.producer[1]]
+            combine = self.graph.ops[value.producer[0]].op.combine or "add"
+        layout = source if kept or index in self._made_freely else wanted
+        key = (index, source, made, kept, layout, needs)
+        known = self._plans.get(key)
+        if known is not None:
+            return known
+        type_ = value.value.type
+        steps = reshard(type_, source, made - kept, layout, self.mesh, combine)
+        moves = tuple(
+            (need, reshard(type_, layout, _NONE, need, self.mesh))
+            for need in dict.fromkeys(needs)
+            if need != layout
+        )
+        plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)
         return plan
 
 
@@ -404,11 +448,10 @@ def _additions(
 
 def _generated(
     graph: ClassGraph,
-) -> list[tuple[int, Callable[[Sequence[OpForm]], object], tuple[tuple[int, int], ...]]]:
+) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
     """Operation classes that depend on no argument and only compute elementwise, last one first.
 
-    Each with the uses of its result, as (operation class, operand number), and a getter of the
-    forms of those.
+    Each with the uses of its result, as (operation class, operand number).
     """
     found: dict[int, tuple[tuple[int, int], ...]] = {}
     for op in sorted(graph.ops, key=lambda each: each.op.index):
@@ -421,7 +464,7 @@ def _generated(
     # Scalars have only one layout.
     shaped = [i for i in found if any(graph.values[v].colors for v in graph.ops[i].results[0])]
     order = sorted(shaped, key=lambda index: -graph.ops[index].op.index)
-    return [(index, _getter([op for op, _ in found[index]]), found[index]) for index in order]
+    return [(index, found[index]) for index in order]
 
 
 def _from_result(op: OpClass, wanted: Layout | None) -> Layout:

@@ -14,6 +14,7 @@ Steps that shrink the local piece come first, so that later ones move less.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -60,6 +61,7 @@ def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
     return TensorType(shape, type_.dtype)
 
 
+@functools.cache
 def reshard(
     type_: TensorType,
     have: Layout,

@@ -40,20 +40,19 @@ class Spread:
     """Outcome of one tile action."""
 
     tiling: Tiling
-    taken: frozenset[Node]
+    ops: dict[int, int]
+    """The operation classes that have taken the axis, and on which factor."""
+    values: dict[int, int]
+    """The value classes that have taken the axis, and on which dimension."""
     stops: tuple[Stop, ...] = ()
     unresolved: frozenset[int] = frozenset()
     """Groups of conflict sets that were met and for which no role was chosen."""
 
     @property
-    def ops(self) -> list[int]:
-        """The operation classes that have taken the axis."""
-        return [index for kind, index, _ in self.taken if kind == "op"]
-
-    @property
-    def values(self) -> list[int]:
-        """The value classes that have taken the axis."""
-        return [index for kind, index, _ in self.taken if kind == "value"]
+    def taken(self) -> frozenset[Node]:
+        """The nodes that have taken the axis."""
+        ops: list[Node] = [("op", i, f) for i, f in self.ops.items()]
+        return frozenset([*ops, *(("value", v, d) for v, d in self.values.items())])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +64,8 @@ class _ValueRow:
     size: int
     role: int
     argument: bool
-    ops: tuple[tuple[int, int], ...]
+    ops: tuple[int, ...]
+    """Operation nodes, each as `_code(class, factor)`."""
     partners: tuple[int, ...]
 
 
@@ -189,10 +189,7 @@ class Spreader:
                     continue
             reached.add(node)
             queue.extend(self.neighbours.get(node, ()))
-        taken = _one_per_owner(reached)
-        return Spread(
-            self._commit(tiling, taken, axis), taken, tuple(stops.values()), frozenset(unresolved)
-        )
+        return self._spread(tiling, reached, axis, tuple(stops.values()), frozenset(unresolved))
 
     def tile_color(self, tiling: Tiling, color: int, axis: int, resolution: Resolution) -> Spread:
         """Tiles every operation of a color group that can take the axis, and values with them.
@@ -204,28 +201,28 @@ class Spreader:
         parts = self.mesh.sizes[axis]
         ops: dict[int, int] = {}
         for index, factor, size, role in rows.ops:
-            if index not in ops and size % parts == 0 and (role < 0 or role in chosen):
-                if self._open(tiling.ops[index], factor, size, axis):
+            if size % parts == 0 and index not in ops and (role < 0 or role in chosen):
+                layout = tiling.ops[index]
+                if not any(layout) or self._open(layout, factor, size, axis):
                     ops[index] = factor
+        codes = {_code(index, factor) for index, factor in ops.items()}
         values: dict[int, int] = {}
-        left = []
+        alone = []
         for row in rows.values:
-            if row.value in values or row.size % parts or not (row.role < 0 or row.role in chosen):
+            if row.size % parts or row.value in values or not (row.role < 0 or row.role in chosen):
                 continue
-            if (row.value, axis) in tiling.pins:
+            if tiling.pins and (row.value, axis) in tiling.pins:
                 continue
-            if self._open(tiling.values[row.value], row.dim, row.size, axis):
-                if row.argument or any(ops.get(op) == factor for op, factor in row.ops):
+            layout = tiling.values[row.value]
+            if not any(layout) or self._open(layout, row.dim, row.size, axis):
+                if row.argument or not codes.isdisjoint(row.ops):
                     values[row.value] = row.dim
                 elif row.partners:
-                    left.append(row)
-        for row in left:
+                    alone.append(row)
+        for row in alone:
             if any(values.get(partner) == row.dim for partner in row.partners):
                 values.setdefault(row.value, row.dim)
-        taken = frozenset(
-            [("op", i, f) for i, f in ops.items()] + [("value", v, d) for v, d in values.items()]
-        )
-        return Spread(self._commit(tiling, taken, axis), taken)
+        return Spread(self._commit(tiling, ops, values, axis), ops, values)
 
     def _open(self, layout: Layout, place: int, size: int, axis: int) -> bool:
         """Whether a layout has room for an axis at a place of this size."""
@@ -256,7 +253,7 @@ class Spreader:
                             value.value.type.shape[dim],
                             value.roles[dim],
                             value.producer is None,
-                            tuple({(i, p): None for kind, i, p in near if kind == "op"}),
+                            tuple({_code(i, p): None for kind, i, p in near if kind == "op"}),
                             tuple(i for kind, i, _ in near if kind == "value"),
                         )
                     )
@@ -279,27 +276,41 @@ class Spreader:
             found.append(frozenset(part))
         return found
 
-    def commit(self, tiling: Tiling, taken: frozenset[Node], axis: int) -> Tiling:
-        """The tiling in which these nodes have taken the axis, where they still can."""
-        able = frozenset(n for n in taken if self.refusal(tiling, n, axis) is None)
-        return self._commit(tiling, able, axis)
+    def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Spread:
+        """The action by which just these nodes take the axis, where they still can."""
+        return self._spread(
+            tiling, (n for n in taken if self.refusal(tiling, n, axis) is None), axis
+        )
 
-    def _commit(self, tiling: Tiling, taken: frozenset[Node], axis: int) -> Tiling:
-        if not taken:
+    def _spread(
+        self,
+        tiling: Tiling,
+        nodes: Iterable[Node],
+        axis: int,
+        stops: tuple[Stop, ...] = (),
+        unresolved: frozenset[int] = frozenset(),
+    ) -> Spread:
+        """Takes the axis on these nodes, at most one of each operation and value."""
+        ops: dict[int, int] = {}
+        values: dict[int, int] = {}
+        for kind, index, place in sorted(nodes):
+            (ops if kind == "op" else values).setdefault(index, place)
+        tiled = self._commit(tiling, ops, values, axis)
+        return Spread(tiled, ops, values, stops, unresolved)
+
+    def _commit(
+        self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int
+    ) -> Tiling:
+        if not ops and not values:
             return tiling
-        ops, values = list(tiling.ops), list(tiling.values)
-        for kind, index, place in taken:
-            row = ops if kind == "op" else values
-            layout = row[index]
-            row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
-        return Tiling(tuple(ops), tuple(values), tiling.pins)
+        rows = list(tiling.ops), list(tiling.values)
+        for row, places in zip(rows, (ops, values), strict=True):
+            for index, place in places.items():
+                layout = row[index]
+                row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
+        return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pins)
 
 
-def _one_per_owner(nodes: Iterable[Node]) -> frozenset[Node]:
-    """Of several nodes of one operation or value the first: an axis is used once in each."""
-    first: dict[tuple[str, int], Node] = {}
-    for node in nodes:
-        key = node[:2]
-        if key not in first or node < first[key]:
-            first[key] = node
-    return frozenset(first.values())
+def _code(index: int, factor: int) -> int:
+    """An operation node as one number."""
+    return index * 256 + factor

@@ -1,0 +1,103 @@
+"""`make bench`: how long the stages take on a 24-layer GPT train step, and how that grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from partita import cost, models
+from partita.analysis import Analysis, analyse, fold
+from partita.cost import CostModel
+from partita.mesh import Mesh
+from partita.program.importer import import_stablehlo
+from partita.search import Problem
+from partita.tactics import AutomaticPartition, Context, Stage
+from partita.tiling import Assignment, untiled
+
+MESH = Mesh.of("data=4,model=8")
+HARDWARE = "tpu_v5e"
+
+
+def main() -> None:
+    """Prints each figure beside its target."""
+    table = Table(title="gpt-24l on data=4,model=8, tpu_v5e", title_justify="left", box=None)
+    for column in ("what", "measured", "target"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    text = lowered_text(24)
+    analysis, importing = timed(lambda: analyse(import_stablehlo(text)))
+    operations = len(analysis.program.operations)
+    table.add_row(f"import + analysis of {operations} operations", f"{importing:.2f} s", "2 s")
+    pricing = statistics.median(price_states(analysis, 600))
+    table.add_row("pricing a search state, median", f"{pricing * 1e3:.2f} ms", "1 ms")
+    searching = search_seconds(analysis)
+    table.add_row("default search", f"{searching:.1f} s", "10 s")
+    few, many = (search_seconds(analyse(import_stablehlo(lowered_text(n)))) for n in (12, 48))
+    table.add_row("search of 48 layers over 12", f"{many / few:.2f} x", "1.5 x")
+    table.add_row("  12 layers, 48 layers", f"{few:.1f} s, {many:.1f} s", "")
+    Console().print(table)
+
+
+def lowered_text(layers: int) -> str:
+    """The train step of a GPT with this many layers, as JAX lowers it."""
+    model = models.build("gpt-24l", layers=layers)
+    lowered = jax.jit(model.fn, keep_unused=True, donate_argnums=0).trace(*model.args).lower()
+    text: str = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    return text
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What `work` returns, and the seconds it took."""
+    gc.collect()
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
+
+
+def price_states(analysis: Analysis, count: int) -> list[float]:
+    """Seconds to reach each of `count` new states of random playouts: tile, lower and price."""
+    graph = fold(analysis)
+    model = CostModel(graph, analysis, MESH, cost.load(HARDWARE))
+    problem = Problem(analysis, graph, untiled(graph), MESH, model, range(len(MESH.names)))
+    rng = random.Random(0)
+    found = []
+    gc.collect()
+    gc.disable()
+    while len(found) < count:
+        state = problem.start
+        for _ in range(6):
+            move = rng.choice(problem.moves)
+            before = problem.evaluations
+            start = time.perf_counter()
+            following = problem.step(state, move)
+            if problem.evaluations > before:
+                found.append(time.perf_counter() - start)
+            state = following or state
+    gc.enable()
+    return found
+
+
+def search_seconds(analysis: Analysis) -> float:
+    """Seconds of the default search on an analysed program."""
+    program = analysis.program
+    nothing = Assignment(
+        tuple(((),) * len(op.rule.factors) for op in program.operations),
+        tuple(((),) * len(v.type.shape) for v in program.values),
+    )
+    hardware = cost.load(HARDWARE)
+    context = Context(analysis, MESH, hardware, int(hardware.memory.value))
+    return timed(lambda: AutomaticPartition().apply(Stage(context, nothing)))[1]
+
+
+if __name__ == "__main__":
+    main()

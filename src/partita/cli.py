@@ -1,0 +1,163 @@
+"""The command `partita`: plans from the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+# Planning needs no accelerator; do not take one away from whoever is using it.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import partita as pt
+from partita import cost, models
+from partita.cost.estimate import size
+from partita.progress import progress_bar
+from partita.report import view
+from partita.summary import summary
+
+app = typer.Typer(
+    help="Decides how a machine-learning program is split over a mesh of accelerators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command()
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp) or path/to/file.py:function, "
+            "where function() returns (fn, args)."
+        ),
+    ],
+    mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
+    hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
+    manual: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
+            "applied in order before the search."
+        ),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(help="Axes for the search, comma-separated; 'none' for no search. All by default."),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
+    ] = None,
+    budget: Annotated[int, typer.Option(help="Plans that the search may price.")] = 1500,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a model's step over a mesh, and print what was decided and what it costs."""
+    console = Console()
+    loaded = models.load(model)
+    with progress_bar(Console(stderr=True)) as progress:
+        made = pt.plan(
+            loaded.fn,
+            *loaded.args,
+            mesh=mesh,
+            hardware=hardware,
+            tactics=_schedule(manual or [], axes, budget, seed),
+            memory=memory,
+            donate_argnums=loaded.donate_argnums,
+            progress=progress,
+        )
+    if as_json:
+        print(json.dumps(summary(made), indent=2))
+    else:
+        console.print(view(made, console.width))
+
+
+@app.command()
+def hardware(
+    kind: Annotated[str | None, typer.Argument(help="Show this kind with all sources.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the kinds of hardware that plans can be priced for."""
+    if kind is not None:
+        print(_hardware_json([kind]) if as_json else _with_sources(cost.load(kind)))
+    elif as_json:
+        print(_hardware_json(cost.kinds()))
+    else:
+        Console().print(_hardware_table())
+
+
+def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:
+    tactics: list[pt.Tactic] = [_manual(text) for text in manual]
+    if axes != "none":
+        named = None if axes is None else axes.split(",")
+        tactics.append(pt.AutomaticPartition(axes=named, budget=budget, seed=seed))
+    return tactics
+
+
+def _manual(text: str) -> pt.ManualPartition:
+    match = re.fullmatch(r"(.+):(-?\d+|replicate)@(\w+)", text)
+    if not match:
+        raise pt.TacticError(
+            f"cannot read --manual {text!r}; expected PATTERN:DIM@AXIS, as in 'batch*:0@data'"
+        )
+    dim: Any = match[2] if match[2] == "replicate" else int(match[2])
+    return pt.ManualPartition({match[1]: dim}, axis=match[3])
+
+
+def _hardware_table() -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("kind", "memory", "GB/s", "bf16 TFLOP/s", "networks (GB/s)"):
+        table.add_column(column, justify="left" if column in ("kind", "networks (GB/s)") else "right")
+    for name in cost.kinds():
+        kind = cost.load(name)
+        networks = ", ".join(f"{n.name} {n.bandwidth.value / 1e9:.4g}" for n in kind.networks)
+        table.add_row(
+            name,
+            size(kind.memory.value),
+            f"{kind.memory_bandwidth.value / 1e9:.0f}",
+            f"{kind.flops('bf16') / 1e12:.4g}",
+            networks,
+        )
+    return table
+
+
+def _with_sources(kind: cost.Hardware) -> str:
+    rows = [("memory, bytes", kind.memory), ("memory bandwidth, bytes/s", kind.memory_bandwidth)]
+    rows += [(f"peak {dtype}, FLOP/s", figure) for dtype, figure in kind.peak_flops.items()]
+    rows += [
+        ("efficiency of matmuls", kind.efficiency.matmul),
+        ("efficiency of memory", kind.efficiency.memory),
+    ]
+    for network in kind.networks:
+        rows += [
+            (f"{network.name} bandwidth, bytes/s", network.bandwidth),
+            (f"{network.name} latency, s", network.latency),
+        ]
+    lines = [f"  {label}: {figure.value:.6g}\n    {figure.source}" for label, figure in rows]
+    return "\n".join([f"{kind.name}: {kind.description}", *lines])
+
+
+def _hardware_json(names: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode([cost.load(name) for name in names])).decode()
+
+
+def main() -> None:
+    """Entry point; prints errors of ours as one message and exits with 2."""
+    try:
+        app()
+    except pt.PartitaError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""A plan as plain data, for `--json`: names, numbers and lists only."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from partita.cost import Estimate
+from partita.plan import Plan
+from partita.report import show_layout
+from partita.schedule import TacticReport, argument_groups
+from partita.spmd import spec
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """What a report shows, as data that JSON can hold. Times in seconds, sizes in bytes."""
+    program, layouts = plan.program, plan.spmd.argument_layouts
+    return {
+        "program": program.name,
+        "mesh": dict(plan.mesh),
+        "hardware": plan.hardware.name,
+        "estimate": _estimate(plan.estimate),
+        "history": [_tactic(plan, entry) for entry in plan.history],
+        "colors": [dataclasses.asdict(color) for color in plan.colors.colors],
+        "conflicts": [dataclasses.asdict(conflict) for conflict in plan.colors.conflicts],
+        "collectives": [
+            {"kind": kind, "axes": list(axes), **dataclasses.asdict(traffic)}
+            for (kind, axes), traffic in sorted(plan.estimate.traffic.items())
+        ],
+        "arguments": [
+            {
+                "name": label,
+                "count": len(numbers),
+                "type": str(program.values[program.arguments[numbers[0]]].type),
+                "sharding": list(spec(layouts[numbers[0]], plan.mesh)),
+            }
+            for label, numbers in argument_groups(program, layouts).items()
+        ],
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "step_time": estimate.step_time,
+        "serial_time": estimate.serial_time,
+        "compute_time": estimate.compute_time,
+        "exposed_time": estimate.exposed_time,
+        "hidden_time": estimate.hidden_time,
+        "peak_memory": estimate.peak_memory,
+        "argument_memory": estimate.argument_memory,
+        "capacity": estimate.capacity,
+        "fits": estimate.fits,
+    }
+
+
+def _tactic(plan: Plan, entry: TacticReport) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "decisions": list(entry.decisions),
+        "tiled": {label: show_layout(lay, plan.mesh) for label, lay in entry.tiled.items()},
+        "refused": [str(refusal) for refusal in entry.refused],
+        "conflicts": list(entry.conflicts),
+        "collectives": dict(entry.collectives),
+        "estimate": _estimate(entry.estimate),
+    }

@@ -98,6 +98,14 @@ def test_every_use_of_a_constant_has_its_own_copy(shared):
     assert p.values[first].type == p.values[second].type == TensorType((4,), "f32")
 
 
+def test_every_use_of_an_iota_has_its_own_copy_inside_a_mask_too(program):
+    def mask(x):
+        rows = jnp.arange(8)
+        return jnp.where(rows[:, None] >= rows[None, :], x, 0.0)
+
+    assert kinds(program(mask, "f32[8,8]")).count("iota") == 2
+
+
 def test_dead_code_is_dropped():
     p = import_stablehlo(
         hlo(

@@ -1,0 +1,389 @@
+"""Tiling: how an axis spreads through a program, where it stops, and that earlier actions win."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+
+from partita.analysis import fold
+from partita.tiling import Spreader, assignment, refold
+
+
+def matmul(x, w):
+    return x @ w
+
+
+def chain(x, w, v):
+    return (x @ w) @ v
+
+
+CHAIN = ["f32[8,16]", "f32[16,4]", "f32[4,12]"]
+
+
+def attention(x, wq, wk, wv):
+    scores = (x @ wq) @ (x @ wk).T
+    return scores @ (x @ wv)
+
+
+ATTENTION = ["f32[8,16]", "f32[16,4]", "f32[16,4]", "f32[16,12]"]
+
+
+def pin(tiling, value, axis):
+    return dataclasses.replace(tiling, pins=tiling.pins | {(value, axis)})
+
+
+def reasons(spread):
+    return [(stop.reason, stop.divides) for stop in spread.stops]
+
+
+# -------------------------------------------------------------------------------- spreading
+
+
+@pytest.mark.parametrize(
+    ("fn", "types", "seed", "expected"),
+    [
+        (chain, CHAIN, ("x", 0), {"x": ("x",), "result": ("x",)}),
+        (chain, CHAIN, ("result", 0), {"x": ("x",), "result": ("x",)}),
+        (chain, CHAIN, ("x", 1), {"x": (None, "x"), "w": ("x",)}),
+        (chain, CHAIN, ("w", 1), {"w": (None, "x"), "v": ("x",)}),
+        (chain, CHAIN, ("result", 1), {"v": (None, "x"), "result": (None, "x")}),
+        (lambda a: a.T, ["f32[8,16]"], ("a", 1), {"a": (None, "x"), "result": ("x",)}),
+        (
+            lambda a, b: jnp.tanh(a) + b,
+            ["f32[8,16]", "f32[16]"],
+            ("b", 0),
+            {"a": (None, "x"), "b": ("x",), "result": (None, "x")},
+        ),
+        (lambda a: a.sum(0), ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
+        (
+            lambda a: a.reshape(32, 8),
+            ["f32[4,8,8]"],
+            ("a", 0),
+            {"a": ("x",), "result": ("x",)},
+        ),
+    ],
+    ids=[
+        *("batch", "from the result", "contracted", "inner", "output"),
+        *("transpose", "broadcast", "reduce", "merge"),
+    ],
+)
+def test_an_axis_spreads_along_identity_and_flow(bench, fn, types, seed, expected):
+    b = bench(fn, *types)
+    assert b.layouts(b.spread(*seed, "x").tiling) == expected
+
+
+def test_operations_on_the_way_take_the_axis_on_their_factor(bench):
+    b = bench(chain, *CHAIN)
+    assert b.spread("x", 1, "x").tiling.ops == (((), (), (0,)), ((), (), ()))
+    assert b.spread("x", 0, "x").tiling.ops == (((0,), (), ()), ((0,), (), ()))
+
+
+def test_donated_buffers_spread_to_their_results(bench):
+    b = bench(lambda old, new: new + 1.0, "f32[8]", "f32[8]", donate=0)
+    assert b.layouts(b.spread("old", 0, "x").tiling).keys() == {"old", "new", "result"}
+
+
+def test_nothing_spreads_from_no_seed(bench):
+    b = bench(chain, *CHAIN)
+    spread = b.spreader.tile_nodes(b.untiled, [], 0, {})
+    assert spread.tiling == b.untiled and not spread.taken
+
+
+# --------------------------------------------------------------------------------- stopping
+
+
+@pytest.mark.parametrize(
+    ("fn", "types", "seed", "expected"),
+    [
+        (lambda a: a[2:6], ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
+        (lambda a: a[2:6], ["f32[8,16]"], ("a", 1), {"a": (None, "x"), "result": (None, "x")}),
+        (lambda a: a[::-1], ["f32[8]"], ("a", 0), {"a": ("x",)}),
+        (lambda a: jnp.sort(a), ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
+        (lambda a: jnp.concatenate([a, a]), ["f32[8]"], ("a", 0), {"a": ("x",)}),
+        (
+            lambda a: a.reshape(4, 4, 8),
+            ["f32[16,8]"],
+            ("result", 1),
+            {"result": (None, "x")},
+        ),
+    ],
+    ids=["slice", "beside a slice", "reverse", "sort", "concatenate", "inner factor"],
+)
+def test_an_axis_does_not_pass_blocked_factors(bench, fn, types, seed, expected):
+    b = bench(fn, *types)
+    assert b.layouts(b.spread(*seed, "x").tiling) == expected
+
+
+@pytest.mark.parametrize(
+    ("mesh", "size", "tiled"),
+    [("x=2", 6, True), ("x=3", 6, True), ("x=4", 6, False), ("x=8", 6, False), ("x=1", 6, True)],
+)
+def test_only_sizes_that_divide_are_tiled(bench, mesh, size, tiled):
+    b = bench(lambda a: a * 2.0, f"f32[{size}]", mesh=mesh)
+    spread = b.spread("a", 0, "x")
+    assert bool(spread.taken) is tiled
+    assert reasons(spread) == ([] if tiled else [(f"{size} is not divisible by {b.mesh}", False)])
+
+
+def test_two_axes_on_one_dimension_must_divide_together(bench):
+    b = bench(lambda a: a * 2.0, "f32[12]", mesh="x=4,y=3,z=2")
+    spread = b.spread("a", 0, "x")
+    both = b.spread("a", 0, "y", spread.tiling)
+    assert b.layouts(both.tiling) == {"a": (("x", "y"),), "result": (("x", "y"),)}
+    third = b.spread("a", 0, "z", spread.tiling)
+    assert third.tiling == spread.tiling
+    assert reasons(third) == [("12 is not divisible by x=4 x z=2", False)]
+
+
+def test_a_composite_dimension_is_tiled_by_its_leading_factor_only(bench):
+    def split(a):
+        return a.reshape(4, 3, 5)
+
+    whole = bench(split, "f32[12,5]", mesh="x=2")
+    assert whole.layouts(whole.spread("a", 0, "x").tiling) == {"a": ("x",), "result": ("x",)}
+
+    b = bench(split, "f32[12,5]", mesh="x=3")
+    spread = b.spread("a", 0, "x")
+    assert b.layouts(spread.tiling) == {"a": ("x",)}
+    assert reasons(spread) == [
+        ("4 is not divisible by x=3 (the dimension of 12 is made of 4 x 3, major first)", False)
+    ]
+
+
+# ------------------------------------------------------------------------------------- pins
+
+
+def test_a_pinned_value_stays_whole_along_that_axis_and_stops_the_spread(bench):
+    b = bench(lambda a: jnp.tanh(a) * 2.0, "f32[8]", mesh="x=2,y=2")
+    pinned = pin(b.untiled, b.value("result"), b.mesh.axis("x"))
+    spread = b.spread("a", 0, "x", pinned)
+    assert b.layouts(spread.tiling) == {"a": ("x",)}
+    assert reasons(spread) == [("it is kept whole along x", True)]
+    other = b.spread("a", 0, "y", pinned)
+    assert b.layouts(other.tiling) == {"a": ("y",), "result": ("y",)}
+
+
+def test_color_actions_leave_pinned_values_whole(bench):
+    b = bench(chain, *CHAIN)
+    pinned = pin(b.untiled, b.value("x"), 0)
+    tiling = b.spreader.tile_color(pinned, b.color("x", 0), 0, {}).tiling
+    assert b.layouts(tiling) == {"result": ("x",)}
+    assert tiling.pins == pinned.pins
+
+
+# ------------------------------------------------------------------------------ composition
+
+
+def test_earlier_wins_where_both_want_the_axis(bench):
+    b = bench(matmul, "f32[8,16]", "f32[16,4]")
+    first = b.spread("x", 0, "x").tiling
+    second = b.spread("w", 0, "x", first)
+    # x and the product already use the axis; only the weight takes it.
+    assert b.layouts(second.tiling) == {"x": ("x",), "w": ("x",), "result": ("x",)}
+    assert second.tiling.ops == first.ops
+    assert reasons(second) == [("x is already used there", True)]
+
+
+def test_order_matters(bench):
+    b = bench(matmul, "f32[8,16]", "f32[16,4]")
+    rows, inner = ("x", 0, "x"), ("x", 1, "x")
+    assert b.layouts(b.tile(rows, inner)) == {"x": ("x",), "w": ("x",), "result": ("x",)}
+    # Rows come second: x and the product's operation use the axis, its result does not.
+    assert b.layouts(b.tile(inner, rows)) == {"x": (None, "x"), "w": ("x",)}
+    assert b.tile(rows, inner) != b.tile(inner, rows)
+
+
+def test_different_axes_compose_in_any_order(bench):
+    b = bench(matmul, "f32[8,16]", "f32[16,4]", mesh="data=4,model=2")
+    rows, columns = ("x", 0, "data"), ("w", 1, "model")
+    assert b.tile(rows, columns) == b.tile(columns, rows)
+    assert b.layouts(b.tile(rows, columns)) == {
+        "x": ("data",),
+        "w": (None, "model"),
+        "result": ("data", "model"),
+    }
+
+
+def test_an_action_twice_is_the_action_once(bench):
+    b = bench(chain, *CHAIN)
+    assert b.tile(("x", 0, "x"), ("x", 0, "x")) == b.tile(("x", 0, "x"))
+
+
+def test_a_tiling_is_never_changed_in_place(bench):
+    b = bench(chain, *CHAIN)
+    before = (b.untiled.ops, b.untiled.values)
+    b.spread("x", 0, "x")
+    b.tile(("x", 0, "x"))
+    assert (b.untiled.ops, b.untiled.values) == before
+
+
+# --------------------------------------------------------------- color actions and seeded ones
+
+
+@pytest.mark.parametrize(
+    ("fn", "types", "where"),
+    [
+        (chain, CHAIN, ("x", 0)),
+        (chain, CHAIN, ("x", 1)),
+        (chain, CHAIN, ("w", 1)),
+        (chain, CHAIN, ("v", 1)),
+        (attention, ATTENTION, ("x", 1)),
+        (attention, ATTENTION, ("wq", 1)),
+        (lambda a, b: jnp.tanh(a) / b.sum(0), ["f32[8,4]", "f32[2,4]"], ("b", 1)),
+    ],
+)
+def test_a_color_action_is_a_spread_from_all_arguments_with_that_color(bench, fn, types, where):
+    b = bench(fn, *types)
+    color = b.color(*where)
+    seeds = [
+        ("value", v, dim)
+        for v in b.program.arguments
+        for dim, each in enumerate(b.graph.values[v].colors)
+        if each == color
+    ]
+    by_color = b.spreader.tile_color(b.untiled, color, 0, {})
+    by_seeds = b.spreader.tile_nodes(b.untiled, seeds, 0, {})
+    assert by_color.taken and by_color.taken == by_seeds.taken
+    assert by_color.tiling == by_seeds.tiling
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("batch['tokens']", 0),
+        ("state['params']['ln_f']", 0),
+        ("state['params']['embed']", 0),
+        ("state['params']['layers'][0]['wq']", 1),
+        ("state['params']['layers'][0]['wv']", 2),
+        ("state['params']['layers'][0]['w_in']", 1),
+    ],
+    ids=["batch", "embed", "vocabulary", "heads", "v head-dim", "ffn"],
+)
+def test_on_a_gpt_too(gpt_bench, where):
+    b = gpt_bench(1, "x=2")
+    color = b.color(*where)
+    seeds = [
+        ("value", v.index, dim)
+        for v in b.graph.values
+        if v.producer is None
+        for dim, each in enumerate(v.colors)
+        if each == color
+    ]
+    by_color = b.spreader.tile_color(b.untiled, color, 0, {})
+    by_seeds = b.spreader.tile_nodes(b.untiled, seeds, 0, {})
+    assert by_color.tiling == by_seeds.tiling
+
+
+# -------------------------------------------------------------------------------- conflicts
+
+
+def test_without_a_resolution_a_conflict_is_left_alone_and_said(bench):
+    b = bench(attention, *ATTENTION)
+    spread = b.spread("x", 0, "x")
+    assert spread.unresolved == {0}
+    assert b.layouts(spread.tiling) == {"x": ("x",)}
+    assert not [o for o in spread.ops if any(r >= 0 for r in b.graph.ops[o].roles)]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_resolution_gives_the_axis_to_one_role(bench, place):
+    b = bench(attention, *ATTENTION)
+    spread = b.spread("x", 0, "x", place=place)
+    (role,) = b.resolution(place).values()
+    assert not spread.unresolved
+    taken = {b.spreader.role(node) for node in spread.taken}
+    assert taken == {-1, role}
+    (scores,) = [
+        op.index for op in b.graph.ops if [r for r in op.roles if r >= 0] and op.roles[2] < 0
+    ]
+    tiled = [factor for factor, axes in enumerate(spread.tiling.ops[scores]) if axes]
+    assert tiled == [b.graph.ops[scores].roles.index(role)]
+
+
+def test_the_two_resolutions_differ(bench):
+    b = bench(attention, *ATTENTION)
+    assert b.tile(("x", 0, "x", 0)) != b.tile(("x", 0, "x", 1))
+
+
+def test_color_actions_and_spreads_resolve_alike(bench):
+    b = bench(attention, *ATTENTION)
+    for place in (0, 1):
+        assert b.tile(("x", 0, "x", place)) == b.spread("x", 0, "x", place=place).tiling
+
+
+def test_a_role_that_meets_itself_tiles_one_dimension(bench):
+    b = bench(lambda x: x + x.T, "f32[8,8]")
+    spread = b.spread("x", 0, "x", place=0)
+    for layout in (*spread.tiling.ops, *spread.tiling.values):
+        assert sum(bool(axes) for axes in layout) == 1
+
+
+# ------------------------------------------------------------------------------------ parts
+
+
+def test_an_action_blocked_by_an_earlier_one_falls_into_parts(bench):
+    b = bench(chain, "f32[8,16]", "f32[16,4]", "f32[4,16]")
+    whole = b.spreader.tile_color(b.untiled, b.color("w", 1), 0, {})
+    assert len(b.spreader.parts(whole.taken)) == 1
+
+    rows = b.tile(("x", 0, "x"))
+    after = b.spreader.tile_color(rows, b.color("w", 1), 0, {})
+    parts = b.spreader.parts(after.taken)
+    assert parts == [frozenset({("value", b.value(n), d)}) for n, d in (("w", 1), ("v", 0))]
+
+
+def test_restricted_to_all_its_parts_an_action_is_the_same(bench):
+    b = bench(chain, *CHAIN)
+    spread = b.spreader.tile_color(b.untiled, b.color("w", 1), 0, {})
+    nodes = frozenset().union(*b.spreader.parts(spread.taken))
+    assert b.spreader.restrict(b.untiled, nodes, 0) == spread
+
+
+def test_restricting_leaves_out_what_can_no_longer_take_the_axis(bench):
+    b = bench(matmul, "f32[8,16]", "f32[16,4]")
+    inner = b.spreader.tile_color(b.untiled, b.color("x", 1), 0, {}).taken
+    rows = b.tile(("x", 0, "x"))
+    assert b.layouts(b.spreader.restrict(rows, inner, 0).tiling) == {
+        "x": ("x",),
+        "w": ("x",),
+        "result": ("x",),
+    }
+
+
+# ---------------------------------------------------------------------------------- folding
+
+
+def test_unfolding_and_refolding_keep_a_tiling(gpt_bench):
+    b = gpt_bench(3, "data=4,model=2")
+    tiling = b.tile(
+        ("batch['tokens']", 0, "data"),
+        ("state['params']['ln_f']", 0, "data"),
+        ("state['params']['layers'][0]['w_in']", 1, "model"),
+    )
+    assigned = assignment(b.graph, tiling)
+    graph, again = refold(b.analysis, assigned)
+    assert assignment(graph, again) == assigned
+
+
+def test_pins_survive_refolding(bench):
+    b = bench(chain, *CHAIN)
+    pinned = pin(b.untiled, 1, 0)
+    graph, again = refold(b.analysis, assignment(b.graph, pinned))
+    assert assignment(graph, again).pins == {(1, 0)}
+
+
+@pytest.mark.parametrize("color", ["heads", "ffn"])
+def test_tiling_classes_is_tiling_every_member(gpt_bench, color):
+    b = gpt_bench(3, "x=2")
+    weight, dim = {"heads": ("wq", 1), "ffn": ("w_in", 1)}[color]
+    layers = [b.color(f"state['params']['layers'][{i}]['{weight}']", dim) for i in range(3)]
+    assert len(set(layers)) == 1
+    graph = fold(b.analysis)
+    tiling = Spreader(graph, b.mesh, b.conflicts).tile_color(b.untiled, layers[0], 0, {}).tiling
+    assigned = assignment(graph, tiling)
+    for i in range(3):
+        name = f"state['params']['layers'][{i}]['{weight}']"
+        value = b.program.arguments[b.program.argument_names.index(name)]
+        assert assigned.values[value][dim] == (0,)

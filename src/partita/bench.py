@@ -70,7 +70,7 @@ def price_states(analysis: Analysis, count: int) -> list[float]:
     model = CostModel(graph, analysis, MESH, cost.load(HARDWARE))
     problem = Problem(analysis, graph, untiled(graph), MESH, model, range(len(MESH.names)))
     rng = random.Random(0)
-    found = []
+    found: list[float] = []
     gc.collect()
     gc.disable()
     while len(found) < count:

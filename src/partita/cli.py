@@ -37,8 +37,8 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp) or path/to/file.py:function, "
-            "where function() returns (fn, args)."
+            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp) or "
+            "path/to/file.py:function, where function() returns (fn, args)."
         ),
     ],
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
@@ -52,7 +52,9 @@ def plan(
     ] = None,
     axes: Annotated[
         str | None,
-        typer.Option(help="Axes for the search, comma-separated; 'none' for no search. All by default."),
+        typer.Option(
+            help="Axes for the search, comma-separated; 'none' for no search. All by default."
+        ),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
@@ -116,7 +118,9 @@ def _manual(text: str) -> pt.ManualPartition:
 def _hardware_table() -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("kind", "memory", "GB/s", "bf16 TFLOP/s", "networks (GB/s)"):
-        table.add_column(column, justify="left" if column in ("kind", "networks (GB/s)") else "right")
+        table.add_column(
+            column, justify="left" if column in ("kind", "networks (GB/s)") else "right"
+        )
     for name in cost.kinds():
         kind = cost.load(name)
         networks = ", ".join(f"{n.name} {n.bandwidth.value / 1e9:.4g}" for n in kind.networks)

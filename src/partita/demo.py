@@ -40,11 +40,11 @@ def main() -> int:
     console.print(view(plan, console.width))
     assert model.example is not None
     difference = _largest_difference(plan, model)
-    console.print(f"\nlargest difference after {STEPS} steps, over losses and state: {difference:.3g}")
-    args = plan.shard(*model.example(0))
-    comparison = compare(
-        plan.collectives, plan.mesh, plan.jit().lower(*args).compile().as_text()
+    console.print(
+        f"\nlargest difference after {STEPS} steps, over losses and state: {difference:.3g}"
     )
+    args = plan.shard(*model.example(0))
+    comparison = compare(plan.collectives, plan.mesh, plan.jit().lower(*args).compile().as_text())
     console.print("\nCollectives, predicted beside compiled:")
     console.print(str(comparison))
     same = "equal" if comparison.equal else "NOT equal"
@@ -62,9 +62,7 @@ def _largest_difference(plan: pt.Plan, model: models.Model) -> float:
     for _ in range(STEPS):
         state, loss = original(state, batch)
         ours, our_loss = partitioned(ours, ours_batch)
-        pairs = zip(
-            jax.tree.leaves((state, loss)), jax.tree.leaves((ours, our_loss)), strict=True
-        )
+        pairs = zip(jax.tree.leaves((state, loss)), jax.tree.leaves((ours, our_loss)), strict=True)
         largest = max(largest, *(float(jnp.max(jnp.abs(a - jax.device_get(b)))) for a, b in pairs))
     return largest
 

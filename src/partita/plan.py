@@ -147,8 +147,8 @@ class Plan:
         if len(devices) < self.mesh.devices:
             raise MeshError(
                 f"mesh {self.mesh} needs {self.mesh.devices} devices, this process sees "
-                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, or for tests set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, or for tests "
+                f"set XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
             )
         if len(devices) == self.mesh.devices:
             return jax.make_mesh(
@@ -173,8 +173,7 @@ class Plan:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    leaves_a, tree_a = jax.tree.flatten(a)
-    leaves_b, tree_b = jax.tree.flatten(b)
-    return tree_a == tree_b and all(
-        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(leaves_a, leaves_b, strict=True)
-    )
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)

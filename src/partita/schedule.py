@@ -111,7 +111,7 @@ def _report(
         for label, numbers in argument_groups(program, new).items()
         if old[numbers[0]] != new[numbers[0]]
     }
-    counts = Counter(c.kind for c in spmd.collectives)
+    counts = Counter[str](c.kind for c in spmd.collectives)
     return TacticReport(
         tactic.name,
         outcome.decisions,

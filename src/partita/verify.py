@@ -1,4 +1,4 @@
-"""Predicted beside compiled: the collectives of a plan, and those in the program XLA makes of it."""
+"""Predicted beside compiled: the collectives of a plan, and those that XLA makes of it."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ when alike (the widths of a stack of equal layers): each has to be decided for i
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -103,7 +104,7 @@ def _separate(names: Names, group: list[int]) -> list[int]:
     meeting: set[int] = set()
     color = names.color.tolist()
     bases = names.value_base[:-1] + names.factor_base
-    for start, end in zip(bases[:-1], bases[1:], strict=True):
+    for start, end in itertools.pairwise(bases):
         if end - start < 2:
             continue
         here = {c for c in color[start:end] if c >= 0}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.fusion import Fusion
 from partita.cost.hardware import Hardware
@@ -30,13 +28,7 @@ class ComputeModel:
             for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
         }
         self.weights = _read_weights(graph, fusion)
-        self.written = [
-            [
-                np.mean([fusion.stored[v] for v in _results(graph, op, n)])
-                for n in range(len(op.op.results))
-            ]
-            for op in graph.ops
-        ]
+        self.written = [_written_weights(op, graph, fusion) for op in graph.ops]
         self._seconds: dict[OpForm, float] = {}
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
@@ -69,7 +61,7 @@ class ComputeModel:
             self.written[op.index], op.op.results, form.makes, strict=True
         ):
             if weight:
-                total += float(weight) * values[result].type.bytes / shards(made, self.mesh)
+                total += weight * values[result].type.bytes / shards(made, self.mesh)
         return total
 
 
@@ -77,9 +69,14 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
     return graph.program.values[op.op.operands[0]].type.dtype
 
 
-def _results(graph: ClassGraph, op: OpClass, number: int) -> list[int]:
+def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[float]:
+    """For every result of a class, the share of members that store it."""
     operations = graph.program.operations
-    return [operations[member].results[number] for member in op.members]
+    return [
+        sum(fusion.stored[operations[member].results[number]] for member in op.members)
+        / len(op.members)
+        for number in range(len(op.op.results))
+    ]
 
 
 def _read_weights(graph: ClassGraph, fusion: Fusion) -> list[Sequence[float]]:

@@ -94,8 +94,8 @@ def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusio
     inside: dict[int, list[int]] = {}
     for kernel in kernels:
         reads[kernel], computed = _trace(program, stored, kernel)
-        for op in computed:
-            inside.setdefault(op, []).append(kernel)
+        for each in computed:
+            inside.setdefault(each, []).append(kernel)
     return Fusion(program, tuple(stored), kernels, reads, inside)
 
 

@@ -58,7 +58,8 @@ def init(config: GPTConfig, key: jax.Array) -> Params:
     keys = iter(jax.random.split(key, c.layers * len(shapes) + 1))
 
     def matrix(shape: tuple[int, ...], fan_in: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape) * fan_in**-0.5
+        values: jax.Array = jax.random.normal(next(keys), shape) * fan_in**-0.5
+        return values
 
     def layer() -> Params:
         fan_in = {"wo": c.heads * c.v_dim, "w_out": c.ffn}

@@ -14,6 +14,7 @@ from partita.program.mlir import ir
 from partita.program.windows import block_windows
 
 _RULE = "sdy.sharding_rule"
+_KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
 _REFUSED = {
     "sdy.sharding_constraint": "a sharding constraint (with_sharding_constraint)",
     "sdy.manual_computation": "a shard_map region",
@@ -54,7 +55,7 @@ class _Importer:
         block = self.main.entry_block
         for position, argument in enumerate(block.arguments):
             self._define(argument, None, position)
-        operations = []
+        operations: list[Operation] = []
         results: tuple[int, ...] = ()
         for view in block.operations:
             op = view.operation
@@ -122,9 +123,8 @@ class _Importer:
             value = op.attributes["value"]
             if value.is_splat and _is_zero(value.get_splat_value()):
                 self.zeros.update(made.results)
-        elif op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
-            if made.operands[0] in self.zeros:
-                self.zeros.update(made.results)
+        elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
+            self.zeros.update(made.results)
 
     def _rule(
         self, op: Any, operands: list[int], results: tuple[int, ...], combine: str | None

@@ -116,14 +116,15 @@ def _drop_open_constraints(main: Any) -> None:
 
 
 def _erase_dead(block: Any) -> None:
-    for op in reversed(list(block.operations)):
-        if op.operation.results and not any(True for r in op.operation.results for _ in r.uses):
-            if not _has_effect(op.operation):
-                op.operation.erase()
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        used = any(True for result in op.results for _ in result.uses)
+        if op.results and not used and not _has_effect(op):
+            op.erase()
 
 
 def _has_effect(op: Any) -> bool:
-    if op.name in {"stablehlo.custom_call"}:
-        effect = op.attributes["has_side_effect"] if "has_side_effect" in op.attributes else None
+    if op.name == "stablehlo.custom_call":
+        effect = op.attributes.get("has_side_effect", None)
         return effect is not None and bool(effect.value)
     return op.name in {"stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"}

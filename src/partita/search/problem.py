@@ -120,9 +120,7 @@ class Problem:
         known = self._states.get(key)
         if known is None:
             self.evaluations += 1
-            lowering = self.lowerer.lower(
-                spread.tiling, state.lowering, spread.ops, spread.values
-            )
+            lowering = self.lowerer.lower(spread.tiling, state.lowering, spread.ops, spread.values)
             price = self.cost.price(lowering, state.price)
             known = State(spread.tiling, lowering, price, (*state.moves, move), key)
             self._states[key] = known

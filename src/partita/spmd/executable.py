@@ -67,6 +67,6 @@ def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Export
 
 
 def _nothing(leaf: Any) -> jax.Array:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0, impl=leaf.dtype._impl.name), leaf.shape)
     return jnp.zeros(leaf.shape, leaf.dtype)

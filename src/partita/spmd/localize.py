@@ -9,7 +9,7 @@ is known of the run; it changes attributes and operands, puts the operation in i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo as hlo
@@ -108,13 +108,14 @@ class Builder:
         """A tensor of one Python number."""
         ranked = ir.RankedTensorType(type_)
         element = ranked.element_type
+        attribute: Any
         if isinstance(element, ir.IntegerType):
             attribute = ir.IntegerAttr.get(element, int(value))
         else:
             attribute = ir.FloatAttr.get(element, float(value))
         return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
 
-    def only_first(self, value: Any, neutral: Any, axes: Sequence[int]) -> Any:
+    def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
         """`value` on the first device along the axes, `neutral` on the others."""
         first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
         return hlo.select(self.spread(first, value), value, neutral)

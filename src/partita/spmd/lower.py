@@ -235,9 +235,7 @@ class Lowerer:
                     return False
         return True
 
-    def _generate(
-        self, forms: list[OpForm], base: Lowering | None, ops: Iterable[int]
-    ) -> None:
+    def _generate(self, forms: list[OpForm], base: Lowering | None, ops: Iterable[int]) -> None:
         """Has values made from nothing in the layout that all of their uses need, or whole."""
         if base is None:
             queue = list(range(len(self._generated)))
@@ -335,14 +333,17 @@ class Lowerer:
         plans: list[ValuePlan],
     ) -> None:
         """Plans these value classes, from memory where they have been in the same situation."""
-        known, layouts, producers, users = self._situations, tiling.values, self._producer, self._users
+        known, layouts, producers, users = (
+            self._situations,
+            tiling.values,
+            self._producer,
+            self._users,
+        )
         for index in indices:
             producer = producers[index]
             maker = None if producer is None else forms[producer]
             kept = passing.get(index)
-            key = (
-                index, maker, arriving.get(index), kept, layouts[index], users[index](forms)
-            )
+            key = (index, maker, arriving.get(index), kept, layouts[index], users[index](forms))
             plan = known.get(key)
             if plan is None:
                 made = arriving.get(index) or (_NONE if maker is None else maker.sums)

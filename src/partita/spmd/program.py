@@ -257,10 +257,10 @@ class _Unfolding:
         return buffer
 
 
-def spec(layout: Layout, mesh: Mesh) -> tuple[None | str | tuple[str, ...], ...]:
+def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
     """A layout as the entries of a `PartitionSpec`, without trailing `None`s."""
 
-    def entry(axes: Axes) -> None | str | tuple[str, ...]:
+    def entry(axes: Axes) -> str | tuple[str, ...] | None:
         names = mesh.axis_names(axes)
         return None if not names else names[0] if len(names) == 1 else names
 

@@ -35,7 +35,7 @@ class Step:
     kind: StepKind
     axes: Axes
     dim: int
-    """Dimension gathered, scattered or sliced; the one gathered by all_to_all; -1 for all_reduce."""
+    """Dimension gathered, scattered or sliced (all_to_all: gathered); -1 for all_reduce."""
     split: int
     """Dimension that all_to_all splits, else -1."""
     before: TensorType

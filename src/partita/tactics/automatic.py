@@ -1,4 +1,4 @@
-"""`AutomaticPartition`: a search decides, on the axes it is given, after what was decided before."""
+"""`AutomaticPartition`: a search decides, on the axes it is given, after earlier tactics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AutomaticPartition:
             best = refine(problem, best, self.budget - self.budget * 2 // 3, report)
         report.finish(problem.evaluations, best)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
-        refused = ()
+        refused: tuple[Refusal, ...] = ()
         if best.price.peak > context.capacity:
             refused = (
                 Refusal(

@@ -173,7 +173,8 @@ class Plan:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    if jax.tree.structure(a) != jax.tree.structure(b):
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (a, b)]
+    if structures[0] != structures[1]:
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)

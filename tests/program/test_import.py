@@ -264,6 +264,10 @@ def window(x, start):
     return lax.dynamic_slice(x, (start, jnp.int32(0)), (2, 8))
 
 
+def windows(x, starts):
+    return jax.vmap(lambda start: window(x, start))(starts)
+
+
 def columns(x, update):
     return lax.dynamic_update_slice(x, update, (0, 0))
 
@@ -349,6 +353,29 @@ RULES = [
         "[k j], [i l], [i j] -> [k j]",
         {
             4: "scatter needs this dimension whole",
+            1: "scatter needs this dimension whole",
+        },
+    ),
+    (
+        "windowed lookup",
+        windows,
+        ["f32[16,8]", "i32[4]"],
+        "gather",
+        "[j k], [i l] -> [i j k]",
+        {
+            16: "gather reads or writes windows along this dimension",
+            2: "gather needs this dimension whole",
+        },
+    ),
+    (
+        "windowed scatter-add",
+        lambda x, update: x.at[1:3].add(update),
+        ["f32[16,8]", "f32[2,8]"],
+        "scatter",
+        "[i k], [l], [j k] -> [i k]",
+        {
+            16: "scatter reads or writes windows along this dimension",
+            2: "scatter needs this dimension whole",
             1: "scatter needs this dimension whole",
         },
     ),

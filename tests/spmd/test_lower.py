@@ -279,11 +279,17 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("layers", [1, 4, 24])
+@pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize(("actions", "counts"), [r[1:] for r in TABLE], ids=[r[0] for r in TABLE])
 def test_collectives_of_the_design_table(gpt_bench, layers, actions, counts):
     b = gpt_bench(layers, "data=4,model=2")
     assert b.spmd(*actions).counts() == counts(layers, 8 * layers + 2)
+
+
+def test_collectives_of_the_design_table_for_24_layers(gpt_bench):
+    b = gpt_bench(24, "data=4,model=2")  # slow to trace: one test, so that one worker does it
+    found = {name: b.spmd(*actions).counts() for name, actions, _ in TABLE}
+    assert found == {name: counts(24, 8 * 24 + 2) for name, _, counts in TABLE}
 
 
 @pytest.mark.parametrize("layers", [1, 4])
@@ -373,6 +379,9 @@ def test_lowering_step_by_step_is_lowering_at_once(bench, gpt_bench, name, seed)
         color, axis = rng.randrange(b.analysis.groups.colors), rng.randrange(3)
         resolution = {n: rng.choice(roles) for n, roles in enumerate(b.conflicts)}
         spread = b.spreader.tile_color(tiling, color, axis, resolution)
+        if rng.random() < 0.3:  # as refinement does: only some of what the action takes
+            some = [node for node in sorted(spread.taken) if rng.random() < 0.7]
+            spread = b.spreader.restrict(tiling, some, axis)
         effective += spread.tiling != tiling
         after = step_by_step.lower(spread.tiling, lowering, spread.ops, spread.values)
         assert content(after) == content(Lowerer(b.graph, b.mesh).lower(spread.tiling))

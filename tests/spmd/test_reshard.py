@@ -68,6 +68,13 @@ ROWS = [
     ("scatter under a shard", ((Y,), ()), [X], ((Y, X), ()), ["reduce_scatter x 0"]),
     ("slice before gathering", ((X,), ()), [], ((), (Y,)), ["slice y 1", "all_gather x 0"]),
     (
+        "slice before exchanging",
+        ((X,), (), ()),
+        [],
+        ((), (X,), (Y,)),
+        ["slice y 2", "all_to_all x 0 1"],
+    ),
+    (
         "scatter before gathering",
         ((Y,), ()),
         [X],
@@ -83,7 +90,8 @@ ROWS = [
     ("have", "partial", "want", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS]
 )
 def test_steps(have, partial, want, expected):
-    steps = reshard(TensorType((8, 16), "f32"), have, frozenset(partial), want, XY)
+    type_ = TensorType((8, 16, 4)[: len(have)], "f32")
+    steps = reshard(type_, have, frozenset(partial), want, XY)
     assert show(steps, XY) == expected
 
 

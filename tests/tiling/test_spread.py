@@ -137,6 +137,12 @@ def test_two_axes_on_one_dimension_must_divide_together(bench):
     assert reasons(third) == [("12 is not divisible by x=4 x z=2", False)]
 
 
+def test_color_actions_check_both_axes_of_a_dimension_too(bench):
+    b = bench(lambda a: a * 2.0, "f32[12]", mesh="x=4,y=3,z=2")
+    both = b.tile(("a", 0, "x"), ("a", 0, "z"), ("a", 0, "y"))
+    assert b.layouts(both) == {"a": (("x", "y"),), "result": (("x", "y"),)}
+
+
 def test_a_composite_dimension_is_tiled_by_its_leading_factor_only(bench):
     def split(a):
         return a.reshape(4, 3, 5)

@@ -27,6 +27,9 @@ class ComputeModel:
             dtype: hardware.flops(dtype) * hardware.efficiency.matmul.value
             for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
         }
+        operations = graph.program.operations
+        self.times = [sum(operations[m].times for m in op.members) for op in graph.ops]
+        """How often the members of each class run per step, together."""
         self.weights = _read_weights(graph, fusion)
         self.written = [_written_weights(op, graph, fusion) for op in graph.ops]
         self._seconds: dict[OpForm, float] = {}
@@ -35,7 +38,7 @@ class ComputeModel:
         """Time of all members of an operation class under a form."""
         known = self._seconds.get(form)
         if known is None:
-            known = self._seconds[form] = len(op.members) * self._one(op, form)
+            known = self._seconds[form] = self.times[op.index] * self._one(op, form)
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:

@@ -118,6 +118,9 @@ def _drop_open_constraints(main: Any) -> None:
 def _erase_dead(block: Any) -> None:
     for view in reversed(list(block.operations)):
         op = view.operation
+        if op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"):
+            for region in op.regions:
+                _erase_dead(region.blocks[0])
         used = any(True for result in op.results for _ in result.uses)
         if op.results and not used and not _has_effect(op):
             op.erase()

@@ -19,7 +19,7 @@ _ELEMENTWISE = frozenset(
 )
 _STRUCTURAL = frozenset(
     """broadcast_in_dim reshape transpose dot_general reduce gather scatter iota constant slice pad
-    concatenate dynamic_slice dynamic_update_slice reverse optimization_barrier""".split()
+    concatenate dynamic_slice dynamic_update_slice reverse""".split()
 )
 
 _CHLO_ELEMENTWISE = frozenset(
@@ -57,15 +57,11 @@ def identity(type_: TensorType) -> Rule:
     return Rule(factors, (), (tuple((i,) for i in range(len(factors))),))
 
 
-def pairwise(types: Sequence[TensorType]) -> Rule:
-    """Every operand passes unchanged to the result of the same number (optimization barriers)."""
-    factors: list[Factor] = []
-    tensors = []
-    for type_ in types:
-        start = len(factors)
-        factors += [Factor(size, "parallel") for size in type_.shape]
-        tensors.append(tuple((start + dim,) for dim in range(len(type_.shape))))
-    return Rule(tuple(factors), tuple(tensors), tuple(tensors))
+def same(type_: TensorType, operands: int, results: int) -> Rule:
+    """All operands and results are one value: carried by a loop, or what branches give."""
+    factors = tuple(Factor(size, "parallel") for size in type_.shape)
+    tensor = tuple((dim,) for dim in range(len(type_.shape)))
+    return Rule(factors, (tensor,) * operands, (tensor,) * results)
 
 
 def opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:

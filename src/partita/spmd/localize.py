@@ -47,6 +47,16 @@ class Builder:
         """The MLIR type of a tensor."""
         return ir.RankedTensorType.get(type_.shape, ir.Type.parse(type_.dtype))
 
+    def enter(self, body: Any) -> Any:
+        """Goes on building in another block; returns what `leave` needs to come back."""
+        outer = self.body, self._indices, self._partition
+        self.body, self._indices = body, dict(self._indices)
+        return outer
+
+    def leave(self, outer: Any) -> None:
+        """Comes back from a block: what was built inside of it is not visible outside."""
+        self.body, self._indices, self._partition = outer
+
     def place(self, op: Any, run: LocalRun) -> list[Any]:
         """Moves an operation to the end of the body, with local result types; its results."""
         self.body.append(op)

@@ -488,6 +488,8 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
         return False
     use = value.uses[0]
     op = graph.ops[use.op].op
+    if op.region != graph.ops[value.producer[0]].op.region:
+        return False
     if len(op.results) != 1 or op.kind.rpartition(".")[0] != "stablehlo":
         return False
     kind = op.short

@@ -282,8 +282,7 @@ class _Importer:
 
     def _note_constants(self, op: Any, made: Operation) -> None:
         if op.name == "stablehlo.constant":
-            value = op.attributes["value"]
-            number = getattr(value.get_splat_value(), "value", None) if value.is_splat else None
+            number = getattr(mlir.splat(op), "value", None)
             if isinstance(number, int | float) and number == 0:
                 self.zeros.update(made.results)
             if isinstance(number, int) and not made.rule.factors:
@@ -298,8 +297,11 @@ class _Importer:
         result_types = [self.values[v].type for v in results]
         if op.name in ("stablehlo.iota", "stablehlo.constant"):
             return rules.identity(result_types[0])
-        if op.name not in rules.SHARDABLE or _RULE not in op.attributes:
+        if op.name not in rules.SHARDABLE:
             return rules.opaque(operand_types, result_types)
+        if _RULE not in op.attributes:
+            known = rules.own(op.name, operand_types, result_types)
+            return known or rules.opaque(operand_types, result_types)
         attribute = op.attributes[_RULE]
         key = (attribute, op.name, combine)
         known = self.rule_cache.get(key)
@@ -394,9 +396,9 @@ def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
 
 def _combiner(op: Any) -> str | None:
     """How partial results along a reduction factor combine; None when they cannot."""
-    if op.name in ("stablehlo.dot_general", "stablehlo.gather"):
+    if op.name in ("stablehlo.dot_general", "stablehlo.gather", "stablehlo.convolution"):
         return "add"
-    if op.name not in rules.REGION_KINDS or len(op.results) != 1:
+    if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
         return None
     body = [inner.operation for inner in op.regions[0].blocks[0].operations]
     if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):

@@ -18,7 +18,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
 
-__all__ = ["context", "ir", "main_function", "parse", "prepare", "serialize", "with_rules"]
+__all__ = ["context", "ir", "main_function", "parse", "prepare", "serialize", "splat", "with_rules"]
 
 
 @contextlib.contextmanager
@@ -66,6 +66,15 @@ def with_rules(text: str) -> Any:
     module = parse(text)
     _run(module, "func.func(sdy-populate-op-sharding-rules)")
     return module
+
+
+def splat(constant: Any) -> Any | None:
+    """The one element that a constant holds everywhere; None if they differ or are complex."""
+    try:
+        value = constant.attributes["value"]
+    except TypeError:  # jaxlib's bindings have no attribute class for complex elements
+        return None
+    return value.get_splat_value() if value.is_splat else None
 
 
 def serialize(module: Any) -> bytes:

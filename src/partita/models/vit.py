@@ -95,7 +95,7 @@ def optimizer(config: ViTConfig) -> optax.GradientTransformation:
     return optax.adam(config.learning_rate, eps=1e-6)
 
 
-def _norm(x: jax.Array, params: Params) -> jax.Array:
+def _norm(x: jax.Array, params: dict[str, jax.Array]) -> jax.Array:
     """Layer norm over the embed dimension, computed in float32."""
     x32 = x.astype(jnp.float32)
     x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
@@ -110,12 +110,14 @@ def _embed(config: ViTConfig, params: Params, images: jax.Array) -> jax.Array:
     x = images.astype(c.dtype).reshape(-1, rows, c.patch, rows, c.patch, c.channels)
     x = jnp.einsum("bipjrc,prcd->bijd", x, params["w_patch"].astype(x.dtype))
     x = x.reshape(-1, rows * rows, c.embed)
-    return x + (params["b_patch"] + params["position"]).astype(x.dtype)
+    shift: jax.Array = params["b_patch"] + params["position"]
+    return x + shift.astype(x.dtype)
 
 
 def _attention(x: jax.Array, layer: Params) -> jax.Array:
     """Self-attention, `[B, S, D] -> [B, S, D]`."""
-    p = {name: layer[name].astype(x.dtype) for name in ("wq", "bq", "wk", "wv", "bv", "wo", "bo")}
+    names = ("wq", "bq", "wk", "wv", "bv", "wo", "bo")
+    p: dict[str, jax.Array] = {name: layer[name].astype(x.dtype) for name in names}
     q = jnp.einsum("bsd,dhk->bshk", x, p["wq"]) + p["bq"]
     k = jnp.einsum("bsd,dhk->bshk", x, p["wk"])
     v = jnp.einsum("bsd,dhk->bshk", x, p["wv"]) + p["bv"]
@@ -127,7 +129,8 @@ def _attention(x: jax.Array, layer: Params) -> jax.Array:
 
 def _ffn(x: jax.Array, layer: Params) -> jax.Array:
     """Two matrices around a GELU, `[B, S, D] -> [B, S, D]`."""
-    p = {name: layer[name].astype(x.dtype) for name in ("w_in", "b_in", "w_out", "b_out")}
+    names = ("w_in", "b_in", "w_out", "b_out")
+    p: dict[str, jax.Array] = {name: layer[name].astype(x.dtype) for name in names}
     hidden = jax.nn.gelu(jnp.einsum("bsd,df->bsf", x, p["w_in"]) + p["b_in"])
     return jnp.einsum("bsf,fd->bsd", hidden, p["w_out"]) + p["b_out"]
 

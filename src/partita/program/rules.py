@@ -36,8 +36,7 @@ ELEMENTWISE = frozenset(f"stablehlo.{kind}" for kind in _ELEMENTWISE) | frozense
 SHARDABLE = ELEMENTWISE | {"chlo.top_k"} | {f"stablehlo.{kind}" for kind in _STRUCTURAL}
 
 REGION_KINDS = frozenset(
-    f"stablehlo.{kind}"
-    for kind in "reduce scatter sort reduce_window select_and_scatter".split()
+    f"stablehlo.{kind}" for kind in "reduce scatter sort reduce_window select_and_scatter".split()
 )
 """Kinds whose regions work on scalars and capture nothing."""
 
@@ -61,9 +60,7 @@ def identity(type_: TensorType) -> Rule:
     return Rule(factors, (), (tuple((i,) for i in range(len(factors))),))
 
 
-def own(
-    kind: str, operands: Sequence[TensorType], results: Sequence[TensorType]
-) -> Rule | None:
+def own(kind: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
     """Rules of operations that Shardy has none for; None if there is none here either."""
     if kind in ELEMENTWISE and all(t.shape == results[0].shape for t in operands):
         return same(results[0], len(operands), len(results))

@@ -15,8 +15,8 @@ from typing import Any
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
-from partita.program.ir import Operation, TensorType
 from partita.program import mlir
+from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
 from partita.spmd.lower import OpForm
 from partita.tiling import Axes, Layout

@@ -105,6 +105,7 @@ class Collective:
     group: int
     """Number of devices that take part together."""
     dtype: str
+    """Element type of what is moved, as StableHLO names it."""
 
     def __str__(self) -> str:
         return f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}: {self.value}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from partita.analysis.classes import Analysis
+from partita.program.ir import Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +123,21 @@ def _role_name(analysis: Analysis, role: int) -> str:
         start, end = names.factor_base[op.index], names.factor_base[op.index + 1]
         for factor, held in enumerate(analysis.conflicts.role[start:end].tolist()):
             if held >= 0 and groups[held] == role:
-                for dim, made_of in enumerate(op.rule.results[0]):
-                    if factor in made_of:
-                        return f"dimension {dim} of {op.short} at {op.source}"
+                place = _place(op.rule, factor)
+                return f"{place} of {op.short} at {op.source}"
     return f"role {role}"
+
+
+def _place(rule: Rule, factor: int) -> str:
+    """Where an operation has a factor: in its result, or in an operand that it sums over."""
+    for dim, made_of in enumerate(rule.results[0]):
+        if factor in made_of:
+            return f"dimension {dim}"
+    for number, tensor in enumerate(rule.operands):
+        for dim, made_of in enumerate(tensor):
+            if factor in made_of:
+                return f"dimension {dim} of operand {number}"
+    return f"factor {factor}"
 
 
 def _color_infos(analysis: Analysis) -> tuple[ColorInfo, ...]:

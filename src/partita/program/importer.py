@@ -63,7 +63,9 @@ class _Importer:
     def __init__(self, module: Any, text: str, name: str | None) -> None:
         self.main = mlir.main_function(module)
         self.text = text
-        self.name = name or str(module.operation.attributes["sym_name"]).strip('"@')
+        attributes = module.operation.attributes
+        own = attributes["sym_name"].value if "sym_name" in attributes else "program"
+        self.name = name or own
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.numbers: dict[Any, int] = {}

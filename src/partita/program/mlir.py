@@ -55,6 +55,7 @@ def prepare(text: str) -> str:
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
+    _copy_for_each_use(main_function(module))
     _erase_dead(main_function(module).entry_block)
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
@@ -122,6 +123,24 @@ def _drop_open_constraints(main: Any) -> None:
         if op.name == "sdy.sharding_constraint" and "@empty_mesh" in str(op.attributes["sharding"]):
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
+
+
+def _copy_for_each_use(main: Any) -> None:
+    """Gives every use of a constant or iota its own copy, those by other constants included."""
+    shared = []
+
+    def visit(op: Any) -> Any:
+        if op.name in ("stablehlo.iota", "sdy.constant", "stablehlo.constant"):
+            uses = [(use.owner, use.operand_number) for use in op.results[0].uses]
+            if len(uses) > 1:
+                shared.append((op, uses[1:]))
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    for op, uses in shared:
+        for owner, number in uses:
+            with ir.InsertionPoint(op):
+                owner.operands[number] = op.clone().results[0]
 
 
 def _erase_dead(block: Any) -> None:

@@ -502,7 +502,9 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
         return False
     values = graph.program.values
     result, operand = values[op.results[0]].type, value.value.type
-    if kind == "convert" and not _is_float(result.dtype):
+    # Integer division truncates, and conversions to and from integers wrap or round.
+    exact = _is_float(operand.dtype) and _is_float(result.dtype)
+    if kind in ("convert", "divide") and not exact:
         return False
     return linear and result.bytes <= operand.bytes
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src import source_info_util
 
 from partita import cost
 from partita.analysis import analyse
@@ -19,6 +20,9 @@ from partita.program.trace import trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
 
 _DEVICE_KINDS = (
     (r"v6 ?(lite|e)", "tpu_v6e"),
@@ -44,7 +48,7 @@ def plan(
     mesh: MeshInput | Mesh,
     hardware: str | Hardware | None = None,
     tactics: Sequence[Tactic] | None = None,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
@@ -81,7 +85,7 @@ def plan(
       >>> w = jax.ShapeDtypeStruct((32, 16), jnp.float32)
       >>> p = plan(lambda x, w: x @ w, x, w, mesh="data=8", hardware="tpu_v5e")
       >>> p.in_shardings[0]
-      PartitionSpec('data',)
+      P('data',)
     """
     mesh = Mesh.of(mesh)
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
@@ -114,7 +118,7 @@ def jit(
     mesh: MeshInput | Mesh,
     tactics: Sequence[Tactic] | None = None,
     hardware: str | Hardware | None = None,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
@@ -191,9 +195,9 @@ def _hardware_at_hand() -> str:
     )
 
 
-def _bytes(memory: int | str) -> int:
-    if isinstance(memory, int):
-        return memory
+def _bytes(memory: float | str) -> int:
+    if isinstance(memory, int | float):
+        return int(memory)
     match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]i?)?B?\s*", memory)
     if not match:
         raise HardwareError(f'cannot read memory="{memory}"; expected bytes or e.g. "12GiB"')

@@ -33,7 +33,9 @@ class Plan:
     fn: Callable[..., Any]
     """The function that was planned."""
     mesh: Mesh
+    """The mesh that it is for."""
     hardware: Hardware
+    """The kind of device that it was priced for."""
     spmd: SpmdProgram
     """The device-local program with its collectives."""
     estimate: Estimate
@@ -91,26 +93,28 @@ class Plan:
         """
         concrete = self.device_mesh(mesh)
         exported = self.exported
+        args, kwargs = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return exported.call(args, kwargs)
+        def call(*args: Any) -> Any:
+            # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
+            return exported.call(args[:-1], args[-1]) if kwargs else exported.call(args, {})
 
         call.__name__ = call.__qualname__ = self.program.name
-        donated = self.donate_argnums if donate_argnums is None else donate_argnums
-        return jax.jit(
+        jitted = jax.jit(
             call,
-            in_shardings=self._named(concrete, self.in_shardings),
+            in_shardings=self._named(concrete, (*args, kwargs) if kwargs else args),
             out_shardings=self._named(concrete, self.out_shardings),
-            donate_argnums=donated,
+            donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
         )
+        return _WithKeywords(jitted) if kwargs else jitted
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
     ) -> Any:
         """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
 
-        The result must be nested and shaped as one of the plan's arguments. It is never whole on
-        one device.
+        The result must be nested and shaped as one of the plan's arguments; of several that are
+        alike, the first counts. It is never whole on one device.
 
         Raises:
           TacticError: the result is like none of the plan's arguments.
@@ -122,11 +126,10 @@ class Plan:
             if _alike(made, argument):
                 shardings = self._named(concrete, specs)
                 return jax.jit(init_fn, out_shardings=shardings)(*args)
-        wanted = ", ".join(str(jax.tree.structure(a)) for a in self.arguments[0])
+        wanted = " or ".join(_shapes(argument) for argument in self.arguments[0])
         raise TacticError(
             f"the result of {getattr(init_fn, '__name__', init_fn)} is nested or shaped like none "
-            f"of the arguments of {self.program.name}: got {jax.tree.structure(made)}, expected "
-            f"one of {wanted}"
+            f"of the arguments of {self.program.name}: got {_shapes(made)}, expected {wanted}"
         )
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
@@ -170,6 +173,25 @@ class Plan:
         return render(self)
 
     __repr__ = __str__
+
+
+class _WithKeywords:
+    """A jitted function whose last argument is the keyword arguments, called as the original is."""
+
+    def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lowers for these arguments, as `jax.jit`'s `lower` does."""
+        return self._jitted.lower(*args, kwargs)
+
+
+def _shapes(tree: Any) -> str:
+    """A pytree with the type of each leaf, for messages."""
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +14,7 @@ from partita.cost import Estimate
 from partita.cost.estimate import seconds, size
 from partita.mesh import Mesh
 from partita.schedule import TacticReport, argument_groups
-from partita.spmd import local_type
+from partita.spmd import local_type, spec
 from partita.tiling import Layout
 
 if TYPE_CHECKING:
@@ -70,17 +71,17 @@ def _history(plan: Plan) -> RenderableType:
     tree = Tree("Tactics")
     for entry in plan.history:
         branch = tree.add(Text(entry.name))
-        _add_tactic(branch, entry, plan.mesh)
+        _add_tactic(branch, entry)
     if not plan.history:
         tree.add("none: everything is replicated")
     return tree
 
 
-def _add_tactic(branch: Tree, entry: TacticReport, mesh: Mesh) -> None:
+def _add_tactic(branch: Tree, entry: TacticReport) -> None:
     for decision in entry.decisions:
         branch.add(Text(f"chose {decision}"))
-    for label, layout in entry.tiled.items():
-        branch.add(Text(f"tiled {label} {show_layout(layout, mesh)}"))
+    for label, entries in entry.tiled.items():
+        branch.add(Text(f"tiled {label} {show_entries(entries)}"))
     if not entry.tiled:
         branch.add(Text("tiled no argument"))
     for refusal in entry.refused:
@@ -152,6 +153,11 @@ def _warnings(plan: Plan) -> list[RenderableType]:
     for op in plan.program.operations:
         if not op.rule.known:
             opaque[f"{op.short} at {op.source}"] = opaque.get(f"{op.short} at {op.source}", 0) + 1
+    unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
+    if unknown:
+        text = "\nLoops whose trip count is not known; they are priced as running once:"
+        lines.append(Text(text, style="yellow"))
+        lines += [Text(f"  {source}") for source in dict.fromkeys(unknown)]
     if opaque:
         lines.append(Text("\nReplicated, for lack of a sharding rule:", style="yellow"))
         lines += [Text(f"  {where}" + (f" x{n}" if n > 1 else "")) for where, n in opaque.items()]
@@ -160,9 +166,15 @@ def _warnings(plan: Plan) -> list[RenderableType]:
 
 def show_layout(layout: Layout, mesh: Mesh) -> str:
     """A layout for people: `(data, -, model)`, or `replicated`."""
-    if not any(layout):
+    return show_entries(spec(layout, mesh))
+
+
+def show_entries(entries: Sequence[str | tuple[str, ...] | None]) -> str:
+    """The entries of a `PartitionSpec` for people: `(data, -, replica+model)`."""
+    if not entries:
         return "replicated"
-    return "(" + ", ".join("+".join(mesh.axis_names(axes)) or "-" for axes in layout) + ")"
+    parts = ("-" if e is None else e if isinstance(e, str) else "+".join(e) for e in entries)
+    return f"({', '.join(parts)})"
 
 
 def _table(title: str, *columns: str) -> Table:

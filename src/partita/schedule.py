@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
 from partita.program import Program
-from partita.spmd import Lowerer, SpmdProgram, unfold
+from partita.spmd import Lowerer, SpmdProgram, spec, unfold
 from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
 from partita.tiling import Assignment, Layout
 
@@ -19,13 +20,16 @@ class TacticReport:
     """One entry of a plan's history."""
 
     name: str
+    """The tactic, as it names itself."""
     decisions: tuple[str, ...]
     """What the tactic chose, in its own words."""
-    tiled: Mapping[str, Layout]
-    """Argument patterns whose layout the tactic changed, with the layout after it."""
+    tiled: Mapping[str, tuple[Any, ...]]
+    """Argument patterns whose sharding the tactic changed, with the entries of the
+    `PartitionSpec` after it."""
     refused: tuple[Refusal, ...]
     """Wishes that were not met, with the reasons."""
     conflicts: tuple[str, ...]
+    """Conflicts that were met and not resolved, with the choices."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
     estimate: Estimate
@@ -87,13 +91,11 @@ def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, li
     for number, (name, value) in enumerate(zip(names, program.arguments, strict=True)):
         key = (pattern(name), program.values[value].type, layouts[number])
         groups.setdefault(key, []).append(number)
-    named: dict[str, list[int]] = {}
-    for numbers in groups.values():
-        label = shared_pattern([names[n] for n in numbers])
-        if label in named:  # the same pattern with another layout: name its first member
-            label = f"{names[numbers[0]]}, ..."
-        named[label] = numbers
-    return named
+    alike = Counter(shown for shown, _, _ in groups)
+    return {
+        shared_pattern([names[n] for n in numbers], alike[shown] == 1): numbers
+        for (shown, _, _), numbers in groups.items()
+    }
 
 
 def _report(
@@ -107,7 +109,7 @@ def _report(
     old = [before.assignment.values[v] for v in program.arguments]
     new = [outcome.assignment.values[v] for v in program.arguments]
     tiled = {
-        label: new[numbers[0]]
+        label: spec(new[numbers[0]], spmd.mesh)
         for label, numbers in argument_groups(program, new).items()
         if old[numbers[0]] != new[numbers[0]]
     }

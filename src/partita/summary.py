@@ -7,7 +7,6 @@ from typing import Any
 
 from partita.cost import Estimate
 from partita.plan import Plan
-from partita.report import show_layout
 from partita.schedule import TacticReport, argument_groups
 from partita.spmd import spec
 
@@ -20,7 +19,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "mesh": dict(plan.mesh),
         "hardware": plan.hardware.name,
         "estimate": _estimate(plan.estimate),
-        "history": [_tactic(plan, entry) for entry in plan.history],
+        "history": [_tactic(entry) for entry in plan.history],
         "colors": [dataclasses.asdict(color) for color in plan.colors.colors],
         "conflicts": [dataclasses.asdict(conflict) for conflict in plan.colors.conflicts],
         "collectives": [
@@ -53,11 +52,11 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _tactic(plan: Plan, entry: TacticReport) -> dict[str, Any]:
+def _tactic(entry: TacticReport) -> dict[str, Any]:
     return {
         "name": entry.name,
         "decisions": list(entry.decisions),
-        "tiled": {label: show_layout(lay, plan.mesh) for label, lay in entry.tiled.items()},
+        "tiled": {label: list(entries) for label, entries in entry.tiled.items()},
         "refused": [str(refusal) for refusal in entry.refused],
         "conflicts": list(entry.conflicts),
         "collectives": dict(entry.collectives),

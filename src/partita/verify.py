@@ -66,14 +66,15 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     """Compares a plan's collectives with the text of a compiled program.
 
     Args:
-      collectives: as predicted, `plan.collectives`.
+      collectives: as predicted, `plan.collectives`; one in a loop counts once, as it stands in
+        the text once.
       mesh: the plan's mesh.
       compiled_text: `plan.jit().lower(...).compile().as_text()`.
     """
     predicted: Counter[Exchange] = Counter()
     for c in collectives:
         axes = tuple(mesh.axis(name) for name in c.axes)
-        predicted[Exchange(c.kind, c.bytes, _normal(mesh.groups(axes)))] += c.count
+        predicted[Exchange(c.kind, c.bytes, _normal(mesh.groups(axes)))] += 1
     return Comparison(mesh, predicted, Counter(compiled_exchanges(compiled_text)))
 
 

@@ -30,6 +30,11 @@ def analyse(program: Program) -> Analysis:
     numbers: dict[object, int] = {}
     base = names.factor_base
     for op in program.operations:
-        key = (groups.signature[op.index], draft.groups_of(base[op.index], base[op.index + 1]))
+        where = (op.times, op.region > 0)
+        key = (
+            groups.signature[op.index],
+            draft.groups_of(base[op.index], base[op.index + 1]),
+            where,
+        )
         draft.labels.append(numbers.setdefault(key, len(numbers)))
     return draft

@@ -131,7 +131,7 @@ def fold(
     results = frozenset(program.results)
     for _ in range(ROUNDS):
         color = _refine(analysis, color, arguments, results)
-    runs = [episodes(uses) for uses in analysis.uses]
+    runs = [episodes(program, uses) for uses in analysis.uses]
     value_color = _numbering(
         (
             arguments[v.index]
@@ -153,7 +153,7 @@ def fold(
 def discrete(analysis: Analysis) -> ClassGraph:
     """The unfolded program: every operation and value is a class of its own, in order."""
     program = analysis.program
-    runs = [episodes(uses) for uses in analysis.uses]
+    runs = [episodes(program, uses) for uses in analysis.uses]
     return _build(
         analysis, list(range(len(program.operations))), list(range(len(program.values))), runs
     )
@@ -196,14 +196,15 @@ def _refine(
     )
 
 
-def episodes(uses: Sequence[tuple[int, int]]) -> list[int]:
-    """For the uses of one value, in program order, the number of the episode of each."""
+def episodes(program: Program, uses: Sequence[tuple[int, int]]) -> list[int]:
+    """For the uses of one value, in the order they are read, the number of the episode of each."""
     episode, previous, found = 0, None, []
-    for op, _ in uses:
-        if previous is not None and op - previous > EPISODE:
+    for use in uses:
+        at = program.read_at(*use)
+        if previous is not None and at - previous > EPISODE:
             episode += 1
         found.append(episode)
-        previous = op
+        previous = at
     return found
 
 

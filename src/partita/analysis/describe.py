@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from partita.analysis.classes import Analysis
+from partita.program.ir import Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +69,9 @@ class Colors:
         return f"{self.name(info.color)} meets itself, the axis can go to {roles}"
 
     def __str__(self) -> str:
-        lines = [f"{len(self.colors)} colors"]
+        lines = [f"{len(self.colors)} kinds of color"]
         lines += [f"  {color.group}: {color}" for color in self.colors]
-        lines.append(f"{len(self.conflicts)} conflicts")
+        lines.append(f"{len(self.conflicts)} kinds of conflict")
         lines += [f"  color {c.color}, {c}" for c in self.conflicts]
         return "\n".join(lines)
 
@@ -80,12 +81,23 @@ def pattern(name: str) -> str:
     return re.sub(r"\[\d+\]", "[*]", name)
 
 
-def shared_pattern(names: Sequence[str]) -> str:
-    """The common pattern of names that differ in list indices only: `*` where they differ."""
-    parts = [re.split(r"(\[\d+\])", name) for name in names]
+def shared_pattern(names: Sequence[str], all_alike: bool = True) -> str:
+    """What names that differ in list indices only have in common.
+
+    Indices that differ read `[*]`, or are listed if the names are not all there are.
+    """
+    columns = list(zip(*(re.split(r"(\[\d+\])", name) for name in names), strict=True))
     return "".join(
-        column[0] if len(set(column)) == 1 else "[*]" for column in zip(*parts, strict=True)
+        column[0] if len(set(column)) == 1 else "[*]" if all_alike else _indices(column)
+        for column in columns
     )
+
+
+def _indices(column: Sequence[str]) -> str:
+    """`[0,2,3,...]` for the indices of a column."""
+    numbers = sorted({int(part[1:-1]) for part in column})
+    shown = ",".join(map(str, numbers[:4]))
+    return f"[{shown},...]" if len(numbers) > 4 else f"[{shown}]"
 
 
 def describe(analysis: Analysis) -> Colors:
@@ -111,10 +123,21 @@ def _role_name(analysis: Analysis, role: int) -> str:
         start, end = names.factor_base[op.index], names.factor_base[op.index + 1]
         for factor, held in enumerate(analysis.conflicts.role[start:end].tolist()):
             if held >= 0 and groups[held] == role:
-                for dim, made_of in enumerate(op.rule.results[0]):
-                    if factor in made_of:
-                        return f"dimension {dim} of {op.short} at {op.source}"
+                place = _place(op.rule, factor)
+                return f"{place} of {op.short} at {op.source}"
     return f"role {role}"
+
+
+def _place(rule: Rule, factor: int) -> str:
+    """Where an operation has a factor: in its result, or in an operand that it sums over."""
+    for dim, made_of in enumerate(rule.results[0]):
+        if factor in made_of:
+            return f"dimension {dim}"
+    for number, tensor in enumerate(rule.operands):
+        for dim, made_of in enumerate(tensor):
+            if factor in made_of:
+                return f"dimension {dim} of operand {number}"
+    return f"factor {factor}"
 
 
 def _color_infos(analysis: Analysis) -> tuple[ColorInfo, ...]:

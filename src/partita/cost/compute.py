@@ -27,6 +27,9 @@ class ComputeModel:
             dtype: hardware.flops(dtype) * hardware.efficiency.matmul.value
             for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
         }
+        operations = graph.program.operations
+        self.times = [sum(operations[m].times for m in op.members) for op in graph.ops]
+        """How often the members of each class run per step, together."""
         self.weights = _read_weights(graph, fusion)
         self.written = [_written_weights(op, graph, fusion) for op in graph.ops]
         self._seconds: dict[OpForm, float] = {}
@@ -35,7 +38,7 @@ class ComputeModel:
         """Time of all members of an operation class under a form."""
         known = self._seconds.get(form)
         if known is None:
-            known = self._seconds[form] = len(op.members) * self._one(op, form)
+            known = self._seconds[form] = self.times[op.index] * self._one(op, form)
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:
@@ -47,6 +50,8 @@ class ComputeModel:
     def flops(self, op: OpClass, form: OpForm) -> float:
         """FLOPs of one member on one device."""
         points = math.prod(factor.size for factor in op.op.rule.factors)
+        if op.op.kind == "stablehlo.convolution":
+            points = _convolution_points(self.graph, op)
         return 2.0 * points / math.prod(self.mesh.sizes[axis] for axis in form.axes)
 
     def _bytes(self, op: OpClass, form: OpForm) -> float:
@@ -63,6 +68,25 @@ class ComputeModel:
             if weight:
                 total += weight * values[result].type.bytes / shards(made, self.mesh)
         return total
+
+
+def _convolution_points(graph: ClassGraph, op: OpClass) -> int:
+    """Multiplications of a convolution: the kernel, once for each output pixel of each image."""
+    values = graph.program.values
+    kernel, result = (values[v].type.elements for v in (op.op.operands[1], op.op.results[0]))
+    features = values[op.op.results[0]].type.shape[_output_feature(op)]
+    return kernel * result // features
+
+
+def _output_feature(op: OpClass) -> int:
+    """The dimension of a convolution's result that it shares with the kernel alone."""
+    rule = op.op.rule
+    image = {factor for dim in rule.operands[0] for factor in dim}
+    kernel = {factor for dim in rule.operands[1] for factor in dim}
+    for dim, made_of in enumerate(rule.results[0]):
+        if made_of and made_of[-1] in kernel and made_of[-1] not in image:
+            return dim
+    return len(rule.results[0]) - 1
 
 
 def _dtype(graph: ClassGraph, op: OpClass) -> str:

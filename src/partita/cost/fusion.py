@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cached_property
 
-from partita.program.ir import Operation, Program
+from partita.program.ir import BARRIER, CARRY, JOIN, Operation, Program
 from partita.program.rules import ELEMENTWISE
 
 _EXPENSIVE = frozenset(
@@ -113,7 +113,10 @@ def _is_stored(
         return True
     readers = [program.operations[op] for op, _ in uses]
     return any(
-        reader.kind not in _READS_FUSED and producer.kind not in _INTO_ANY for reader in readers
+        (reader.kind not in _READS_FUSED and producer.kind not in _INTO_ANY)
+        or reader.region != producer.region
+        or reader.kind in (CARRY, JOIN, BARRIER)
+        for reader in readers
     )
 
 
@@ -180,7 +183,8 @@ def _schedule(fusion: Fusion) -> dict[int, int]:
             for value in program.operations[each].results:
                 for reader in wakes.get(value, ()):
                     waiting[reader] -= 1
-                    if waiting[reader] == 0 and frees_enough(reader):
+                    near = program.operations[reader].region == program.operations[each].region
+                    if waiting[reader] == 0 and near and frees_enough(reader):
                         stack.append(reader)
 
     for kernel in fusion.kernels:

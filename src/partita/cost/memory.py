@@ -11,6 +11,7 @@ from partita.analysis import ClassGraph
 from partita.analysis.classes import episodes
 from partita.cost.fusion import Fusion
 from partita.mesh import Mesh
+from partita.program.ir import CARRY, Value
 from partita.spmd import ValuePlan
 from partita.spmd.reshard import shards
 from partita.tiling import Layout
@@ -35,19 +36,18 @@ class MemoryModel:
         self.mesh = mesh
         self.uses = uses
         program = graph.program
-        self.steps = len(fusion.kernels) + 1
-        self._first, self._last = _read_positions(fusion)
-        self._position = {
-            v: fusion.order[k] for k in fusion.kernels for v in program.operations[k].results
-        }
+        self.steps = len(fusion.kernels) + 2
+        self._schedule = _Schedule(fusion)
         aliased = {program.results[r] for r in program.aliases.values()}
         results = frozenset(program.results)
         rows = []
         for value in program.values:
             if value.producer is None or not fusion.stored[value.index] or value.index in aliased:
                 continue
-            birth = self._position[value.index]
-            reads = (self._last.get(op, birth) for op, _ in uses[value.index])
+            birth = self._schedule.birth(value)
+            if birth is None:
+                continue
+            reads = (self._schedule.read(value.index, *use) for use in uses[value.index])
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
             rows.append((graph.value_class[value.index], birth, max(birth, death)))
         self._class, self._birth, self._death = np.array(rows, dtype=np.int64).reshape(-1, 3).T
@@ -92,7 +92,8 @@ class MemoryModel:
         key = (index, (), False)
         if key not in self._spans:
             members = self.graph.values[index].members
-            at = np.array([self._position.get(m, 0) for m in members], dtype=np.int64)
+            values = self.graph.program.values
+            at = np.array([self._schedule.birth(values[m]) or 0 for m in members], dtype=np.int64)
             self._spans[key] = (at, at)
         return self._spans[key]
 
@@ -102,32 +103,83 @@ class MemoryModel:
         """From the first to the last of some uses, for every member (and episode)."""
         key = (index, users, regather)
         known = self._spans.get(key)
+        program, schedule = self.graph.program, self._schedule
         if known is None:
             value = self.graph.values[index]
             starts, ends = [], []
             wanted = {(value.uses[i].op, value.uses[i].number) for i in users}
             for member in self.graph.values[index].members:
                 uses = self.uses[member]
-                numbers = episodes(uses) if regather else [0] * len(uses)
+                numbers = episodes(program, uses) if regather else [0] * len(uses)
                 chosen = [
-                    (episode, op)
-                    for episode, (op, number) in zip(numbers, uses, strict=True)
-                    if (self.graph.op_class[op], number) in wanted
+                    (episode, use)
+                    for episode, use in zip(numbers, uses, strict=True)
+                    if (self.graph.op_class[use[0]], use[1]) in wanted
                 ]
                 for episode in sorted({n for n, _ in chosen}):
-                    ops = [op for n, op in chosen if n == episode]
-                    starts.append(min(self._first.get(op, 0) for op in ops))
-                    ends.append(max(self._last.get(op, 0) for op in ops))
+                    now = [use for n, use in chosen if n == episode]
+                    starts.append(min(schedule.first(op) for op, _ in now))
+                    ends.append(max(schedule.read(member, *use) for use in now))
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known
         return known
 
 
-def _read_positions(fusion: Fusion) -> tuple[dict[int, int], dict[int, int]]:
-    """For every operation, the first and last position at which a kernel computes it."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for op, kernels in fusion.inside.items():
-        positions = [fusion.order[k] for k in kernels]
-        first[op], last[op] = min(positions), max(positions)
-    return first, last
+class _Schedule:
+    """When values are made and read, as positions in the order of the kernels."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.program = fusion.program
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        for op, kernels in fusion.inside.items():
+            positions = [fusion.order[k] for k in kernels]
+            self._first[op], self._last[op] = min(positions), max(positions)
+        self._ends = [0] * len(self.program.regions)
+        for kernel, position in fusion.order.items():
+            for region in self.program.around(self.program.operations[kernel].region):
+                self._ends[region] = max(self._ends[region], position)
+
+    def first(self, op: int) -> int:
+        """Where an operation is first computed."""
+        return self._first.get(op, 0)
+
+    def birth(self, value: Value) -> int | None:
+        """Where a value's buffer comes into being; None if it shares another's.
+
+        A carried value takes over the initial value's buffer when the loop starts, and hands its
+        own over when the loop ends; the condition and the body see the same one.
+        """
+        assert value.producer is not None
+        at = self._last.get(value.producer, 0)
+        if self.program.operations[value.producer].kind != CARRY:
+            return at
+        return (None, at + 1, self._loop_end(value.producer) + 1)[value.position]
+
+    def read(self, value: int, op: int, number: int) -> int:
+        """Until where a value is kept for a read; all through the loops it is read inside of."""
+        operation = self.program.operations[op]
+        if operation.kind == CARRY and number == 1:
+            return self._loop_end(op)
+        at = self._last.get(op, 0)
+        if operation.region:
+            producer = self.program.values[value].producer
+            home = 0 if producer is None else self.program.operations[producer].region
+            if producer is not None and self.program.operations[producer].kind == CARRY:
+                home = operation.region  # a carried value is made anew each time around
+            around = self.program.around(home)
+            for region in self.program.around(operation.region):
+                if region in around:
+                    break
+                if self.program.regions[region].repeats:
+                    at = max(at, self._ends[region])
+        if operation.kind == "stablehlo.dynamic_update_slice" and number == 0:
+            return at - 1  # updated in place
+        return at
+
+    def _loop_end(self, carry: int) -> int:
+        last = self.program.operations[self.program.ends[carry]]
+        inside = self.program.around(last.region)
+        around = self.program.around(self.program.operations[carry].region)
+        outermost = [region for region in inside if region not in around][-1]
+        return self._ends[outermost]

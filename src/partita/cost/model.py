@@ -20,7 +20,8 @@ from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
 from partita.cost.memory import Copies, MemoryModel
 from partita.mesh import Mesh
-from partita.spmd import Lowering, Move, SpmdProgram, ValuePlan
+from partita.spmd import Lowering, SpmdProgram, ValuePlan
+from partita.spmd.program import defined_times
 from partita.spmd.reshard import Step
 
 
@@ -128,15 +129,15 @@ class CostModel:
     def estimate(self, price: Price, spmd: SpmdProgram) -> Estimate:
         """A price in full, with the traffic of the unfolded program."""
         traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
-        for item in spmd.instructions:
-            if isinstance(item, Move) and item.step.is_collective:
-                step = item.step
+        for move in spmd.moves():
+            step = move.step
+            if step.is_collective:
                 key = (step.kind, self.mesh.axis_names(step.axes))
                 so_far = traffic.get(key, Traffic(0, 0, 0.0))
                 traffic[key] = Traffic(
-                    so_far.count + 1,
-                    so_far.bytes + step.bytes,
-                    so_far.seconds + self._step_seconds(step),
+                    so_far.count + move.times,
+                    so_far.bytes + move.times * step.bytes,
+                    so_far.seconds + move.times * self._step_seconds(step),
                 )
         arguments = self.memory.arguments(price.kept)
         return Estimate(
@@ -155,7 +156,7 @@ class CostModel:
 
     def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         value = self.graph.values[index]
-        count = len(value.members)
+        count = sum(defined_times(self.graph.program, m) for m in value.members)
         behind, ahead = self._slack.behind[index], self._slack.ahead[index]
         exposed = hidden = exposed_again = hidden_again = 0.0
         if plan.steps:
@@ -212,8 +213,9 @@ class _Slack:
         needed = [end] * len(program.values)
         for op in reversed(program.operations):
             at = min((needed[v] for v in op.results), default=end)
-            for v in op.operands:
-                needed[v] = min(needed[v], at if op.kind in FUSIBLE else op.index)
+            for number, v in enumerate(op.operands):
+                reading = at if op.kind in FUSIBLE else program.read_at(op.index, number)
+                needed[v] = min(needed[v], reading)
         self.behind = [
             float(np.mean([needed[m] - program.values[m].producer > EPISODE for m in v.members]))  # type: ignore[operator]
             if v.producer is not None
@@ -222,7 +224,9 @@ class _Slack:
         ]
         self.ahead = [
             [
-                float(np.mean([uses[m][i][0] - ready[m] > EPISODE for m in v.members]))
+                float(
+                    np.mean([program.read_at(*uses[m][i]) - ready[m] > EPISODE for m in v.members])
+                )
                 for i in range(len(v.uses))
             ]
             for v in graph.values

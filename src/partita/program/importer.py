@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
 from partita.program import mlir, rules
-from partita.program.ir import Factor, FactorKind, Operation, Program, Rule, TensorType, Value
+from partita.program.ir import (
+    BARRIER,
+    CARRY,
+    CHOOSE,
+    JOIN,
+    Barrier,
+    Block,
+    Branch,
+    Factor,
+    FactorKind,
+    Loop,
+    Operation,
+    Program,
+    Region,
+    Rule,
+    TensorType,
+    Value,
+)
 from partita.program.mlir import ir
 from partita.program.windows import block_windows
 
@@ -43,38 +63,53 @@ class _Importer:
     def __init__(self, module: Any, text: str, name: str | None) -> None:
         self.main = mlir.main_function(module)
         self.text = text
-        self.name = name or str(module.operation.attributes["sym_name"]).strip('"@')
+        attributes = module.operation.attributes
+        own = attributes["sym_name"].value if "sym_name" in attributes else "program"
+        self.name = name or own
         self.values: list[Value] = []
+        self.operations: list[Operation] = []
         self.numbers: dict[Any, int] = {}
         self.types: dict[Any, TensorType] = {}
         self.rule_cache: dict[Any, Rule] = {}
         self.sources: dict[Any, tuple[str, str]] = {}
         self.zeros: set[int] = set()
+        self.integers: dict[int, int] = {}
+        """Values that are known integer constants."""
+        self.directions: dict[int, str] = {}
+        """Directions of comparisons, by the value that holds the outcome."""
+        self.region = 0
+        self.regions = [Region(0, False)]
 
     def run(self) -> Program:
         block = self.main.entry_block
         for position, argument in enumerate(block.arguments):
             self._define(argument, None, position)
-        operations: list[Operation] = []
-        results: tuple[int, ...] = ()
-        for view in block.operations:
-            op = view.operation
-            if op.name == "func.return":
-                results = tuple(self.numbers[v] for v in op.operands)
-            else:
-                operations.append(self._operation(op, len(operations)))
+        body, results = self._block(block)
         count = len(block.arguments)
         return Program(
             name=self.name,
             values=tuple(self.values),
-            operations=tuple(operations),
+            operations=tuple(self.operations),
             arguments=tuple(range(count)),
             results=results,
             argument_names=tuple(self._argument_names(block.arguments)),
             result_names=tuple(self._result_names(len(results))),
             aliases=self._aliases(count),
+            body=body,
+            regions=tuple(self.regions),
             module=self.text,
         )
+
+    def _block(self, block: Any) -> tuple[Block, tuple[int, ...]]:
+        """The operations of a block, and the values that it ends with."""
+        items: list[int | Barrier | Loop | Branch] = []
+        for view in block.operations:
+            op = view.operation
+            if op.name in ("func.return", "stablehlo.return"):
+                return Block(tuple(items)), tuple(self.numbers[v] for v in op.operands)
+            structured = self._STRUCTURED.get(op.name)
+            items.append(structured(self, op) if structured else self._operation(op))
+        raise AssertionError("a block without a return")
 
     def _define(self, value: Any, producer: int | None, position: int) -> int:
         index = len(self.values)
@@ -88,28 +123,157 @@ class _Importer:
             known = self.types[type_] = _tensor_type(type_)
         return known
 
-    def _operation(self, op: Any, index: int) -> Operation:
+    def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
         _check_supported(op, source)
+        index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
         if op.regions and op.name not in rules.REGION_KINDS:
             operands += [self.numbers[v] for v in _captured(op, self.numbers)]
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
         combine = _combiner(op)
-        rule = self._rule(op, operands, results, combine)
+        if op.name == "stablehlo.compare":
+            self.directions[results[0]] = hlo.ComparisonDirectionAttr(
+                op.attributes["comparison_direction"]
+            ).value
         made = Operation(
             index=index,
             kind=op.name,
             operands=tuple(operands),
             results=results,
-            rule=rule,
+            rule=self._rule(op, operands, results, combine),
             combine=combine or "",
             zero_init=self._starts_from_zeros(op.name, operands),
             source=source,
             scope=scope,
+            region=self.region,
         )
-        self._note_zero(op, made)
-        return made
+        self.operations.append(made)
+        self._note_constants(op, made)
+        return index
+
+    def _same(self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]) -> int:
+        """Adds an operation whose operands and results are one value."""
+        index = len(self.operations)
+        type_ = self.values[operands[0]].type
+        source, scope = self._source(op.location)
+        made = Operation(
+            index=index,
+            kind=kind,
+            operands=tuple(operands),
+            results=tuple(self._define(r, index, i) for i, r in enumerate(results)),
+            rule=rules.same(type_, len(operands), len(results)),
+            source=source,
+            scope=scope,
+            region=self.region,
+        )
+        self.operations.append(made)
+        return index
+
+    def _barrier(self, op: Any) -> Barrier:
+        pairs = zip(op.operands, op.results, strict=True)
+        return Barrier(tuple(self._same(BARRIER, op, [self.numbers[a]], [r]) for a, r in pairs))
+
+    def _while(self, op: Any) -> Loop:
+        condition, body = (region.blocks[0] for region in op.regions)
+        returned = [o.operation for o in body.operations][-1].operands
+        carries: list[int | None] = []
+        for number, initial in enumerate(op.operands):
+            start = self.numbers[initial]
+            seen = [condition.arguments[number], body.arguments[number], op.results[number]]
+            if returned[number] == body.arguments[number]:
+                for value in seen:
+                    self.numbers[value] = start
+                carries.append(None)
+            else:
+                # What the body hands on is not known yet: the initial value stands in for it.
+                carries.append(self._same(CARRY, op, [start, start], seen))
+        source, _ = self._source(op.location)
+        with self._inside(repeats=True):
+            condition_block, (predicate,) = self._block(condition)
+        with self._inside(repeats=True):
+            first = len(self.operations)
+            body_block, handed_on = self._block(body)
+            last = len(self.operations)
+        for carry, value in zip(carries, handed_on, strict=True):
+            if carry is not None:
+                known = self.operations[carry]
+                operands = (known.operands[0], value)
+                self.operations[carry] = dataclasses.replace(known, operands=operands)
+        trips = self._trips(predicate)
+        for index in range(first, last):
+            known = self.operations[index]
+            self.operations[index] = dataclasses.replace(known, times=known.times * (trips or 1))
+        return Loop(tuple(carries), condition_block, predicate, body_block, trips, source)
+
+    def _trips(self, predicate: int) -> int | None:
+        """How often a loop runs that counts up to a constant; None for any other."""
+        compare = self._maker(predicate)
+        if compare is None or compare.kind != "stablehlo.compare":
+            return None
+        counter, limit = compare.operands
+        carry = self._maker(counter)
+        if carry is None or carry.kind != CARRY or self.directions[predicate] != "LT":
+            return None
+        step = self._maker(carry.operands[1])
+        if step is None or step.kind != "stablehlo.add" or carry.results[1] not in step.operands:
+            return None
+        start = self.integers.get(carry.operands[0])
+        stop = self.integers.get(limit)
+        by = next((self.integers[v] for v in step.operands if v in self.integers), None)
+        if start is None or stop is None or by is None or by <= 0:
+            return None
+        return max(0, -(-(stop - start) // by))
+
+    def _maker(self, value: int) -> Operation | None:
+        producer = self.values[value].producer
+        return None if producer is None else self.operations[producer]
+
+    def _case(self, op: Any) -> Branch:
+        source, scope = self._source(op.location)
+        index = self.numbers[op.operands[0]]
+        type_ = self.values[index].type
+        choose = len(self.operations)
+        rule = rules.opaque([type_], [])
+        rule = dataclasses.replace(rule, known=True)
+        self.operations.append(
+            Operation(
+                choose,
+                CHOOSE,
+                (index,),
+                (),
+                rule,
+                source=source,
+                scope=scope,
+                region=self.region,
+            )
+        )
+        blocks, yields = [], []
+        for region in op.regions:
+            with self._inside(repeats=False):
+                block, given = self._block(region.blocks[0])
+            blocks.append(block)
+            yields.append(given)
+        joins = [
+            self._same(JOIN, op, [given[number] for given in yields], [result])
+            for number, result in enumerate(op.results)
+        ]
+        return Branch(choose, tuple(blocks), tuple(yields), tuple(joins))
+
+    @contextlib.contextmanager
+    def _inside(self, repeats: bool) -> Iterator[None]:
+        outer = self.region
+        self.region = len(self.regions)
+        self.regions.append(Region(outer, repeats))
+        yield
+        self.region = outer
+
+    _STRUCTURED: ClassVar[dict[str, Callable[[_Importer, Any], Any]]] = {
+        "stablehlo.while": _while,
+        "stablehlo.case": _case,
+        "stablehlo.if": _case,
+        "stablehlo.optimization_barrier": _barrier,
+    }
 
     def _starts_from_zeros(self, kind: str, operands: list[int]) -> bool:
         if kind == "stablehlo.scatter":
@@ -118,11 +282,13 @@ class _Importer:
             return all(v in self.zeros for v in operands[len(operands) // 2 :])
         return False
 
-    def _note_zero(self, op: Any, made: Operation) -> None:
+    def _note_constants(self, op: Any, made: Operation) -> None:
         if op.name == "stablehlo.constant":
-            value = op.attributes["value"]
-            if value.is_splat and _is_zero(value.get_splat_value()):
+            number = getattr(mlir.splat(op), "value", None)
+            if isinstance(number, int | float) and number == 0:
                 self.zeros.update(made.results)
+            if isinstance(number, int) and not made.rule.factors:
+                self.integers[made.results[0]] = number
         elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
 
@@ -133,10 +299,11 @@ class _Importer:
         result_types = [self.values[v].type for v in results]
         if op.name in ("stablehlo.iota", "stablehlo.constant"):
             return rules.identity(result_types[0])
-        if op.name == "stablehlo.optimization_barrier":
-            return rules.pairwise(result_types)
-        if op.name not in rules.SHARDABLE or _RULE not in op.attributes:
+        if op.name not in rules.SHARDABLE:
             return rules.opaque(operand_types, result_types)
+        if _RULE not in op.attributes:
+            known = rules.own(op.name, operand_types, result_types)
+            return known or rules.opaque(operand_types, result_types)
         attribute = op.attributes[_RULE]
         key = (attribute, op.name, combine)
         known = self.rule_cache.get(key)
@@ -231,9 +398,9 @@ def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
 
 def _combiner(op: Any) -> str | None:
     """How partial results along a reduction factor combine; None when they cannot."""
-    if op.name in ("stablehlo.dot_general", "stablehlo.gather"):
+    if op.name in ("stablehlo.dot_general", "stablehlo.gather", "stablehlo.convolution"):
         return "add"
-    if op.name not in rules.REGION_KINDS or len(op.results) != 1:
+    if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
         return None
     body = [inner.operation for inner in op.regions[0].blocks[0].operations]
     if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
@@ -242,11 +409,6 @@ def _combiner(op: Any) -> str | None:
     if op.name == "stablehlo.scatter" and combiner != "add":
         return None
     return combiner
-
-
-def _is_zero(attribute: Any) -> bool:
-    value = getattr(attribute, "value", None)
-    return isinstance(value, int | float) and value == 0
 
 
 def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:

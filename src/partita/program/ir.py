@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 FactorKind = Literal["parallel", "reduction", "blocked"]
@@ -125,6 +125,10 @@ class Operation:
     """`file:line` of the user's code."""
     scope: str = ""
     """JAX name scope."""
+    times: int = 1
+    """How often it runs per step: the trip counts of the loops around it, multiplied."""
+    region: int = 0
+    """Number of the innermost loop body or branch it is in; 0 outside of all."""
 
     @property
     def short(self) -> str:
@@ -132,9 +136,106 @@ class Operation:
         return self.kind.rpartition(".")[2]
 
 
+CARRY = "partita.carry"
+"""Kind of the operation that stands for one carried value of a loop.
+
+It reads the initial value and what the body hands on, and defines the value as the condition sees
+it, as the body sees it, and as it leaves the loop. Being one operation, it gives all of them one
+layout.
+"""
+
+JOIN = "partita.join"
+"""Kind of the operation that stands for one result of a choice between branches."""
+
+BARRIER = "partita.barrier"
+"""Kind of the operation that stands for one operand of an optimization barrier."""
+
+CHOOSE = "partita.choose"
+"""Kind of the operation that reads which branch is taken; it needs it whole."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A sequence of operations (by index), loops and branches, as in StableHLO's block."""
+
+    items: tuple[int | Barrier | Loop | Branch, ...]
+
+    def operations(self) -> Iterator[int]:
+        """Every operation inside, nested ones included, in order."""
+        for item in self.items:
+            if isinstance(item, int):
+                yield item
+            else:
+                yield from item.operations()
+
+
+@dataclasses.dataclass(frozen=True)
+class Barrier:
+    """An optimization barrier: its `BARRIER` operations, one for each operand."""
+
+    parts: tuple[int, ...]
+
+    def operations(self) -> Iterator[int]:
+        """Every operation inside."""
+        yield from self.parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A `while` loop. Values that it only passes on unchanged are not carried."""
+
+    carries: tuple[int | None, ...]
+    """For each carried value of the original, its `CARRY` operation; None if it never changes."""
+    condition: Block
+    predicate: int
+    """The value that decides whether to go on."""
+    body: Block
+    trips: int | None
+    """How often the body runs; None if that is not known before it does."""
+    source: str
+
+    def operations(self) -> Iterator[int]:
+        """Every operation inside, the carries first."""
+        yield from (carry for carry in self.carries if carry is not None)
+        yield from self.condition.operations()
+        yield from self.body.operations()
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A choice between blocks (`case` and `if`)."""
+
+    choose: int
+    """The `CHOOSE` operation."""
+    branches: tuple[Block, ...]
+    yields: tuple[tuple[int, ...], ...]
+    """The values that each branch gives."""
+    joins: tuple[int, ...]
+    """The `JOIN` operation of each result."""
+
+    def operations(self) -> Iterator[int]:
+        """Every operation inside, the joins last."""
+        yield self.choose
+        for branch in self.branches:
+            yield from branch.operations()
+        yield from self.joins
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A condition, body or branch: the region around it, and whether it may run repeatedly."""
+
+    parent: int
+    repeats: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A straight-line tensor program, in SSA form and in execution order."""
+    """A tensor program, in SSA form and in execution order.
+
+    Loops and branches are flattened: their operations stand in line with all others, and `body`
+    says where each belongs.
+    """
 
     name: str
     values: tuple[Value, ...]
@@ -145,8 +246,38 @@ class Program:
     result_names: tuple[str, ...]
     aliases: Mapping[int, int]
     """Donated argument number -> number of the result that takes its buffer over."""
+    body: Block = dataclasses.field(repr=False)
+    """How operations are nested in loops and branches."""
+    regions: tuple[Region, ...]
+    """By number; region 0 is outside of all loops and branches, its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
     """The same program as StableHLO text, operation for operation."""
+
+    @functools.cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops, outer ones before those inside."""
+        return tuple(_loops(self.body))
+
+    @functools.cached_property
+    def ends(self) -> dict[int, int]:
+        """For every `CARRY` operation, the last operation of its loop."""
+        return {
+            carry: max(loop.operations())
+            for loop in self.loops
+            for carry in loop.carries
+            if carry is not None
+        }
+
+    def around(self, region: int) -> list[int]:
+        """A region and all regions around it, innermost first."""
+        found = [region]
+        while found[-1]:
+            found.append(self.regions[found[-1]].parent)
+        return found
+
+    def read_at(self, op: int, number: int) -> int:
+        """The operation at whose time an operand is read: what a body hands on, at its end."""
+        return self.ends.get(op, op) if number == 1 else op
 
     def uses(self) -> list[list[tuple[int, int]]]:
         """For every value, the (operation, operand number) pairs that read it."""
@@ -154,6 +285,9 @@ class Program:
         for op in self.operations:
             for number, operand in enumerate(op.operands):
                 uses[operand].append((op.index, number))
+        if self.ends:
+            for row in uses:
+                row.sort(key=lambda use: self.read_at(*use))
         return uses
 
     def describe(self, value: int) -> str:
@@ -168,11 +302,49 @@ class Program:
         lines = [f"program {self.name}"]
         for name, value in zip(self.argument_names, self.arguments, strict=True):
             lines.append(f"  %{value} = {name} : {self.values[value].type}")
-        for op in self.operations:
-            results = ", ".join(f"%{v}" for v in op.results)
-            operands = ", ".join(f"%{v}" for v in op.operands)
-            types = ", ".join(str(self.values[v].type) for v in op.results)
-            lines.append(f"  {results} = {op.short}({operands}) : {types}  {op.rule}  {op.source}")
+        lines += self._show(self.body, "  ")
         for name, value in zip(self.result_names, self.results, strict=True):
             lines.append(f"  {name} = %{value}")
         return "\n".join(lines)
+
+    def _show(self, block: Block, indent: str) -> list[str]:
+        lines = []
+        for item in block.items:
+            if isinstance(item, int):
+                lines.append(indent + self._show_operation(item))
+            elif isinstance(item, Barrier):
+                lines += [indent + self._show_operation(part) for part in item.parts]
+            elif isinstance(item, Loop):
+                carries = [c for c in item.carries if c is not None]
+                lines += [indent + self._show_operation(c) for c in carries]
+                trips = "?" if item.trips is None else item.trips
+                lines.append(f"{indent}while %{item.predicate} ({trips} times)  {item.source}")
+                lines += self._show(item.condition, indent + "  ")
+                lines.append(f"{indent}do")
+                lines += self._show(item.body, indent + "  ")
+            else:
+                lines.append(indent + self._show_operation(item.choose))
+                for number, branch in enumerate(item.branches):
+                    lines.append(f"{indent}branch {number}")
+                    lines += self._show(branch, indent + "  ")
+                lines += [indent + self._show_operation(j) for j in item.joins]
+        return lines
+
+    def _show_operation(self, index: int) -> str:
+        op = self.operations[index]
+        results = ", ".join(f"%{v}" for v in op.results)
+        operands = ", ".join(f"%{v}" for v in op.operands)
+        types = ", ".join(str(self.values[v].type) for v in op.results)
+        head = f"{results} = " if results else ""
+        return f"{head}{op.short}({operands}) : {types}  {op.rule}  {op.source}".rstrip()
+
+
+def _loops(block: Block) -> Iterator[Loop]:
+    for item in block.items:
+        if isinstance(item, Loop):
+            yield item
+            yield from _loops(item.condition)
+            yield from _loops(item.body)
+        elif isinstance(item, Branch):
+            for branch in item.branches:
+                yield from _loops(branch)

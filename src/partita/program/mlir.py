@@ -18,7 +18,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
 
-__all__ = ["context", "ir", "main_function", "parse", "prepare", "serialize", "with_rules"]
+__all__ = ["context", "ir", "main_function", "parse", "prepare", "serialize", "splat", "with_rules"]
 
 
 @contextlib.contextmanager
@@ -55,6 +55,7 @@ def prepare(text: str) -> str:
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
+    _copy_for_each_use(main_function(module))
     _erase_dead(main_function(module).entry_block)
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
@@ -66,6 +67,15 @@ def with_rules(text: str) -> Any:
     module = parse(text)
     _run(module, "func.func(sdy-populate-op-sharding-rules)")
     return module
+
+
+def splat(constant: Any) -> Any | None:
+    """The one element that a constant holds everywhere; None if they differ or are complex."""
+    try:
+        value = constant.attributes["value"]
+    except TypeError:  # jaxlib's bindings have no attribute class for complex elements
+        return None
+    return value.get_splat_value() if value.is_splat else None
 
 
 def serialize(module: Any) -> bytes:
@@ -115,9 +125,30 @@ def _drop_open_constraints(main: Any) -> None:
             op.erase()
 
 
+def _copy_for_each_use(main: Any) -> None:
+    """Gives every use of a constant or iota its own copy, those by other constants included."""
+    shared = []
+
+    def visit(op: Any) -> Any:
+        if op.name in ("stablehlo.iota", "sdy.constant", "stablehlo.constant"):
+            uses = [(use.owner, use.operand_number) for use in op.results[0].uses]
+            if len(uses) > 1:
+                shared.append((op, uses[1:]))
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    for op, uses in shared:
+        for owner, number in uses:
+            with ir.InsertionPoint(op):
+                owner.operands[number] = op.clone().results[0]
+
+
 def _erase_dead(block: Any) -> None:
     for view in reversed(list(block.operations)):
         op = view.operation
+        if op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"):
+            for region in op.regions:
+                _erase_dead(region.blocks[0])
         used = any(True for result in op.results for _ in result.uses)
         if op.results and not used and not _has_effect(op):
             op.erase()

@@ -19,7 +19,8 @@ _ELEMENTWISE = frozenset(
 )
 _STRUCTURAL = frozenset(
     """broadcast_in_dim reshape transpose dot_general reduce gather scatter iota constant slice pad
-    concatenate dynamic_slice dynamic_update_slice reverse optimization_barrier""".split()
+    concatenate dynamic_slice dynamic_update_slice reverse convolution sort reduce_window
+    select_and_scatter fft cholesky triangular_solve custom_call""".split()
 )
 
 _CHLO_ELEMENTWISE = frozenset(
@@ -32,10 +33,12 @@ ELEMENTWISE = frozenset(f"stablehlo.{kind}" for kind in _ELEMENTWISE) | frozense
 )
 """Kinds that compute each result element from the operand elements at the same position."""
 
-SHARDABLE = ELEMENTWISE | frozenset(f"stablehlo.{kind}" for kind in _STRUCTURAL)
+SHARDABLE = ELEMENTWISE | {"chlo.top_k"} | {f"stablehlo.{kind}" for kind in _STRUCTURAL}
 
-REGION_KINDS = frozenset({"stablehlo.reduce", "stablehlo.scatter"})
-"""Kinds whose region is a scalar combination and captures nothing."""
+REGION_KINDS = frozenset(
+    f"stablehlo.{kind}" for kind in "reduce scatter sort reduce_window select_and_scatter".split()
+)
+"""Kinds whose regions work on scalars and capture nothing."""
 
 COMBINERS = {
     "stablehlo.add": "add",
@@ -57,15 +60,26 @@ def identity(type_: TensorType) -> Rule:
     return Rule(factors, (), (tuple((i,) for i in range(len(factors))),))
 
 
-def pairwise(types: Sequence[TensorType]) -> Rule:
-    """Every operand passes unchanged to the result of the same number (optimization barriers)."""
-    factors: list[Factor] = []
-    tensors = []
-    for type_ in types:
-        start = len(factors)
-        factors += [Factor(size, "parallel") for size in type_.shape]
-        tensors.append(tuple((start + dim,) for dim in range(len(type_.shape))))
-    return Rule(tuple(factors), tuple(tensors), tuple(tensors))
+def own(kind: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
+    """Rules of operations that Shardy has none for; None if there is none here either."""
+    if kind in ELEMENTWISE and all(t.shape == results[0].shape for t in operands):
+        return same(results[0], len(operands), len(results))
+    if kind == "chlo.top_k":
+        whole = len(operands[0].shape) - 1
+        reason = "top_k needs this dimension whole"
+        factors = [Factor(size, "parallel") for size in operands[0].shape[:-1]]
+        factors.append(Factor(operands[0].shape[-1], "blocked", reason))
+        tensor = tuple((dim,) for dim in range(whole + 1))
+        kept = (*tensor[:-1], ())
+        return Rule(tuple(factors), (tensor,), (kept,) * len(results))
+    return None
+
+
+def same(type_: TensorType, operands: int, results: int) -> Rule:
+    """All operands and results are one value: carried by a loop, or what branches give."""
+    factors = tuple(Factor(size, "parallel") for size in type_.shape)
+    tensor = tuple((dim,) for dim in range(len(type_.shape)))
+    return Rule(factors, (tensor,) * operands, (tensor,) * results)
 
 
 def opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:

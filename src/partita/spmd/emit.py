@@ -6,17 +6,18 @@ types; nothing is rebuilt from a description.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
 from partita.program import mlir
-from partita.program.ir import TensorType
+from partita.program.ir import Block, Branch, Loop, TensorType
 from partita.program.mlir import ir
 from partita.spmd.localize import Builder, LocalRun, localize
-from partita.spmd.program import Move, Run, SpmdProgram
+from partita.spmd.program import Case, Hold, Instruction, Move, Run, SpmdProgram, While
 from partita.spmd.reshard import Step
 from partita.tiling import Layout
 
@@ -28,8 +29,9 @@ def emit(spmd: SpmdProgram, serialize: bool = True) -> Any:
     """The program as a portable StableHLO artifact (bytes), or as text if not `serialize`."""
     with mlir.context():
         module = mlir.parse(spmd.program.module)
-        _Emitter(spmd, module).run()
-        module.operation.verify()
+        if spmd.mesh.devices > 1:  # on one device the program is what it was
+            _Emitter(spmd, module).run()
+            module.operation.verify()
         if not serialize:
             return module.operation.get_asm()
         return mlir.serialize(module)
@@ -53,6 +55,8 @@ class _Emitter:
         self.module = module
         self.build = Builder(spmd.mesh)
         self.values: dict[int, Any] = {}
+        self.views: dict[int, Any] = {}
+        """The MLIR operation of every operation, loop (by first carry) and branch."""
         self.channel = 0
 
     def run(self) -> None:
@@ -62,24 +66,78 @@ class _Emitter:
         returned = operations.pop()
         with ir.InsertionPoint.at_block_begin(self.module.body):
             sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(self.mesh)))
+        self.globals = {argument: i for i, argument in enumerate(block.arguments)}
+        self._find(self.spmd.program.body, operations)
         manual, body = self._manual(block, returned)
         for buffer, argument in zip(self.spmd.arguments, body.arguments, strict=True):
             self.values[buffer] = argument
-        globals_ = self._globals(block, operations)
-        self.build.body = body
-        with ir.InsertionPoint(body):
-            for item in self.spmd.instructions:
-                if isinstance(item, Move):
-                    self.values[item.output] = self._move(item)
-                else:
-                    self._run(item, operations[item.op], globals_)
-            results = [self.values[b] for b in self.spmd.results]
-            ir.Operation.create("sdy.return", operands=results)
+        self._fill(body, self.spmd.instructions, self.spmd.results, "sdy.return")
         for number, result in enumerate(manual.results):
             returned.operands[number] = result
         for view in reversed(list(block.operations)):  # what was replaced and not moved
             if view.operation != manual and view.operation != returned:
                 view.operation.erase()
+
+    def _find(self, block: Block, operations: list[Any]) -> None:
+        """Notes which MLIR operation is which operation of the program."""
+        for item, view in zip(block.items, operations, strict=True):
+            if isinstance(item, int):
+                self.views[item] = view
+                results = self.spmd.program.operations[item].results
+                self.globals.update(zip(view.results, results, strict=True))
+            elif isinstance(item, Loop):
+                for inner, region in zip((item.condition, item.body), view.regions, strict=True):
+                    self._find(inner, _inner(region))
+            elif isinstance(item, Branch):
+                for inner, region in zip(item.branches, view.regions, strict=True):
+                    self._find(inner, _inner(region))
+
+    def _fill(
+        self,
+        block: Any,
+        instructions: tuple[Instruction, ...],
+        results: tuple[int, ...],
+        ending: str,
+    ) -> None:
+        """Builds instructions at the end of a block, and ends it with `results`."""
+        outer = self.build.enter(block)
+        with ir.InsertionPoint(block):
+            for item in instructions:
+                self._EMIT[type(item)](self, item)
+            ir.Operation.create(ending, operands=[self.values[b] for b in results])
+        self.build.leave(outer)
+
+    def _hold(self, hold: Hold) -> None:
+        held = [self.values[b] for b in hold.inputs]
+        results = ir.Operation.create(
+            "stablehlo.optimization_barrier", results=[v.type for v in held], operands=held
+        ).results
+        self.values.update(zip(hold.outputs, results, strict=True))
+
+    def _while(self, loop: While) -> None:
+        inputs = [self.values[b] for b in loop.inputs]
+        types = [self.build.type(self.spmd.buffers[b].type) for b in loop.outputs]
+        op = ir.Operation.create("stablehlo.while", results=types, operands=inputs, regions=2)
+        for section, region in zip((loop.condition, loop.body), op.regions, strict=True):
+            block = region.blocks.append(*types)
+            self.values.update(zip(section.arguments, block.arguments, strict=True))
+            self._fill(block, section.instructions, section.results, "stablehlo.return")
+        self.values.update(zip(loop.outputs, op.results, strict=True))
+
+    def _case(self, case: Case) -> None:
+        types = [self.build.type(self.spmd.buffers[b].type) for b in case.outputs]
+        index = self.values[case.index]
+        boolean = "i1" in str(index.type)
+        op = ir.Operation.create(
+            "stablehlo.if" if boolean else "stablehlo.case",
+            results=types,
+            operands=[index],
+            regions=len(case.sections),
+        )
+        for section, region in zip(case.sections, op.regions, strict=True):
+            block = region.blocks.append()
+            self._fill(block, section.instructions, section.results, "stablehlo.return")
+        self.values.update(zip(case.outputs, op.results, strict=True))
 
     def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
         spmd, mesh = self.spmd, self.mesh
@@ -105,22 +163,14 @@ class _Emitter:
         body = manual.regions[0].blocks.append(*types)
         return manual, body
 
-    def _globals(self, block: Any, operations: list[Any]) -> dict[Any, int]:
-        """Numbers of the program's values, by the MLIR values they were imported from."""
-        numbers = {argument: i for i, argument in enumerate(block.arguments)}
-        for op, view in zip(self.spmd.program.operations, operations, strict=True):
-            for value, result in zip(op.results, view.results, strict=True):
-                numbers[result] = value
-        return numbers
-
-    def _run(self, item: Run, view: Any, globals_: dict[Any, int]) -> None:
-        spmd = self.spmd
+    def _run(self, item: Run) -> None:
+        spmd, view = self.spmd, self.views[item.op]
         operation = spmd.program.operations[item.op]
         inputs = [self.values[b] for b in item.inputs]
         own = len(view.operands)
         if view.regions and len(inputs) > own:
             captured = dict(zip(operation.operands[own:], inputs[own:], strict=True))
-            _replace_captured(view, captured, globals_)
+            _replace_captured(view, captured, self.globals)
         for number, value in enumerate(inputs[:own]):
             view.operands[number] = value
         run = LocalRun(
@@ -134,13 +184,13 @@ class _Emitter:
         for buffer, result in zip(item.outputs, results, strict=True):
             self.values[buffer] = result
 
-    def _move(self, move: Move) -> Any:
+    def _move(self, move: Move) -> None:
         value = self.values[move.input]
         if move.again:
             # Keeps the compiler from merging this with the earlier, equal move.
             value = hlo.optimization_barrier([value])
             value = value[0] if isinstance(value, list | tuple) else value
-        return _MOVES[move.step.kind](self, value, move.step)
+        self.values[move.output] = _MOVES[move.step.kind](self, value, move.step)
 
     def _slice(self, value: Any, step: Step) -> Any:
         size = step.after.shape[step.dim]
@@ -202,6 +252,19 @@ class _Emitter:
         if global_ids:
             attributes["use_global_device_ids"] = ir.UnitAttr.get()
         return attributes
+
+    _EMIT: ClassVar[dict[type, Callable[[_Emitter, Any], None]]] = {
+        Run: _run,
+        Move: _move,
+        Hold: _hold,
+        While: _while,
+        Case: _case,
+    }
+
+
+def _inner(region: Any) -> list[Any]:
+    """The operations of a region's block, without its return."""
+    return [view.operation for view in region.blocks[0].operations][:-1]
 
 
 _MOVES = {

@@ -15,6 +15,7 @@ from typing import Any
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
+from partita.program import mlir
 from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
 from partita.spmd.lower import OpForm
@@ -46,6 +47,16 @@ class Builder:
     def type(self, type_: TensorType) -> Any:
         """The MLIR type of a tensor."""
         return ir.RankedTensorType.get(type_.shape, ir.Type.parse(type_.dtype))
+
+    def enter(self, body: Any) -> Any:
+        """Goes on building in another block; returns what `leave` needs to come back."""
+        outer = self.body, self._indices, self._partition
+        self.body, self._indices = body, dict(self._indices)
+        return outer
+
+    def leave(self, outer: Any) -> None:
+        """Comes back from a block: what was built inside of it is not visible outside."""
+        self.body, self._indices, self._partition = outer
 
     def place(self, op: Any, run: LocalRun) -> list[Any]:
         """Moves an operation to the end of the body, with local result types; its results."""
@@ -136,10 +147,9 @@ def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     layout = run.form.makes[0]
     if not any(layout):
         return build.place(op, run)
-    value = op.attributes["value"]
-    if value.is_splat:
-        local = build.type(run.outputs[0])
-        return [hlo.constant(ir.DenseElementsAttr.get_splat(local, value.get_splat_value()))]
+    element = mlir.splat(op)
+    if element is not None:
+        return [hlo.constant(ir.DenseElementsAttr.get_splat(build.type(run.outputs[0]), element))]
     build.body.append(op)
     return [
         build.slice(op.results[0], run.outputs[0].shape, _starts(layout, run.outputs[0], build))
@@ -184,6 +194,23 @@ def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
+    return build.place(op, run)
+
+
+def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Groups are split together with the features that they consist of."""
+    numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel = run.form.needs[0], run.form.needs[1]
+    split = {
+        "feature_group_count": image[numbers.input_feature_dimension],
+        "batch_group_count": image[numbers.input_batch_dimension],
+    }
+    kernel_split = kernel[numbers.kernel_output_feature_dimension]
+    for name, axes in split.items():
+        count = op.attributes[name].value
+        if count > 1 and axes and axes == kernel_split:
+            i64 = ir.IntegerType.get_signless(64)
+            op.attributes[name] = ir.IntegerAttr.get(i64, count // build.mesh.size(axes))
     return build.place(op, run)
 
 
@@ -323,6 +350,7 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.reduce": _reduce,
     "stablehlo.slice": _slice,
     "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.convolution": _convolution,
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,
 }

@@ -488,6 +488,8 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
         return False
     use = value.uses[0]
     op = graph.ops[use.op].op
+    if op.region != graph.ops[value.producer[0]].op.region:
+        return False
     if len(op.results) != 1 or op.kind.rpartition(".")[0] != "stablehlo":
         return False
     kind = op.short
@@ -500,7 +502,9 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
         return False
     values = graph.program.values
     result, operand = values[op.results[0]].type, value.value.type
-    if kind == "convert" and not _is_float(result.dtype):
+    # Integer division truncates, and conversions to and from integers wrap or round.
+    exact = _is_float(operand.dtype) and _is_float(result.dtype)
+    if kind in ("convert", "divide") and not exact:
         return False
     return linear and result.bytes <= operand.bytes
 

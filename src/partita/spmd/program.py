@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
-from partita.program.ir import Program, TensorType
+from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
 from partita.spmd.lower import Lowering, OpForm, ValuePlan
 from partita.spmd.reshard import Step, StepKind, local_type
 from partita.tiling import Axes, Layout
@@ -41,6 +42,50 @@ class Move:
     output: int
     again: bool
     """Repeats an earlier move of the same buffer on purpose, to save memory in between."""
+    times: int
+    """How often it runs per step of the program."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """An optimization barrier around buffers."""
+
+    barrier: Barrier
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """Instructions of a loop or branch: what they start from and what they end with."""
+
+    arguments: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    results: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class While:
+    """A loop on every device; all devices go around equally often."""
+
+    loop: Loop
+    inputs: tuple[int, ...]
+    condition: Section
+    body: Section
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A choice between sections; all devices choose alike."""
+
+    branch: Branch
+    index: int
+    sections: tuple[Section, ...]
+    outputs: tuple[int, ...]
+
+
+Instruction = Run | Move | Hold | While | Case
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +105,7 @@ class Collective:
     group: int
     """Number of devices that take part together."""
     dtype: str
+    """Element type of what is moved, as StableHLO names it."""
 
     def __str__(self) -> str:
         return f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}: {self.value}"
@@ -73,37 +119,37 @@ class SpmdProgram:
     mesh: Mesh
     lowering: Lowering
     buffers: tuple[Buffer, ...]
-    instructions: tuple[Run | Move, ...]
+    instructions: tuple[Instruction, ...]
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     argument_layouts: tuple[Layout, ...]
     result_layouts: tuple[Layout, ...]
 
+    def moves(self) -> Iterator[Move]:
+        """Every step of every reshard, those inside loops and branches included, in order."""
+        yield from _moves(self.instructions)
+
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective, in program order."""
-        found = []
-        for item in self.instructions:
-            if isinstance(item, Move) and item.step.is_collective:
-                step, value = item.step, self.buffers[item.input].value
-                producer = self.program.values[value].producer
-                source = "" if producer is None else self.program.operations[producer].source
-                found.append(
-                    Collective(
-                        step.kind,
-                        self.mesh.axis_names(step.axes),
-                        step.bytes,
-                        1,
-                        self.program.describe(value),
-                        source,
-                        self.mesh.size(step.axes),
-                        step.before.dtype,
-                    )
-                )
-        return tuple(found)
+        return tuple(self._collective(move) for move in self.moves() if move.step.is_collective)
+
+    def _collective(self, move: Move) -> Collective:
+        step, value = move.step, self.buffers[move.input].value
+        producer = self.program.values[value].producer
+        return Collective(
+            kind=step.kind,
+            axes=self.mesh.axis_names(step.axes),
+            bytes=step.bytes,
+            count=move.times,
+            value=self.program.describe(value),
+            source="" if producer is None else self.program.operations[producer].source,
+            group=self.mesh.size(step.axes),
+            dtype=step.before.dtype,
+        )
 
     def counts(self) -> dict[StepKind, int]:
-        """Number of collectives of each kind."""
+        """Number of collectives of each kind in the program; loops count once."""
         return dict(Counter(c.kind for c in self.collectives))
 
     def form(self, op: int) -> OpForm:
@@ -120,37 +166,79 @@ class SpmdProgram:
         names = self.program.argument_names
         for name, index, layout in zip(names, self.arguments, self.argument_layouts, strict=True):
             lines.append(f"  b{index} = {name} : {self.buffers[index].type}{self._show(layout)}")
-        for item in self.instructions:
-            if isinstance(item, Run):
-                op = self.program.operations[item.op]
-                outputs = ", ".join(f"b{b}" for b in item.outputs)
-                inputs = ", ".join(f"b{b}" for b in item.inputs)
-                types = ", ".join(str(self.buffers[b].type) for b in item.outputs)
-                lines.append(f"  {outputs} = {op.short}({inputs}) : {types}  {op.source}".rstrip())
-            else:
-                lines.append(self._show_move(item))
+        lines += self._show_all(self.instructions, "  ")
         for name, index, layout in zip(
             self.program.result_names, self.results, self.result_layouts, strict=True
         ):
             lines.append(f"  {name} = b{index}{self._show(layout)}")
         return "\n".join(lines)
 
+    def _show_all(self, instructions: Sequence[Instruction], indent: str) -> list[str]:
+        lines = []
+        for item in instructions:
+            if isinstance(item, Run):
+                op = self.program.operations[item.op]
+                what = f"{op.short}({_list(item.inputs)})"
+                lines.append(f"{indent}{self._define(item.outputs, what)}  {op.source}".rstrip())
+            elif isinstance(item, Move):
+                lines.append(indent + self._show_move(item))
+            elif isinstance(item, Hold):
+                what = f"barrier({_list(item.inputs)})"
+                lines.append(indent + self._define(item.outputs, what))
+            elif isinstance(item, While):
+                trips = "?" if item.loop.trips is None else item.loop.trips
+                what = f"while({_list(item.inputs)}) ({trips} times)"
+                lines.append(indent + self._define(item.outputs, what))
+                lines += self._show_section("condition", item.condition, indent)
+                lines += self._show_section("body", item.body, indent)
+            else:
+                lines.append(indent + self._define(item.outputs, f"case(b{item.index})"))
+                for number, section in enumerate(item.sections):
+                    lines += self._show_section(f"branch {number}", section, indent)
+        return lines
+
+    def _show_section(self, title: str, section: Section, indent: str) -> list[str]:
+        return [
+            f"{indent}{title}({_list(section.arguments)})",
+            *self._show_all(section.instructions, indent + "  "),
+            f"{indent}  return {_list(section.results)}",
+        ]
+
+    def _define(self, outputs: tuple[int, ...], what: str) -> str:
+        types = ", ".join(str(self.buffers[b].type) for b in outputs)
+        return f"{_list(outputs)} = {what} : {types}" if outputs else what
+
     def _show_move(self, move: Move) -> str:
         step = move.step
         axes = ",".join(self.mesh.axis_names(step.axes))
-        dims = "".join(
-            f" {label}{d}" for label, d in (("dim ", step.dim), ("to ", step.split)) if d >= 0
-        )
+        places = (("dim ", step.dim), ("to ", step.split))
+        dims = "".join(f" {label}{d}" for label, d in places if d >= 0)
         size = f"  {step.bytes} B" if step.is_collective else ""
         again = "  (again)" if move.again else ""
         what = f"{step.kind}(b{move.input}, {axes}{dims})"
-        return f"  b{move.output} = {what} : {step.after}{size}{again}"
+        return f"b{move.output} = {what} : {step.after}{size}{again}"
 
     def _show(self, layout: Layout) -> str:
         if not any(layout):
             return ""
         dims = ("+".join(self.mesh.axis_names(axes)) or "-" for axes in layout)
         return f" ({', '.join(dims)})"
+
+
+def _list(buffers: Sequence[int]) -> str:
+    return ", ".join(f"b{b}" for b in buffers)
+
+
+def _moves(instructions: Sequence[Instruction]) -> Iterator[Move]:
+    for item in instructions:
+        if isinstance(item, Move):
+            yield item
+        elif isinstance(item, While):
+            yield from _moves(item.condition.instructions)
+            yield from _moves(item.body.instructions)
+        elif isinstance(item, Case):
+            for section in item.sections:
+                yield from _moves(section.instructions)
 
 
 def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:
@@ -172,7 +260,7 @@ class _Unfolding:
         self.mesh = lowering.mesh
         self.regather = regather
         self.buffers: list[Buffer] = []
-        self.instructions: list[Run | Move] = []
+        self.instructions: list[Instruction] = []
         self.kept: dict[int, int] = {}
         self.moved: dict[tuple[int, Layout, int], int] = {}
         self.seen: set[tuple[int, Layout]] = set()
@@ -187,16 +275,7 @@ class _Unfolding:
             self.kept[v] = self._buffer(v, layout)
             layouts.append(layout)
         arguments = tuple(self.kept[v] for v in program.arguments)
-        for op in program.operations:
-            form = self.lowering.forms[self.graph.op_class[op.index]]
-            inputs = tuple(
-                self._arrive(v, need, self.episodes.get((v, op.index, number), 0))
-                for number, (v, need) in enumerate(zip(op.operands, form.needs, strict=True))
-            )
-            made = [self._buffer(v, lay) for v, lay in zip(op.results, form.makes, strict=True)]
-            self.instructions.append(Run(op.index, inputs, tuple(made)))
-            for v, buffer in zip(op.results, made, strict=True):
-                self.kept[v] = self._walk(v, buffer, self._plan(v).steps, False)
+        self._block(program.body)
         return SpmdProgram(
             program,
             self.mesh,
@@ -209,18 +288,129 @@ class _Unfolding:
             tuple(self._plan(v).layout for v in program.results),
         )
 
+    def _block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, int):
+                inputs = self._inputs(item)
+                made = self._make(item)
+                self.instructions.append(Run(item, inputs, made))
+                self._keep(item, made)
+            elif isinstance(item, Barrier):
+                self._barrier(item)
+            elif isinstance(item, Loop):
+                self._move_ahead(item)
+                self._loop(item)
+            else:
+                self._move_ahead(item)
+                self._branch(item)
+
+    def _barrier(self, barrier: Barrier) -> None:
+        inputs = tuple(self._input(part, 0) for part in barrier.parts)
+        made = [self._make(part) for part in barrier.parts]
+        self.instructions.append(Hold(barrier, inputs, tuple(m[0] for m in made)))
+        for part, outputs in zip(barrier.parts, made, strict=True):
+            self._keep(part, outputs)
+
+    def _move_ahead(self, item: Loop | Branch) -> None:
+        """Moves what is defined outside of a loop or branch and needed otherwise inside."""
+        for op in item.operations():
+            for number, value in enumerate(self.program.operations[op].operands):
+                if value in self.kept:
+                    self._input(op, number)
+
+    def _loop(self, loop: Loop) -> None:
+        carries = [carry for carry in loop.carries if carry is not None]
+        inputs = tuple(self._input(carry, 0) for carry in carries)
+        made = [self._make(carry) for carry in carries]
+        outer = self.instructions
+        condition = self._section(carries, made, 0, loop.condition, [loop.predicate])
+        body = self._section(carries, made, 1, loop.body, None)
+        self.instructions = outer
+        outputs = tuple(m[2] for m in made)
+        self.instructions.append(While(loop, inputs, condition, body, outputs))
+        for carry, m in zip(carries, made, strict=True):
+            self._keep_one(carry, m, 2)
+
+    def _section(
+        self,
+        carries: list[int],
+        made: list[tuple[int, ...]],
+        place: int,
+        block: Block,
+        results: list[int] | None,
+    ) -> Section:
+        self.instructions = []
+        for carry, m in zip(carries, made, strict=True):
+            self._keep_one(carry, m, place)
+        self._block(block)
+        if results is None:
+            ends = tuple(self._input(carry, 1) for carry in carries)
+        else:
+            ends = tuple(self.kept[v] for v in results)
+        return Section(tuple(m[place] for m in made), tuple(self.instructions), ends)
+
+    def _branch(self, branch: Branch) -> None:
+        (index,) = self._inputs(branch.choose)
+        outer = self.instructions
+        sections = []
+        for number, block in enumerate(branch.branches):
+            self.instructions = []
+            self._block(block)
+            ends = tuple(self._input(join, number) for join in branch.joins)
+            sections.append(Section((), tuple(self.instructions), ends))
+        self.instructions = outer
+        made = [self._make(join) for join in branch.joins]
+        outputs = tuple(m[0] for m in made)
+        self.instructions.append(Case(branch, index, tuple(sections), outputs))
+        for join, m in zip(branch.joins, made, strict=True):
+            self._keep(join, m)
+
+    def _inputs(self, op: int) -> tuple[int, ...]:
+        return tuple(
+            self._input(op, number) for number in range(len(self.program.operations[op].operands))
+        )
+
+    def _input(self, op: int, number: int) -> int:
+        """The buffer that an operation reads, moved there if it has to be."""
+        value = self.program.operations[op].operands[number]
+        need = self.lowering.forms[self.graph.op_class[op]].needs[number]
+        plan = self._plan(value)
+        if need == plan.layout:
+            return self.kept[value]
+        key = (value, need, self.episodes.get((value, op, number), 0))
+        if key not in self.moved:
+            again = (value, need) in self.seen
+            self.seen.add((value, need))
+            steps = dict(plan.moves)[need]
+            self.moved[key] = self._walk(value, self.kept[value], steps, again)
+        return self.moved[key]
+
+    def _make(self, op: int) -> tuple[int, ...]:
+        """Buffers for the results of an operation, as it makes them."""
+        form = self.lowering.forms[self.graph.op_class[op]]
+        results = self.program.operations[op].results
+        return tuple(self._buffer(v, lay) for v, lay in zip(results, form.makes, strict=True))
+
+    def _keep(self, op: int, made: tuple[int, ...]) -> None:
+        for place in range(len(made)):
+            self._keep_one(op, made, place)
+
+    def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
+        """Brings one result of an operation into the layout that it is kept in."""
+        value = self.program.operations[op].results[place]
+        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False)
+
     def _number_episodes(self) -> None:
         if not self.regather:
             return
         for value in self.graph.values:
             if any(use.episode for use in value.uses):
                 for member in value.members:
-                    self._episodes_of(member)
-
-    def _episodes_of(self, value: int) -> None:
-        uses = self._uses[value]
-        for (op, number), episode in zip(uses, episodes(uses), strict=True):
-            self.episodes[value, op, number] = episode
+                    uses = self._uses[member]
+                    for (op, number), episode in zip(
+                        uses, episodes(self.program, uses), strict=True
+                    ):
+                        self.episodes[member, op, number] = episode
 
     @cached_property
     def _uses(self) -> list[list[tuple[int, int]]]:
@@ -237,24 +427,27 @@ class _Unfolding:
         self.buffers.append(Buffer(len(self.buffers), value, type_))
         return len(self.buffers) - 1
 
-    def _arrive(self, value: int, need: Layout, episode: int) -> int:
-        plan = self._plan(value)
-        if need == plan.layout:
-            return self.kept[value]
-        key = (value, need, episode)
-        if key not in self.moved:
-            again = (value, need) in self.seen
-            self.seen.add((value, need))
-            steps = dict(plan.moves)[need]
-            self.moved[key] = self._walk(value, self.kept[value], steps, again)
-        return self.moved[key]
-
     def _walk(self, value: int, buffer: int, steps: tuple[Step, ...], again: bool) -> int:
+        times = defined_times(self.program, value)
         for step in steps:
             output = self._add(value, step.after)
-            self.instructions.append(Move(step, buffer, output, again))
+            self.instructions.append(Move(step, buffer, output, again, times))
             buffer, again = output, False
         return buffer
+
+
+def defined_times(program: Program, value: int) -> int:
+    """How often per step a value is defined, and so moved: loops multiply.
+
+    What a loop hands out at its end is defined as often as the loop runs, not its body.
+    """
+    v = program.values[value]
+    if v.producer is None:
+        return 1
+    op = program.operations[v.producer]
+    if op.index in program.ends and v.position < 2:
+        return program.operations[program.ends[op.index]].times
+    return op.times
 
 
 def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:

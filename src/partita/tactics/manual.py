@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from partita.errors import TacticError, UnknownNameError, closest
-from partita.program import Program
+from partita.program import Program, TensorType
 from partita.tactics.base import Outcome, Refusal, Stage
 from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
 
@@ -21,14 +21,15 @@ class ManualPartition:
 
     Args:
       patterns: pytree paths of arguments and results as JAX prints them, with `*` and `?` as
-        wildcards, each with the dimension to shard, several dimensions to try in order, or
-        `"replicate"` to keep the value whole along this axis.
+        wildcards, each with the dimension to shard, several dimensions to try in order (those
+        that a value does not have are passed over), or `"replicate"` to keep the value whole
+        along this axis.
       axis: name of the mesh axis.
       resolve: where a conflict is met, the number of the role that gets the axis.
 
     Example:
       >>> ManualPartition({"batch*": 0}, axis="data").name
-      "ManualPartition(batch*: 0 -> data)"
+      'ManualPartition(batch*: 0 -> data)'
     """
 
     patterns: Mapping[str, Dims]
@@ -56,7 +57,7 @@ class ManualPartition:
                 if dims == "replicate":
                     pins.append((value, axis))
                     continue
-                seed, refusal = _seed(spreader, tiling, name, value, _as_dims(dims), axis)
+                seed, refusal = _seed(spreader, tiling, name, value, dims, axis)
                 seeds += [seed] if seed else []
                 refused += [refusal] if refusal else []
         tiling = dataclasses.replace(tiling, pins=tiling.pins | set(pins))
@@ -73,13 +74,15 @@ class ManualPartition:
         groups = stage.context.analysis.groups.conflict_groups
         if self.resolve is None:
             return {}
-        for roles in groups:
-            if not 0 <= self.resolve < len(roles):
-                raise TacticError(
-                    f"{self.name}: resolve={self.resolve}, but conflicts of this program have "
-                    f"roles 0 to {len(roles) - 1}"
-                )
-        return {number: roles[self.resolve] for number, roles in enumerate(groups)}
+        most = max((len(roles) for roles in groups), default=0)
+        if not 0 <= self.resolve < most:
+            raise TacticError(
+                f"{self.name}: resolve={self.resolve}, but conflicts of this program have roles "
+                f"0 to {most - 1}"
+            )
+        return {
+            n: roles[self.resolve] for n, roles in enumerate(groups) if self.resolve < len(roles)
+        }
 
 
 def match(program: Program, pattern: str) -> list[tuple[str, int]]:
@@ -100,31 +103,35 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
     return found
 
 
-def _as_dims(dims: Dims) -> Sequence[int]:
+def _as_dims(dims: Dims, name: str, type_: TensorType) -> list[int]:
+    """The dimensions of a value that are meant, counted from the front."""
+    rank = len(type_.shape)
     if isinstance(dims, int):
-        return [dims]
+        if not -rank <= dims < rank:
+            raise TacticError(
+                f"{name} has {rank} dimensions ({type_}); there is no dimension {dims}"
+            )
+        return [dims % rank]
     if isinstance(dims, str) or not all(isinstance(d, int) for d in dims):
         raise TacticError(f"expected a dimension, a list of them or 'replicate', got {dims!r}")
-    return dims
+    return [dim % rank for dim in dims if -rank <= dim < rank]
 
 
 def _seed(
-    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
+    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Dims, axis: int
 ) -> tuple[Node | None, Refusal | None]:
     """The first of some dimensions that can take the axis, or why none can."""
     type_ = spreader.graph.program.values[value].type
     rank = len(type_.shape)
     reasons = []
-    for dim in dims:
-        if not -rank <= dim < rank:
-            raise TacticError(
-                f"{name} has {rank} dimensions ({type_}); there is no dimension {dim}"
-            )
-        node: Node = ("value", value, dim % rank)
+    for dim in _as_dims(dims, name, type_):
+        node: Node = ("value", value, dim)
         refusal = spreader.refusal(tiling, node, axis)
         if refusal is None:
             return node, None
-        reasons.append((dim % rank, refusal))
+        reasons.append((dim, refusal))
+    if not reasons:
+        return None, Refusal(name, f"{type_} has none of the dimensions {dims}")
     if all(axis in tiling.values[value][dim] for dim, _ in reasons):
         return None, None
     mesh = spreader.mesh

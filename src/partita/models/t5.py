@@ -1,0 +1,211 @@
+"""An encoder-decoder (T5) and its Adam train step, in plain JAX and Optax.
+
+The encoder reads the source; the decoder predicts the target from what precedes it and, by cross
+attention, from the encoded source. Positions enter as a bias on the attention scores, by buckets
+of relative distance, shared by the layers of a stack; scores are not scaled, the feed-forward is
+a ReLU, and the embedding is tied to the output projection. The layers are stacked, for `lax.scan`
+with rematerialization. Parameters are kept in float32 and used in `config.dtype`.
+
+Shape legend: L layers (of each stack), B batch, S source sequence, T (and Q, of the queries)
+target sequence, D embed, H heads, K head-dim, F ffn, R relative-position buckets, N vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Params = dict[str, Any]
+Shapes = dict[str, tuple[tuple[int, ...], int]]
+"""Shape and fan-in of parameters."""
+
+MAX_DISTANCE = 128
+"""Distance from which on all share the last bucket."""
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """Sizes of a T5. All are numbers of elements; `dtype` is the compute type."""
+
+    layers: int
+    """Layers of the encoder, and of the decoder."""
+    batch: int
+    source: int
+    target: int
+    embed: int
+    heads: int
+    head_dim: int
+    ffn: int
+    vocabulary: int
+    buckets: int = 32
+    dtype: str = "bfloat16"
+    learning_rate: float = 1e-3
+
+
+PRESETS = {
+    "t5-tiny": T5Config(2, 16, 32, 16, 64, 8, 8, 128, 512),
+    "t5-3b": T5Config(24, 128, 512, 128, 1024, 32, 128, 16384, 32128),
+}
+
+
+def init(config: T5Config, key: jax.Array) -> Params:
+    """The train state: parameters (float32) and Adam's state."""
+    c = config
+    keys = jax.random.split(key, 3)
+
+    def stack(key: jax.Array, attentions: tuple[str, ...]) -> Params:
+        layer = functools.partial(_init_layer, c, attentions)
+        layer_key, bias_key = jax.random.split(key)
+        return {
+            "layers": jax.vmap(layer)(jax.random.split(layer_key, c.layers)),
+            "bias": jax.random.normal(bias_key, (c.heads, c.buckets)) * c.embed**-0.5,
+            "ln_f": jnp.ones(c.embed),
+        }
+
+    params = {
+        "embed": jax.random.normal(keys[0], (c.vocabulary, c.embed)),
+        "encoder": stack(keys[1], ("self",)),
+        "decoder": stack(keys[2], ("self", "cross")),
+    }
+    return {"params": params, "opt": optimizer(config).init(params)}
+
+
+def _init_layer(config: T5Config, attentions: tuple[str, ...], key: jax.Array) -> Params:
+    """One layer: its attentions, of five parameter tensors each, and its feed-forward, of three."""
+    c = config
+    into, out = (c.embed, c.heads, c.head_dim), (c.heads, c.head_dim, c.embed)
+    # The queries make up for the scale that the scores go without.
+    attention: Shapes = {
+        "wq": (into, c.embed * c.head_dim),
+        "wk": (into, c.embed),
+        "wv": (into, c.embed),
+        "wo": (out, c.heads * c.head_dim),
+    }
+    ffn: Shapes = {"w_in": ((c.embed, c.ffn), c.embed), "w_out": ((c.ffn, c.embed), c.ffn)}
+
+    def part(key: jax.Array, shapes: Shapes) -> Params:
+        weights = {
+            name: jax.random.normal(k, shape) * fan_in**-0.5
+            for k, (name, (shape, fan_in)) in zip(
+                jax.random.split(key, len(shapes)), shapes.items(), strict=True
+            )
+        }
+        return weights | {"ln": jnp.ones(c.embed)}
+
+    parts = dict.fromkeys(attentions, attention) | {"ffn": ffn}
+    keys = jax.random.split(key, len(parts))
+    return {name: part(k, parts[name]) for k, name in zip(keys, parts, strict=True)}
+
+
+def optimizer(config: T5Config) -> optax.GradientTransformation:
+    """Adam, with an epsilon above the rounding noise of float32 gradients."""
+    return optax.adam(config.learning_rate, eps=1e-6)
+
+
+def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Root-mean-square norm over the embed dimension, computed in float32."""
+    x32 = x.astype(jnp.float32)
+    rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-6)
+    return (x32 * rms * scale).astype(x.dtype)
+
+
+def _bias(table: jax.Array, sequence: int, causal: bool) -> jax.Array:
+    """The bias of every key for every query, `[H, R] -> [H, Q, S]`, in float32.
+
+    The first half of the buckets are for one distance each, the others for logarithmic ranges;
+    where keys may follow the query, they have the second half of all buckets for their own.
+    """
+    after = jnp.arange(sequence)[None, :] - jnp.arange(sequence)[:, None]
+    buckets = table.shape[1] if causal else table.shape[1] // 2
+    distance = jnp.maximum(-after, 0) if causal else jnp.abs(after)
+    exact = buckets // 2
+    ratio = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(MAX_DISTANCE / exact)
+    far = jnp.minimum(exact + (ratio * (buckets - exact)).astype(jnp.int32), buckets - 1)
+    bucket = jnp.where(distance < exact, distance, far)
+    if causal:
+        return jnp.where(after > 0, -1e30, table[:, bucket])
+    return table[:, bucket + jnp.where(after > 0, buckets, 0)]
+
+
+def _attention(
+    x: jax.Array, context: jax.Array, bias: jax.Array | None, params: Params
+) -> jax.Array:
+    """Attention of `x`, `[B, Q, D]`, to the context, `[B, S, D]`, which gives `[B, Q, D]`."""
+    q = jnp.einsum("bqd,dhk->bqhk", x, params["wq"].astype(x.dtype))
+    k = jnp.einsum("bsd,dhk->bshk", context, params["wk"].astype(x.dtype))
+    v = jnp.einsum("bsd,dhk->bshk", context, params["wv"].astype(x.dtype))
+    scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32)
+    if bias is not None:
+        scores = scores + bias
+    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
+    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, v)
+    return jnp.einsum("bqhk,hkd->bqd", mixed, params["wo"].astype(x.dtype))
+
+
+def _ffn(x: jax.Array, params: Params) -> jax.Array:
+    """Two matrices around a ReLU, `[B, S, D] -> [B, S, D]`."""
+    hidden = jax.nn.relu(jnp.einsum("bsd,df->bsf", x, params["w_in"].astype(x.dtype)))
+    return jnp.einsum("bsf,fd->bsd", hidden, params["w_out"].astype(x.dtype))
+
+
+def _stack(x: jax.Array, source: jax.Array | None, params: Params) -> jax.Array:
+    """The encoder, without a source, or the decoder of an encoded one, `[B, S, D] -> [B, S, D]`."""
+    bias = _bias(params["bias"], x.shape[1], causal=source is not None)
+
+    @jax.checkpoint
+    def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
+        normed = _norm(x, layer["self"]["ln"])
+        x = x + _attention(normed, normed, bias, layer["self"])
+        if source is not None:
+            x = x + _attention(_norm(x, layer["cross"]["ln"]), source, None, layer["cross"])
+        return x + _ffn(_norm(x, layer["ffn"]["ln"]), layer["ffn"]), None
+
+    x, _ = jax.lax.scan(block, x, params["layers"])
+    return _norm(x, params["ln_f"])
+
+
+def loss(config: T5Config, params: Params, batch: Params) -> jax.Array:
+    """Mean cross-entropy of `batch['target']`, int32 `[B, T]`, given `batch['source']`, `[B, S]`.
+
+    The decoder reads the target shifted by one, after a token 0.
+    """
+    embed = params["embed"].astype(config.dtype)
+    source, target = batch["source"], batch["target"]
+    shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
+    encoded = _stack(embed[source], None, params["encoder"])
+    x = _stack(embed[shifted], encoded, params["decoder"]) * config.embed**-0.5
+    logits = jnp.einsum("btd,nd->btn", x, embed).astype(jnp.float32)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    at_target = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+    return jnp.mean(log_z - at_target)
+
+
+def train_step(config: T5Config, state: Params, batch: Params) -> tuple[Params, jax.Array]:
+    """One Adam step: the new state and the loss before it."""
+    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
+    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+
+
+def abstract_batch(config: T5Config) -> Params:
+    """The batch as `ShapeDtypeStruct`s."""
+    return {
+        "source": jax.ShapeDtypeStruct((config.batch, config.source), jnp.int32),
+        "target": jax.ShapeDtypeStruct((config.batch, config.target), jnp.int32),
+    }
+
+
+def example_batch(config: T5Config, key: jax.Array) -> Params:
+    """A batch of random tokens."""
+    return {
+        name: jax.random.randint(k, tokens.shape, 0, config.vocabulary)
+        for k, (name, tokens) in zip(
+            jax.random.split(key), abstract_batch(config).items(), strict=True
+        )
+    }

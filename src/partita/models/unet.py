@@ -1,0 +1,261 @@
+"""A diffusion U-Net (DDPM) and its Adam train step, in plain JAX and Optax.
+
+Residual blocks of convolutions (NHWC) with group norms, conditioned on the time; self-attention
+at the low resolutions; strided convolutions down, nearest-neighbour upsampling with a
+convolution up, and skip connections by concatenation. It is trained to predict the noise, mixed
+in on a cosine schedule; the noise and the times come with the batch. Parameters are kept in
+float32 and used in `config.dtype`.
+
+Shape legend: B batch, Y rows, X columns, C channels, I image channels, G groups, S (and Q, of the
+queries) pixels Y x X, H heads, K head-dim, T time embedding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Params = dict[str, Any]
+Weights = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class UNetConfig:
+    """Sizes of a U-Net. All are numbers of elements; `dtype` is the compute type."""
+
+    batch: int
+    image: int
+    """Height and width of an image; halved from level to level."""
+    channels: int
+    multipliers: tuple[int, ...]
+    """Width of every level, in `channels`."""
+    blocks: int
+    """Residual blocks of a level, on the way down; one more on the way up."""
+    attention: tuple[int, ...]
+    """Heights at which every block is followed by self-attention."""
+    heads: int
+    groups: int
+    image_channels: int = 3
+    dtype: str = "bfloat16"
+    learning_rate: float = 1e-3
+
+    @property
+    def time(self) -> int:
+        """Width of the time embedding."""
+        return 4 * self.channels
+
+
+PRESETS = {
+    "unet-tiny": UNetConfig(16, 16, 16, (1, 2), 1, (8,), 8, 8),
+    "unet-ddpm": UNetConfig(64, 256, 128, (1, 1, 2, 2, 4, 4), 2, (16,), 1, 32),
+}
+
+
+def init(config: UNetConfig, key: jax.Array) -> Params:
+    """The train state: parameters (float32) and Adam's state."""
+    c = config
+    keys = iter(jax.random.split(key, 1024))  # more than there are weights
+    widths = [c.channels * multiplier for multiplier in c.multipliers]
+
+    def block(level: int, width_in: int) -> Params:
+        params: Params = {"res": _init_res(c, keys, width_in, widths[level])}
+        if c.image >> level in c.attention:
+            params["attention"] = _init_attention(c, keys, widths[level])
+        return params
+
+    width = c.channels
+    skips = [width]
+    down: list[Params] = []
+    for level, width_out in enumerate(widths):
+        blocks = [block(level, width if n == 0 else width_out) for n in range(c.blocks)]
+        skips += [width_out] * c.blocks
+        down.append({"blocks": blocks})
+        if level < len(widths) - 1:
+            down[-1]["resample"] = _init_conv(keys, 3, width_out, width_out)
+            skips.append(width_out)
+        width = width_out
+    middle = {
+        "res1": _init_res(c, keys, width, width),
+        "attention": _init_attention(c, keys, width),
+        "res2": _init_res(c, keys, width, width),
+    }
+    up: list[Params] = []
+    for level, width_out in reversed(list(enumerate(widths))):
+        blocks = []
+        for _ in range(c.blocks + 1):
+            blocks.append(block(level, width + skips.pop()))
+            width = width_out
+        up.append({"blocks": blocks})
+        if level > 0:
+            up[-1]["resample"] = _init_conv(keys, 3, width, width)
+    params = {
+        "time1": _init_dense(keys, c.channels, c.time),
+        "time2": _init_dense(keys, c.time, c.time),
+        "conv_in": _init_conv(keys, 3, c.image_channels, c.channels),
+        "down": down,
+        "middle": middle,
+        "up": up,
+        "norm_out": _init_norm(width),
+        "conv_out": _init_conv(keys, 3, width, c.image_channels),
+    }
+    return {"params": params, "opt": optimizer(config).init(params)}
+
+
+def _init_dense(keys: Iterator[jax.Array], width_in: int, width_out: int) -> Weights:
+    w = jax.random.normal(next(keys), (width_in, width_out)) * width_in**-0.5
+    return {"w": w, "b": jnp.zeros(width_out)}
+
+
+def _init_conv(keys: Iterator[jax.Array], size: int, width_in: int, width_out: int) -> Weights:
+    w = jax.random.normal(next(keys), (size, size, width_in, width_out))
+    return {"w": w * (size * size * width_in) ** -0.5, "b": jnp.zeros(width_out)}
+
+
+def _init_norm(width: int) -> Weights:
+    return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+
+
+def _init_res(config: UNetConfig, keys: Iterator[jax.Array], width_in: int, width: int) -> Params:
+    params = {
+        "norm1": _init_norm(width_in),
+        "conv1": _init_conv(keys, 3, width_in, width),
+        "time": _init_dense(keys, config.time, width),
+        "norm2": _init_norm(width),
+        "conv2": _init_conv(keys, 3, width, width),
+    }
+    if width_in != width:
+        params["skip"] = _init_conv(keys, 1, width_in, width)
+    return params
+
+
+def _init_attention(config: UNetConfig, keys: Iterator[jax.Array], width: int) -> Params:
+    into = (width, config.heads, width // config.heads)
+    out = (config.heads, width // config.heads, width)
+    shapes = {"wq": into, "wk": into, "wv": into, "wo": out}
+    weights = {n: jax.random.normal(next(keys), s) * width**-0.5 for n, s in shapes.items()}
+    return weights | {"norm": _init_norm(width), "bo": jnp.zeros(width)}
+
+
+def optimizer(config: UNetConfig) -> optax.GradientTransformation:
+    """Adam, with an epsilon above the rounding noise of float32 gradients."""
+    return optax.adam(config.learning_rate, eps=1e-6)
+
+
+def _dense(x: jax.Array, params: Weights) -> jax.Array:
+    return x @ params["w"].astype(x.dtype) + params["b"].astype(x.dtype)
+
+
+def _conv(x: jax.Array, params: Weights, stride: int = 1) -> jax.Array:
+    """Convolution, `[B, Y, X, C] -> [B, Y / stride, X / stride, C]`."""
+    w = params["w"].astype(x.dtype)
+    layout = ("NHWC", "HWIO", "NHWC")
+    x = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
+    return x + params["b"].astype(x.dtype)
+
+
+def _norm(config: UNetConfig, x: jax.Array, params: Weights) -> jax.Array:
+    """Group norm over the pixels and the channels of a group, computed in float32."""
+    grouped = x.astype(jnp.float32).reshape(*x.shape[:3], config.groups, -1)
+    grouped = grouped - jnp.mean(grouped, axis=(1, 2, 4), keepdims=True)
+    variance = jnp.mean(grouped * grouped, axis=(1, 2, 4), keepdims=True)
+    normed = (grouped * jax.lax.rsqrt(variance + 1e-5)).reshape(x.shape)
+    return (normed * params["scale"] + params["bias"]).astype(x.dtype)
+
+
+def _res(config: UNetConfig, x: jax.Array, time: jax.Array, params: Params) -> jax.Array:
+    """Residual block, conditioned on the time embedding `[B, T]`."""
+    h = _conv(jax.nn.silu(_norm(config, x, params["norm1"])), params["conv1"])
+    h = h + _dense(jax.nn.silu(time), params["time"])[:, None, None, :]
+    h = _conv(jax.nn.silu(_norm(config, h, params["norm2"])), params["conv2"])
+    return h + (_conv(x, params["skip"]) if "skip" in params else x)
+
+
+def _attention(config: UNetConfig, x: jax.Array, params: Params) -> jax.Array:
+    """Self-attention between the pixels, with its residual, `[B, Y, X, C] -> [B, Y, X, C]`."""
+    pixels = _norm(config, x, params["norm"]).reshape(x.shape[0], -1, x.shape[3])
+    q = jnp.einsum("bsc,chk->bshk", pixels, params["wq"].astype(x.dtype))
+    k = jnp.einsum("bsc,chk->bshk", pixels, params["wk"].astype(x.dtype))
+    v = jnp.einsum("bsc,chk->bshk", pixels, params["wv"].astype(x.dtype))
+    scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
+    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, v)
+    out = jnp.einsum("bqhk,hkc->bqc", mixed, params["wo"].astype(x.dtype))
+    bias: jax.Array = params["bo"].astype(x.dtype)
+    return x + (out + bias).reshape(x.shape)
+
+
+def _block(config: UNetConfig, x: jax.Array, time: jax.Array, params: Params) -> jax.Array:
+    x = _res(config, x, time, params["res"])
+    return _attention(config, x, params["attention"]) if "attention" in params else x
+
+
+def _double(x: jax.Array) -> jax.Array:
+    """Nearest-neighbour upsampling, `[B, Y, X, C] -> [B, 2 Y, 2 X, C]`."""
+    b, y, x_, c = x.shape
+    return jnp.broadcast_to(x[:, :, None, :, None], (b, y, 2, x_, 2, c)).reshape(b, 2 * y, -1, c)
+
+
+def predict(config: UNetConfig, params: Params, x: jax.Array, time: jax.Array) -> jax.Array:
+    """The noise in images `[B, Y, X, I]` at times `[B]` in the range 0 (no noise) to 1."""
+    half = config.channels // 2
+    frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = 1000 * time[:, None] * frequencies
+    waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(config.dtype)
+    t = _dense(jax.nn.silu(_dense(waves, params["time1"])), params["time2"])
+    x = _conv(x.astype(config.dtype), params["conv_in"])
+    skips = [x]
+    for level in params["down"]:
+        for block in level["blocks"]:
+            x = _block(config, x, t, block)
+            skips.append(x)
+        if "resample" in level:
+            x = _conv(x, level["resample"], stride=2)
+            skips.append(x)
+    x = _res(config, x, t, params["middle"]["res1"])
+    x = _attention(config, x, params["middle"]["attention"])
+    x = _res(config, x, t, params["middle"]["res2"])
+    for level in params["up"]:
+        for block in level["blocks"]:
+            x = _block(config, jnp.concatenate([x, skips.pop()], axis=-1), t, block)
+        if "resample" in level:
+            x = _conv(_double(x), level["resample"])
+    return _conv(jax.nn.silu(_norm(config, x, params["norm_out"])), params["conv_out"])
+
+
+def loss(config: UNetConfig, params: Params, batch: Params) -> jax.Array:
+    """Mean squared error of the noise predicted from images mixed with `batch['noise']`."""
+    angle = batch["time"][:, None, None, None] * (jnp.pi / 2)
+    noisy = jnp.cos(angle) * batch["images"] + jnp.sin(angle) * batch["noise"]
+    noise = predict(config, params, noisy, batch["time"])
+    return jnp.mean((noise.astype(jnp.float32) - batch["noise"]) ** 2)
+
+
+def train_step(config: UNetConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
+    """One Adam step: the new state and the loss before it."""
+    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
+    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+
+
+def abstract_batch(config: UNetConfig) -> Params:
+    """The batch as `ShapeDtypeStruct`s."""
+    shape = (config.batch, config.image, config.image, config.image_channels)
+    images = jax.ShapeDtypeStruct(shape, jnp.float32)
+    time = jax.ShapeDtypeStruct((config.batch,), jnp.float32)
+    return {"images": images, "noise": images, "time": time}
+
+
+def example_batch(config: UNetConfig, key: jax.Array) -> Params:
+    """A batch of random images, noise and times."""
+    keys = jax.random.split(key, 3)
+    shapes = abstract_batch(config)
+    return {
+        "images": jax.random.normal(keys[0], shapes["images"].shape),
+        "noise": jax.random.normal(keys[1], shapes["noise"].shape),
+        "time": jax.random.uniform(keys[2], shapes["time"].shape),
+    }

@@ -24,7 +24,7 @@ from partita.program.trace import trace  # noqa: E402
 from partita.spmd import Lowerer, spec, unfold  # noqa: E402
 from partita.tiling import Spreader, untiled  # noqa: E402
 
-DTYPES = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "i1": "bool", "c64": "complex64"}
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "i1": "bool", "c64": "complex64", "u32": "uint32"}
 
 
 def _abstract(type_):

@@ -28,7 +28,17 @@ STEPS = 3
 BATCH = {"batch*": 0}
 MEGATRON = {"*['wq']": 1, "*['wk']": 1, "*['wv']": 1, "*['w_in']": 1}
 SEQUENCE = {"batch*": 1}
-EMBED = {"state['params']['embed']": 1}
+# The embed dimension of every parameter; optimizer state and gradients follow.
+EMBED = {
+    "*['params']['embed']": 1,
+    "*['params']*['ln*']": 0,
+    "*['params']*['wq']": 0,
+    "*['params']*['wk']": 0,
+    "*['params']*['wv']": 0,
+    "*['params']*['wo']": 2,
+    "*['params']*['w_in']": 0,
+    "*['params']*['w_out']": 1,
+}
 
 
 def manual(patterns, *axes):
@@ -76,6 +86,24 @@ def original():
         state, loss = step(state, batch)
         losses.append(float(loss))
     return model, losses, jax.device_get(state)
+
+
+def test_fsdp_gathers_and_scatters_every_parameter_once():
+    model, _, _ = original()
+    plan = pt.plan(
+        model.fn,
+        *model.args,
+        mesh="data=8",
+        hardware="tpu_v5e",
+        tactics=SCHEDULES["fsdp"](("data",), None),
+        donate_argnums=0,
+    )
+    parameters = len(jax.tree.leaves(model.args[0]["params"]))
+    assert plan.spmd.counts() == {
+        "all_gather": parameters,
+        "reduce_scatter": parameters,
+        "all_reduce": 1,
+    }
 
 
 @pytest.mark.parametrize(("schedule", "mesh"), CASES)

@@ -430,11 +430,62 @@ RULES = [
     ("iota", lambda: lax.iota(jnp.int32, 8), [], "iota", " -> [i]", {}),
     (
         "barrier",
-        lambda x, y: lax.optimization_barrier((x, y)),
-        ["f32[4]", "f32[2,3]"],
-        "optimization_barrier",
-        "[i], [j k] -> [i], [j k]",
+        lambda x: lax.optimization_barrier(x),
+        ["f32[2,3]"],
+        "barrier",
+        "[i j] -> [i j]",
         {},
+    ),
+    (
+        "cumsum",
+        lambda x: jnp.cumsum(x, 1),
+        ["f32[4,8]"],
+        "reduce_window",
+        "[i j], [] -> [i j]",
+        {8: "reduce_window moves elements along this dimension"},
+    ),
+    (
+        "sort",
+        jnp.sort,
+        ["f32[4,8]"],
+        "sort",
+        "[i j] -> [i j]",
+        {8: "sort needs this dimension whole"},
+    ),
+    (
+        "top_k",
+        lambda x: lax.top_k(x, 2)[0],
+        ["f32[4,8]"],
+        "top_k",
+        "[i j] -> [i 1], [i 1]",
+        {8: "top_k needs this dimension whole"},
+    ),
+    (
+        "fft",
+        jnp.fft.fft,
+        ["c64[4,8]"],
+        "fft",
+        "[i j] -> [i j]",
+        {8: "fft needs this dimension whole"},
+    ),
+    (
+        "convolution",
+        lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
+        ["f32[2,3,8,8]", "f32[5,3,3,3]"],
+        "convolution",
+        "[i l j k], [m l n o] -> [i m j k]",
+        {
+            8: "convolution reads windows along this dimension",
+            1: "convolution reads windows along this dimension",
+        },
+    ),
+    (
+        "batched custom call",
+        lambda x: lax.linalg.cholesky(x, symmetrize_input=False),
+        ["f32[8,4,4]"],
+        "custom_call",
+        "[i j k] -> [i l m], [i]",
+        {4: "custom_call is local along batch dimensions only"},
     ),
 ]
 
@@ -487,34 +538,83 @@ def test_what_starts_from_zeros(program, fn, types, kind, zero):
     assert op_of(program(fn, *types), kind).zero_init is zero
 
 
-@pytest.mark.parametrize(
-    ("fn", "types", "kind"),
-    [
-        (lambda x: lax.scan(lambda c, a: (c + a, c), x[0], x), ["f32[4,8]"], "while"),
-        (lambda x: lax.fori_loop(0, 3, lambda i, c: c * c, x), ["f32[8]"], "while"),
-        (lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x), ["i1[]", "f32[8]"], "case"),
-        (jnp.cumsum, ["f32[8]"], "reduce_window"),
-        (jnp.sort, ["f32[4,8]"], "sort"),
-        (lambda x: lax.linalg.cholesky(x, symmetrize_input=False), ["f32[4,4]"], "custom_call"),
-        (jnp.fft.fft, ["c64[8]"], "fft"),
-        (lambda x, w: lax.conv(x, w, (1, 1), "SAME"), ["f32[2,3,8,8]", "f32[5,3,3,3]"], None),
-    ],
-    ids=["scan", "loop", "cond", "cumsum", "sort", "custom call", "fft", "convolution"],
-)
-def test_operations_without_a_rule_are_unknown_and_carry_nothing(program, fn, types, kind):
-    op = op_of(program(fn, *types), kind or "convolution")
+def test_operations_without_a_rule_are_unknown_and_carry_nothing(program):
+    p = program(lambda key: lax.rng_bit_generator(key, (8,))[1], "u32[4]")
+    op = op_of(p, "rng_bit_generator")
     assert not op.rule.known
     assert op.rule.factors == ()
     assert len(op.rule.operands) == len(op.operands)
     assert len(op.rule.results) == len(op.results)
 
 
-def test_loops_take_what_their_body_captures_as_operands(program):
-    def captures(x, y):
-        return lax.fori_loop(0, 3, lambda i, c: c * y, x)
+# -------------------------------------------------------------------------- loops, branches
 
-    p = program(captures, "f32[8]", "f32[8]")
-    assert set(p.arguments) <= set(op_of(p, "while").operands)
+
+def scanned(ws, x):
+    return lax.scan(lambda h, w: (jnp.tanh(h @ w), h.sum(0)), x, ws)
+
+
+@pytest.mark.parametrize(
+    ("fn", "types", "trips"),
+    [
+        (scanned, ["f32[4,8,8]", "f32[2,8]"], [4]),
+        (lambda ws, x: lax.scan(lambda h, w: (h @ w, None), x, ws, unroll=2),
+         ["f32[4,8,8]", "f32[2,8]"], [2]),
+        (lambda x: lax.fori_loop(2, 7, lambda i, c: c * 2, x), ["f32[8]"], [5]),
+        (lambda x, n: lax.fori_loop(0, n, lambda i, c: c * 2, x), ["f32[8]", "i32[]"], [None]),
+        (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, x), ["f32[8]"], [None]),
+        (
+            lambda ws, x: lax.scan(
+                lambda h, w: (lax.fori_loop(0, 3, lambda i, c: c @ w, h), None), x, ws
+            )[0],
+            ["f32[4,8,8]", "f32[2,8]"],
+            [4, 3],
+        ),
+    ],
+    ids=["scan", "unrolled scan", "fori", "unknown bound", "while", "nested"],
+)
+def test_trip_counts_are_read_where_they_are_constant(program, fn, types, trips):
+    assert [loop.trips for loop in program(fn, *types).loops] == trips
+
+
+def test_a_carried_value_is_one_operation_with_one_layout(program):
+    p = program(scanned, "f32[4,8,8]", "f32[2,8]")
+    (loop,) = p.loops
+    hidden = next(
+        p.operations[c] for c in loop.carries if c is not None
+        and p.values[p.operations[c].results[0]].type.shape == (2, 8)
+    )
+    assert str(hidden.rule) == "[i j], [i j] -> [i j], [i j], [i j]"
+    assert hidden.operands[0] == p.arguments[1]
+
+
+def test_what_a_loop_does_not_change_is_not_carried(program):
+    p = program(scanned, "f32[4,8,8]", "f32[2,8]")
+    (loop,) = p.loops
+    stack = p.arguments[0]
+    assert not any(stack in p.operations[c].operands for c in loop.carries if c is not None)
+    assert any(stack in p.operations[op].operands for op in loop.body.operations())
+
+
+def test_operations_know_how_often_they_run(program):
+    p = program(scanned, "f32[4,8,8]", "f32[2,8]")
+    assert op_of(p, "dot_general").times == 4
+    assert {op.times for op in p.operations if op.region == 0} == {1}
+
+
+def test_a_barrier_is_one_operation_for_each_of_its_operands(program):
+    p = program(lambda x, y: lax.optimization_barrier((x, y)), "f32[4]", "f32[2,3]")
+    assert [str(op.rule) for op in p.operations] == ["[i] -> [i]", "[i j] -> [i j]"]
+    (barrier,) = p.body.items
+    assert barrier.parts == (0, 1)
+
+
+def test_branches_are_joined(program):
+    p = program(lambda c, x: lax.cond(c, jnp.sin, jnp.cos, x), "i1[]", "f32[8]")
+    join = op_of(p, "join")
+    kinds = {p.operations[p.values[v].producer].short for v in join.operands}
+    assert kinds == {"sine", "cosine"}
+    assert str(join.rule) == "[i], [i] -> [i]"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_nothing_spreads_from_no_seed(bench):
         (lambda a: a[2:6], ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
         (lambda a: a[2:6], ["f32[8,16]"], ("a", 1), {"a": (None, "x"), "result": (None, "x")}),
         (lambda a: a[::-1], ["f32[8]"], ("a", 0), {"a": ("x",)}),
-        (lambda a: jnp.sort(a), ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
+        (lambda a: jnp.sort(a), ["f32[8,16]"], ("a", 1), {"a": (None, "x")}),
         (lambda a: jnp.concatenate([a, a]), ["f32[8]"], ("a", 0), {"a": ("x",)}),
         (
             lambda a: a.reshape(4, 4, 8),

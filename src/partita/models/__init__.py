@@ -1,7 +1,7 @@
 """Built-in models, each one file, sized by presets; and models from the user's own files.
 
 A model file has `PRESETS`, `init`, `train_step`, `abstract_batch` and `example_batch`; adding one
-is adding it to `FAMILIES`.
+is adding it to `FAMILIES`. A model that does not train names its step in `STEP`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ import jax
 
 from partita.errors import ModelError, closest
 
-FAMILIES = ("gpt", "mlp")
+FAMILIES = (
+    "gpt",
+    "mlp",
+    "llama",
+    "gemma",
+    "moe",
+    "vit",
+    "unet",
+    "gns",
+    "inference",
+    "resnet",
+    "ssm",
+    "t5",
+)
 """Modules of this package that hold models."""
 
 
@@ -131,7 +144,7 @@ def _build(module: Any, name: str, changes: dict[str, Any]) -> Model:
 
     return Model(
         name,
-        functools.partial(module.train_step, config),
+        functools.partial(getattr(module, getattr(module, "STEP", "train_step")), config),
         (state, module.abstract_batch(config)),
         donate_argnums=(0,),
         example=example,

@@ -105,7 +105,6 @@ class _Link:
     producer: int
     sources: tuple[int, ...]
     """Operands of the producer that may be handed on partial."""
-    order: int
 
 
 class Lowerer:
@@ -264,39 +263,52 @@ class Lowerer:
         Starts from handing on all that may be, and takes back until everything is consistent.
         """
         arriving = self._offered(forms)
-        links = [self._links[v] for v in arriving]
+        candidates = list(arriving)
         passing = {v: axes for v, axes in arriving.items() if v in self._consumer}
         while True:
             accepted = {
                 v: taken
-                for v in passing
-                if (taken := self._accepted(v, arriving[v] & passing[v], forms, passing))
+                for v, axes in passing.items()
+                if (taken := self._accepted(v, axes, forms, passing))
             }
-            arriving = {}
-            for link in links:
-                sums = forms[link.producer].sums
-                for source in link.sources:
-                    sums = sums | accepted.get(source, _NONE)
-                if sums:
-                    arriving[link.value] = sums
+            arriving = self._follow(forms, candidates.copy(), accepted)
+            accepted = {
+                v: kept for v, axes in accepted.items() if (kept := axes & arriving.get(v, _NONE))
+            }
             if accepted == passing:
                 return passing, arriving
-            passing = {v: axes for v, axes in accepted.items() if v in arriving}
+            passing = accepted
 
     def _offered(self, forms: Sequence[OpForm]) -> dict[int, frozenset[int]]:
         """Axes over which values would be made partial if all that may be were handed on."""
+        summing = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
+        return self._follow(forms, summing, None)
+
+    def _follow(
+        self,
+        forms: Sequence[OpForm],
+        queue: list[int],
+        accepted: dict[int, frozenset[int]] | None,
+    ) -> dict[int, frozenset[int]]:
+        """Axes over which values are made partial, followed from those in `queue`.
+
+        Partial values are handed on over the axes `accepted`, over all if that is None.
+        """
         arriving: dict[int, frozenset[int]] = {}
-        queue = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
         while queue:
             link = self._links[queue.pop()]
             sums = forms[link.producer].sums
             for source in link.sources:
-                sums = sums | arriving.get(source, _NONE)
-            if sums != arriving.get(link.value):
+                passed = arriving.get(source)
+                if passed and accepted is not None:
+                    passed = passed & accepted.get(source, _NONE)
+                if passed:
+                    sums = sums | passed
+            if sums and sums != arriving.get(link.value):
                 arriving[link.value] = sums
                 if link.value in self._consumer:
                     queue.extend(self._made_by[self._consumer[link.value]])
-        return dict(sorted(arriving.items(), key=lambda item: self._links[item[0]].order))
+        return arriving
 
     def _accepted(
         self,
@@ -396,17 +408,17 @@ def _getter(indices: list[int]) -> Callable[[Sequence[OpForm]], object]:
 
 
 def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
-    """The values that may be handed on partial and those made from them, in program order."""
+    """The values that may be handed on partial, and those made from them."""
     values = set(consumer)
     for v in consumer:
         values.update(r for classes in graph.ops[consumer[v]].results for r in classes)
     links: dict[int, _Link] = {}
-    for v in sorted(values, key=lambda index: graph.values[index].value.index):
+    for v in sorted(values):
         producer = graph.values[v].producer
         if producer is not None:
             operands = graph.ops[producer[0]].operands
             sources = tuple(s for classes in operands for s in classes if s in consumer)
-            links[v] = _Link(v, producer[0], sources, len(links))
+            links[v] = _Link(v, producer[0], sources)
     return links
 
 

@@ -2,10 +2,14 @@
 
 import os
 
-DEVICES = "--xla_force_host_platform_device_count=8"
+OURS = (
+    "--xla_force_host_platform_device_count=8",
+    # Compiling takes most of the time of these tests; collectives and donation do not depend on it.
+    "--xla_backend_optimization_level=0",
+)
 
 flags = os.environ.get("XLA_FLAGS", "").split()
-os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f != DEVICES), DEVICES])
+os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in OURS), *OURS])
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 # Only now, with the devices chosen, may anything import jax.
@@ -24,7 +28,14 @@ from partita.program.trace import trace  # noqa: E402
 from partita.spmd import Lowerer, spec, unfold  # noqa: E402
 from partita.tiling import Spreader, untiled  # noqa: E402
 
-DTYPES = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "i1": "bool", "c64": "complex64", "u32": "uint32"}
+DTYPES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "i32": "int32",
+    "i1": "bool",
+    "c64": "complex64",
+    "u32": "uint32",
+}
 
 
 def _abstract(type_):

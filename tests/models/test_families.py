@@ -1,12 +1,16 @@
 """Every family of models: the tiny preset runs split, equals the original, and exchanges what was
 predicted.
 
-Float32, and the tolerance of `tests/plan/test_equivalence.py` and its reasons. Discontinuous
-models (routing, max pooling) are compared after one step: later, a near-tie may fall to the other
-side because a sum was taken in another order.
+Float32. Moments of the optimizer (which are sums of gradients), losses and outputs may differ by
+1e-4 of the largest element (and 1e-6, where all cancel): sums are taken in another order. A step of Adam divides by the root of
+the second moment, so a gradient that is zero but for rounding moves its parameter by a part of the
+learning rate, 1e-3: parameters may differ by a fifth of that. Discontinuous models (routing, max
+pooling) are compared after one step: later, a near-tie may fall to the other side.
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import numpy as np
@@ -16,7 +20,9 @@ import partita as pt
 from partita import models
 from partita.verify import compare
 
-TOLERANCE = 1e-5
+RELATIVE = 1e-4
+PARAMETER = 2e-4
+ROUNDING = 1e-6
 
 BATCH = pt.ManualPartition({"batch*": 0}, axis="data")
 
@@ -42,43 +48,73 @@ SCHEDULES = {
     "automatic": [pt.AutomaticPartition(budget=60)],
 }
 
+# Presets beside each other, so that the original of each runs once; the largest once in all.
+CASES = [
+    (preset, schedule)
+    for preset in PRESETS
+    for schedule in SCHEDULES
+    if (preset, schedule) != ("unet-tiny", "automatic")
+]
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_model_runs_split_as_it_runs_whole(preset, schedule):
-    if schedule == "automatic" and preset == "unet-tiny":
-        pytest.skip("compiling it once is enough")
+
+def random_state(state):
+    """A train state of random parameters, moments zero; quicker than compiling `init`."""
+    rng = np.random.default_rng(0)
+
+    def fill(path, leaf):
+        moment = any(getattr(key, "name", "") in ("mu", "nu") for key in path)
+        if moment or not np.issubdtype(leaf.dtype, np.floating):
+            return np.zeros(leaf.shape, leaf.dtype)
+        scale = leaf.shape[-2] ** -0.5 if len(leaf.shape) > 1 else 1.0
+        return (scale * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(fill, state)
+
+
+@functools.cache
+def original(preset):
+    """The model, its arguments, and what the unpartitioned step makes of them."""
     model = models.build(preset, dtype="float32")
+    start = random_state(model.args[0])
+    batch = model.example_batch(0)
+    state, step = start, jax.jit(model.fn)
+    for _ in range(PRESETS[preset]):
+        state, out = step(state, batch)
+    return model, start, batch, jax.device_get((state, out))
+
+
+@pytest.mark.parametrize(("preset", "schedule"), CASES)
+def test_a_model_runs_split_as_it_runs_whole(preset, schedule):
+    model, start, batch, expected = original(preset)
     plan = pt.plan(
         model.fn,
         *model.args,
         mesh="data=4,model=2",
-        # Little memory, so that a search has to split something.
         hardware="tpu_v5e",
-        memory="100kB",
+        memory="100kB",  # so little that a search has to split what it can
         tactics=SCHEDULES[schedule],
         donate_argnums=model.donate_argnums,
     )
-    state, batch = model.example(0)
-    ours, our_batch = plan.shard(*model.example(0))
-    compiled = plan.jit().lower(ours, our_batch).compile()
+    state, our_batch = plan.shard(start, batch)
+    compiled = plan.jit().lower(state, our_batch).compile()
 
     comparison = compare(plan.collectives, plan.mesh, compiled.as_text())
     assert comparison.equal, f"\n{comparison}"
 
-    original = jax.jit(model.fn)
     for _ in range(PRESETS[preset]):
-        state, out = original(state, batch)
-        ours, our_out = compiled(ours, our_batch)
-    pairs = zip(jax.tree.leaves((state, out)), jax.tree.leaves((ours, our_out)), strict=True)
-    for expected, got in pairs:
-        expected, got = np.asarray(expected, np.float64), np.asarray(got, np.float64)
-        np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        state, out = compiled(state, our_batch)
+    got = dict(jax.tree_util.tree_leaves_with_path((state, out)))
+    for path, wanted in jax.tree_util.tree_leaves_with_path(expected):
+        wanted = np.asarray(wanted, np.float64)
+        is_parameter = getattr(path[1] if len(path) > 1 else None, "key", "") == "params"
+        largest = np.max(np.abs(wanted), initial=0.0)
+        tolerance = PARAMETER if is_parameter else RELATIVE * largest + ROUNDING
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(np.asarray(got[path]), wanted, 0, tolerance, err_msg=name)
 
 
 def test_every_family_is_covered():
-    families = {model.rpartition("-")[0] or model for model in PRESETS}
-    assert len(models.FAMILIES) == 12
-    for name in models.names():
-        models.build(name)
-    assert {"gpt", "llama", "gemma", "moe", "vit", "unet", "gns", "decode", "ssm", "t5"} <= families
+    covered = {model.fn.args[0].__class__ for model in map(models.build, PRESETS)}
+    every = {models.build(name).fn.args[0].__class__ for name in models.names()}
+    assert covered == every
+    assert len(every) == len(models.FAMILIES)

@@ -45,6 +45,8 @@ class Model:
     donate_argnums: tuple[int, ...] = ()
     example: Callable[[int], tuple[Any, ...]] | None = None
     """Makes concrete arguments from a seed, where the model knows how."""
+    example_batch: Callable[[int], Any] | None = None
+    """The last of them alone."""
 
 
 def names() -> tuple[str, ...]:
@@ -138,9 +140,11 @@ def _build(module: Any, name: str, changes: dict[str, Any]) -> Model:
     init = functools.partial(module.init, config)
     state = jax.eval_shape(init, jax.random.key(0))
 
+    def example_batch(seed: int) -> Any:
+        return module.example_batch(config, jax.random.key(seed + 1))
+
     def example(seed: int) -> tuple[Any, ...]:
-        keys = jax.random.split(jax.random.key(seed))
-        return jax.jit(init)(keys[0]), module.example_batch(config, keys[1])
+        return jax.jit(init)(jax.random.key(seed)), example_batch(seed)
 
     return Model(
         name,
@@ -148,4 +152,5 @@ def _build(module: Any, name: str, changes: dict[str, Any]) -> Model:
         (state, module.abstract_batch(config)),
         donate_argnums=(0,),
         example=example,
+        example_batch=example_batch,
     )

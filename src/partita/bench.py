@@ -19,6 +19,7 @@ from rich.table import Table
 from partita import cost, models
 from partita.analysis import Analysis, analyse, fold
 from partita.cost import CostModel
+from partita.cost.fusion import analyse_fusion
 from partita.mesh import Mesh
 from partita.program.importer import import_stablehlo
 from partita.search import Problem
@@ -35,7 +36,7 @@ def main() -> None:
     for column in ("what", "measured", "target"):
         table.add_column(column, justify="left" if column == "what" else "right")
     text = lowered_text(24)
-    analysis, importing = timed(lambda: analyse(import_stablehlo(text)))
+    analysis, importing = timed(lambda: read(text))
     operations = len(analysis.program.operations)
     table.add_row(f"import + analysis of {operations} operations", f"{importing:.2f} s", "2 s")
     pricing = statistics.median(price_states(analysis, 600))
@@ -54,6 +55,14 @@ def lowered_text(layers: int) -> str:
     lowered = jax.jit(model.fn, keep_unused=True, donate_argnums=0).trace(*model.args).lower()
     text: str = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     return text
+
+
+def read(text: str) -> Analysis:
+    """Everything that is found once for a program: names, colors, classes, kernels."""
+    analysis = analyse(import_stablehlo(text))
+    fold(analysis)
+    analyse_fusion(analysis.program, analysis.uses)
+    return analysis
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -95,8 +104,10 @@ def search_seconds(analysis: Analysis) -> float:
         tuple(((),) * len(v.type.shape) for v in program.values),
     )
     hardware = cost.load(HARDWARE)
-    context = Context(analysis, MESH, hardware, int(hardware.memory.value))
-    return timed(lambda: AutomaticPartition().apply(Stage(context, nothing)))[1]
+    stage = Stage(Context(analysis, MESH, hardware, int(hardware.memory.value)), nothing)
+    # Classes and kernels are read off the program, and timed with the import.
+    _ = stage.folded, stage.context.fusion
+    return timed(lambda: AutomaticPartition().apply(stage))[1]
 
 
 if __name__ == "__main__":

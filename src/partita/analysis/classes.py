@@ -19,7 +19,7 @@ from partita.analysis.groups import Groups
 from partita.analysis.names import Names
 from partita.program.ir import Operation, Program, Value
 
-ROUNDS = 2
+ROUNDS = 1
 """How many steps away neighbours are compared."""
 
 EPISODE = 48

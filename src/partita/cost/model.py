@@ -90,6 +90,9 @@ class CostModel:
         self.compute = ComputeModel(graph, mesh, hardware, fusion)
         self.memory = MemoryModel(graph, mesh, fusion, analysis.uses)
         self._slack = _Slack(graph, analysis)
+        self._times = [
+            sum(defined_times(graph.program, m) for m in value.members) for value in graph.values
+        ]
         self._priced: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, float] = {}
 
@@ -156,7 +159,7 @@ class CostModel:
 
     def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         value = self.graph.values[index]
-        count = sum(defined_times(self.graph.program, m) for m in value.members)
+        count = self._times[index]
         behind, ahead = self._slack.behind[index], self._slack.ahead[index]
         exposed = hidden = exposed_again = hidden_again = 0.0
         if plan.steps:

@@ -62,7 +62,6 @@ class _ValueRow:
     value: int
     dim: int
     size: int
-    role: int
     argument: bool
     ops: tuple[int, ...]
     """Operation nodes, each as `_code(class, factor)`."""
@@ -71,9 +70,9 @@ class _ValueRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ColorRows:
-    """The nodes of a color group; operations as (class, factor, size, role)."""
+    """The nodes of a color group; operations as (class, factor, size)."""
 
-    ops: list[tuple[int, int, int, int]]
+    ops: list[tuple[int, int, int]]
     values: list[_ValueRow]
 
 
@@ -85,6 +84,7 @@ class Spreader:
     ) -> None:
         self.graph = graph
         self.mesh = mesh
+        self._candidates: dict[tuple[int, int, frozenset[int]], _ColorRows] = {}
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles
         }
@@ -196,27 +196,22 @@ class Spreader:
 
         A value goes along if an operation next to it does, or if it is an argument.
         """
-        rows = self._color_rows[color]
-        chosen = frozenset(resolution.values())
-        parts = self.mesh.sizes[axis]
+        rows = self._rows(color, axis, frozenset(resolution.values()))
         ops: dict[int, int] = {}
-        for index, factor, size, role in rows.ops:
-            if size % parts == 0 and index not in ops and (role < 0 or role in chosen):
-                layout = tiling.ops[index]
-                if not any(layout) or self._open(layout, factor, size, axis):
-                    ops[index] = factor
+        for index, factor, size in rows.ops:
+            layout = tiling.ops[index]
+            if not any(layout) or self._open(layout, factor, size, axis):
+                ops.setdefault(index, factor)
         codes = {_code(index, factor) for index, factor in ops.items()}
         values: dict[int, int] = {}
         alone = []
         for row in rows.values:
-            if row.size % parts or row.value in values or not (row.role < 0 or row.role in chosen):
-                continue
             if tiling.pins and (row.value, axis) in tiling.pins:
                 continue
             layout = tiling.values[row.value]
             if not any(layout) or self._open(layout, row.dim, row.size, axis):
                 if row.argument or not codes.isdisjoint(row.ops):
-                    values[row.value] = row.dim
+                    values.setdefault(row.value, row.dim)
                 elif row.partners:
                     alone.append(row)
         for row in alone:
@@ -234,13 +229,37 @@ class Spreader:
             return True
         return size % (self.mesh.size(here) * self.mesh.sizes[axis]) == 0
 
+    def _rows(self, color: int, axis: int, chosen: frozenset[int]) -> _ColorRows:
+        """The nodes of a color that an axis divides and that no conflict keeps it from."""
+        key = (color, axis, chosen)
+        if key not in self._candidates:
+            every, parts = self._color_rows[color], self.mesh.sizes[axis]
+            self._candidates[key] = _ColorRows(
+                [
+                    (index, factor, size)
+                    for index, factor, size in every.ops
+                    if size % parts == 0
+                    and self._chosen(self.graph.ops[index].roles[factor], chosen)
+                ],
+                [
+                    row
+                    for row in every.values
+                    if row.size % parts == 0
+                    and self._chosen(self.graph.values[row.value].roles[row.dim], chosen)
+                ],
+            )
+        return self._candidates[key]
+
+    def _chosen(self, role: int, chosen: frozenset[int]) -> bool:
+        return role < 0 or role in chosen
+
     @cached_property
     def _color_rows(self) -> dict[int, _ColorRows]:
         rows: dict[int, _ColorRows] = {}
         for op in self.graph.ops:
             for factor, color in enumerate(op.colors):
                 if color >= 0:
-                    row = (op.index, factor, op.op.rule.factors[factor].size, op.roles[factor])
+                    row = (op.index, factor, op.op.rule.factors[factor].size)
                     rows.setdefault(color, _ColorRows([], [])).ops.append(row)
         for value in self.graph.values:
             for dim, color in enumerate(value.colors):
@@ -251,7 +270,6 @@ class Spreader:
                             value.index,
                             dim,
                             value.value.type.shape[dim],
-                            value.roles[dim],
                             value.producer is None,
                             tuple({_code(i, p): None for kind, i, p in near if kind == "op"}),
                             tuple(i for kind, i, _ in near if kind == "value"),

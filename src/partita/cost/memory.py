@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
 from partita.analysis.classes import episodes
@@ -50,7 +51,15 @@ class MemoryModel:
             reads = (self._schedule.read(value.index, *use) for use in uses[value.index])
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
             rows.append((graph.value_class[value.index], birth, max(birth, death)))
-        self._class, self._birth, self._death = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        classes, births, deaths = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        # Row p of this matrix says how many values of each class begin, less those that end, at p.
+        self._changes = csr_array(
+            (
+                np.repeat([1.0, -1.0], len(rows)),
+                (np.concatenate([births, deaths + 1]), np.concatenate([classes, classes])),
+            ),
+            shape=(self.steps + 1, len(graph.values)),
+        )
         self._arguments = np.array(
             [graph.value_class[v] for v in program.arguments], dtype=np.int64
         )
@@ -78,10 +87,8 @@ class MemoryModel:
 
     def live(self, kept: np.ndarray, copies: Sequence[Copies]) -> np.ndarray:
         """Bytes alive at every position, without arguments."""
-        weights = kept[self._class]
         size = self.steps + 1
-        delta = np.bincount(self._birth, weights, size)
-        delta -= np.bincount(self._death + 1, weights, size)
+        delta: np.ndarray = self._changes @ kept
         if copies:
             amounts = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
             delta += np.bincount(np.concatenate([c.start for c in copies]), amounts, size)

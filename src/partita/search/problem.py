@@ -71,7 +71,7 @@ class Problem:
         """The state after a move; None if the move changes nothing."""
         key = (state.key, move)
         if key not in self._steps:
-            self._steps[key] = self._step(state, move)
+            self._steps[key] = self.arrive(state, move, self.spread(state, move))
         return self._steps[key]
 
     def replay(self, moves: Sequence[Move]) -> State:
@@ -108,8 +108,8 @@ class Problem:
         excess = math.log(max(price.peak / self.cost.capacity, 1.0))
         return math.log(max(price.step_time, 1e-12)) + 4.0 * excess
 
-    def _step(self, state: State, move: Move) -> State | None:
-        spread = self.spread(state, move)
+    def arrive(self, state: State, move: Move, spread: Spread) -> State | None:
+        """The state to which a spread leads, lowered and priced if it is new."""
         if not spread.ops and not spread.values:
             return None
         key, axis, tiling = state.key, move.axis, state.tiling

@@ -198,7 +198,7 @@ def _hardware_at_hand() -> str:
 def _bytes(memory: float | str) -> int:
     if isinstance(memory, int | float):
         return int(memory)
-    match = re.fullmatch(r"\s*([\d.]+)\s*([kKMGT]i?)?B?\s*", memory)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
     if not match:
         raise HardwareError(f'cannot read memory="{memory}"; expected bytes or e.g. "12GiB"')
     power = " KMGT".index((match[2] or " ")[0].upper())

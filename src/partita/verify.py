@@ -94,6 +94,8 @@ def compiled_exchanges(text: str) -> list[Exchange]:
 def _exchanges(line: str, kind: str, result: str) -> list[Exchange]:
     groups = _groups(line)
     sizes = [_shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result)]
+    if kind == "all_gather" and "-start(" in line:
+        sizes = sizes[len(sizes) // 2 :]  # what goes in stands before what comes out
     if kind == "all_to_all":
         return [Exchange(kind, sum(sizes), groups)]  # a tuple holds the pieces of one exchange
     factor = len(groups[0]) if kind == "reduce_scatter" and groups else 1

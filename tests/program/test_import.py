@@ -558,8 +558,11 @@ def scanned(ws, x):
     ("fn", "types", "trips"),
     [
         (scanned, ["f32[4,8,8]", "f32[2,8]"], [4]),
-        (lambda ws, x: lax.scan(lambda h, w: (h @ w, None), x, ws, unroll=2),
-         ["f32[4,8,8]", "f32[2,8]"], [2]),
+        (
+            lambda ws, x: lax.scan(lambda h, w: (h @ w, None), x, ws, unroll=2),
+            ["f32[4,8,8]", "f32[2,8]"],
+            [2],
+        ),
         (lambda x: lax.fori_loop(2, 7, lambda i, c: c * 2, x), ["f32[8]"], [5]),
         (lambda x, n: lax.fori_loop(0, n, lambda i, c: c * 2, x), ["f32[8]", "i32[]"], [None]),
         (lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, x), ["f32[8]"], [None]),
@@ -581,8 +584,9 @@ def test_a_carried_value_is_one_operation_with_one_layout(program):
     p = program(scanned, "f32[4,8,8]", "f32[2,8]")
     (loop,) = p.loops
     hidden = next(
-        p.operations[c] for c in loop.carries if c is not None
-        and p.values[p.operations[c].results[0]].type.shape == (2, 8)
+        p.operations[c]
+        for c in loop.carries
+        if c is not None and p.values[p.operations[c].results[0]].type.shape == (2, 8)
     )
     assert str(hidden.rule) == "[i j], [i j] -> [i j], [i j], [i j]"
     assert hidden.operands[0] == p.arguments[1]

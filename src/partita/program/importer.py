@@ -406,6 +406,8 @@ def _combiner(op: Any) -> str | None:
     if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
         return None
     combiner = rules.COMBINERS.get(body[0].name)
+    if combiner in ("and", "or") and "i1>" not in str(body[0].results[0].type):
+        return None  # compilers combine booleans in this way, not the bits of integers
     if op.name == "stablehlo.scatter" and combiner != "add":
         return None
     return combiner

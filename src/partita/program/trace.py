@@ -49,8 +49,14 @@ def trace(
       TraceError: `fn` does not trace on these arguments.
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
-    args, kwargs = jax.tree.map(_abstract, (tuple(args), kwargs))
     name = _name(fn)
+    try:
+        args, kwargs = jax.tree.map(_abstract, (tuple(args), kwargs))
+    except TypeError as error:
+        raise TraceError(
+            f"an argument of {name} is no array: {error}; pass arrays or jax.ShapeDtypeStruct, and "
+            "bind anything else with functools.partial"
+        ) from error
     try:
         donated = _as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
         jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)

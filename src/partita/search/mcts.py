@@ -67,6 +67,8 @@ class _Tree:
         self.longest = 3 * len(problem.mesh.names) + 4
 
     def run(self) -> State:
+        if not self.problem.moves:
+            return self.best
         root = self._node(self.problem.start)
         idle = 0
         # A small space is exhausted long before the budget: playouts that find nothing new end it.

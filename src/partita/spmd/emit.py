@@ -193,6 +193,8 @@ class _Emitter:
         self.values[move.output] = _MOVES[move.step.kind](self, value, move.step)
 
     def _slice(self, value: Any, step: Step) -> Any:
+        if not step.after.elements:
+            return self.build.fill(self.build.type(step.after), 0)
         size = step.after.shape[step.dim]
         starts = {step.dim: self.build.offset(step.axes, size)}
         return self.build.slice(value, step.after.shape, starts)

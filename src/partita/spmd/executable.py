@@ -63,7 +63,8 @@ def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Export
     # The emitted module is plain StableHLO, the same for every platform.
     anywhere = [jax.export.DisabledSafetyCheck.platform()]
     shell = jax.export.export(jitted, platforms=("cpu",), disabled_checks=anywhere)(args, kwargs)
-    return dataclasses.replace(shell, mlir_module_serialized=emit(spmd))
+    # The stand-in's derivative is not ours: JAX then refuses to differentiate.
+    return dataclasses.replace(shell, mlir_module_serialized=emit(spmd), _get_vjp=None)
 
 
 def _nothing(leaf: Any) -> jax.Array:

@@ -120,6 +120,9 @@ class Builder:
         ranked = ir.RankedTensorType(type_)
         element = ranked.element_type
         attribute: Any
+        if isinstance(element, ir.ComplexType):
+            part = ir.RankedTensorType.get(list(ranked.shape), ir.ComplexType(element).element_type)
+            return hlo.complex(self.fill(part, value), self.fill(part, 0))
         if isinstance(element, ir.IntegerType):
             attribute = ir.IntegerAttr.get(element, int(value))
         else:
@@ -266,6 +269,7 @@ def _shift_indices(
     Components along unsplit dimensions stay. With `clamp_to`, indices are first clamped to the
     whole operand's size, as gather does with those that are out of bounds.
     """
+    indices = _wide(indices)
     type_ = ir.RankedTensorType(indices.type)
     shape, element = list(type_.shape), type_.element_type
     scalar = ir.RankedTensorType.get([], element)
@@ -297,6 +301,15 @@ def _shift_indices(
     return indices, inside
 
 
+def _wide(indices: Any) -> Any:
+    """Indices in a type that holds every offset: 32 bits at least."""
+    type_ = ir.RankedTensorType(indices.type)
+    if ir.IntegerType(type_.element_type).width >= 32:
+        return indices
+    i32 = ir.IntegerType.get_signless(32)
+    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), i32), indices)
+
+
 def _all_along(mask: Any, dim: int, build: Builder) -> Any:
     """Logical and of a mask along one dimension."""
     shape = [s for d, s in enumerate(ir.RankedTensorType(mask.type).shape) if d != dim]
@@ -322,10 +335,10 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     }
     if split:
         # Indices outside of this device's piece become out of bounds, which scatter drops.
-        outside = build.fill(op.operands[1].type, -1)
         indices, inside = _shift_indices(
             op.operands[1], numbers.index_vector_dim, split, layout, local, build
         )
+        outside = build.fill(indices.type, -1)
         op.operands[1] = hlo.select(
             _along_vector(inside, indices, numbers.index_vector_dim), indices, outside
         )

@@ -143,6 +143,12 @@ class _Path:
         self._step(kind, axes, dim, -1, layout)
 
     def _step(self, kind: StepKind, axes: Axes, dim: int, split: int, layout: list[Axes]) -> None:
+        axes = tuple(axis for axis in axes if self.mesh.sizes[axis] > 1)
+        if not axes:  # a single device has nothing to exchange
+            self.layout = layout
+            return
+        if not self.type.elements:
+            kind = "slice"  # nothing to exchange either
         before = local_type(self.type, tuple(self.layout), self.mesh)
         after = local_type(self.type, tuple(layout), self.mesh)
         self.steps.append(Step(kind, axes, dim, split, before, after, self.combine))

@@ -55,7 +55,7 @@ class ManualPartition:
         for pattern, dims in self.patterns.items():
             for name, value in match(program, pattern):
                 if dims == "replicate":
-                    pins.append((value, axis))
+                    pins += [(v, axis) for v in _sharing_a_buffer(program, value)]
                     continue
                 seed, refusal = _seed(spreader, tiling, name, value, dims, axis)
                 seeds += [seed] if seed else []
@@ -103,6 +103,12 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
     return found
 
 
+def _sharing_a_buffer(program: Program, value: int) -> set[int]:
+    """A value and those that are donated to it or from it, which are laid out alike."""
+    pairs = ((program.arguments[a], program.results[r]) for a, r in program.aliases.items())
+    return {value}.union(*(pair for pair in pairs if value in pair))
+
+
 def _as_dims(dims: Dims, name: str, type_: TensorType) -> list[int]:
     """The dimensions of a value that are meant, counted from the front."""
     rank = len(type_.shape)
@@ -112,7 +118,7 @@ def _as_dims(dims: Dims, name: str, type_: TensorType) -> list[int]:
                 f"{name} has {rank} dimensions ({type_}); there is no dimension {dims}"
             )
         return [dims % rank]
-    if isinstance(dims, str) or not all(isinstance(d, int) for d in dims):
+    if not isinstance(dims, list | tuple) or not all(isinstance(d, int) for d in dims):
         raise TacticError(f"expected a dimension, a list of them or 'replicate', got {dims!r}")
     return [dim % rank for dim in dims if -rank <= dim < rank]
 

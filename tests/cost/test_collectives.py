@@ -1,0 +1,159 @@
+"""Times of collectives, against formulas written out by hand.
+
+The made-up device has a torus of up to 8 (100 GB/s, 1 us a hop) inside a switch (10 GB/s, 20 us a
+step), or a switch of up to 8 inside the same switch.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.cost import load, topology
+from partita.cost.hardware import Efficiency, Figure, Hardware, Network
+from partita.mesh import Mesh
+from partita.program import TensorType
+from partita.spmd import reshard
+
+FAST, HOP = 100e9, 1e-6
+SLOW, STEP = 10e9, 20e-6
+MIB = 2**20
+
+
+def figure(value):
+    return Figure(value, "made up for this test")
+
+
+def network(name, kind, size, bandwidth, latency):
+    return Network(name, kind, size, figure(bandwidth), figure(latency))
+
+
+def hardware(*networks):
+    return Hardware(
+        "toy",
+        "made up",
+        figure(2**30),
+        figure(1e12),
+        {"f32": figure(1e14)},
+        Efficiency(figure(1.0), figure(1.0)),
+        networks,
+    )
+
+
+ETHERNET = network("ethernet", "switch", 4096, SLOW, STEP)
+TORUS = hardware(network("ici", "torus", 8, FAST, HOP), ETHERNET)
+SWITCH = hardware(network("nvlink", "switch", 8, FAST, HOP), ETHERNET)
+
+
+def seconds(device, mesh, kind, axes, size):
+    mesh = Mesh.of(mesh)
+    numbers = tuple(mesh.axis(name) for name in axes.split("+"))
+    return topology(mesh, device).collective_seconds(kind, numbers, size)
+
+
+# -------------------------------------------------------------------- one axis, kind by kind
+
+ONE_AXIS = [
+    # A ring of n sends (n-1)/n of the payload. On a torus both directions work, so the furthest
+    # piece is n/2 hops away; through a switch there are n-1 steps.
+    (TORUS, "x=8", "all_gather", 7 / 8 * MIB / FAST + 4 * HOP),
+    (TORUS, "x=8", "reduce_scatter", 7 / 8 * MIB / FAST + 4 * HOP),
+    (TORUS, "x=8", "all_reduce", 2 * (7 / 8 * MIB / FAST + 4 * HOP)),
+    # Both directions of the ring: a piece travels n/4 links on average.
+    (TORUS, "x=8", "all_to_all", 2 * MIB / FAST + 4 * HOP),
+    (TORUS, "x=2", "all_to_all", 1 / 2 * MIB / FAST + 1 * HOP),
+    (SWITCH, "x=8", "all_gather", 7 / 8 * MIB / FAST + 7 * HOP),
+    (SWITCH, "x=8", "reduce_scatter", 7 / 8 * MIB / FAST + 7 * HOP),
+    (SWITCH, "x=8", "all_reduce", 2 * (7 / 8 * MIB / FAST + 7 * HOP)),
+    (SWITCH, "x=8", "all_to_all", 7 / 8 * MIB / FAST + 7 * HOP),
+    # Too large for the fast network: everything goes over the slow one.
+    (TORUS, "x=16", "all_gather", 15 / 16 * MIB / SLOW + 15 * STEP),
+    (SWITCH, "x=16", "all_reduce", 2 * (15 / 16 * MIB / SLOW + 15 * STEP)),
+    (TORUS, "x=8", "slice", 0.0),
+]
+
+
+@pytest.mark.parametrize(("device", "mesh", "kind", "expected"), ONE_AXIS)
+def test_one_axis(device, mesh, kind, expected):
+    assert seconds(device, mesh, kind, "x", MIB) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("device", [TORUS, SWITCH], ids=["torus", "switch"])
+@pytest.mark.parametrize(
+    ("mesh", "axes"), [("x=8", "x"), ("x=4,y=2", "x+y"), ("x=16,y=8", "x+y"), ("x=2,y=3", "y")]
+)
+@pytest.mark.parametrize("size", [4, 4096, 64 * MIB])
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(device, mesh, axes, size):
+    scatter = seconds(device, mesh, "reduce_scatter", axes, size)
+    gather = seconds(device, mesh, "all_gather", axes, size)
+    assert seconds(device, mesh, "all_reduce", axes, size) == pytest.approx(scatter + gather)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+def test_time_grows_with_the_payload_and_is_latency_for_none(kind):
+    times = [seconds(TORUS, "x=4", kind, "x", size) for size in (0, 1, MIB, 2 * MIB)]
+    assert times == sorted(times) and times[0] > 0
+    assert times[3] - times[2] == pytest.approx(times[2] - times[0])
+
+
+# ------------------------------------------------------------------ which axis is on what net
+
+LAYOUTS = [
+    # the last axes of a mesh fill the fast network
+    ("x=8", ["ici"]),
+    ("x=2,y=4", ["ici", "ici"]),
+    ("x=4,y=4", ["ethernet", "ici"]),
+    ("x=4,y=8", ["ethernet", "ici"]),
+    ("x=2,y=2,z=2", ["ici", "ici", "ici"]),
+    ("x=2,y=4,z=2", ["ethernet", "ici", "ici"]),
+    # an axis does not go back to the fast network once one before it has left it
+    ("x=2,y=8,z=4", ["ethernet", "ethernet", "ici"]),
+    ("x=2,y=16", ["ethernet", "ethernet"]),
+    ("x=1,y=8", ["ici", "ici"]),
+    # beyond the largest network there is no other
+    ("x=5000,y=8", ["ethernet", "ici"]),
+]
+
+
+@pytest.mark.parametrize(("mesh", "names"), LAYOUTS)
+def test_axes_lie_on_networks_fastest_last(mesh, names):
+    assert [n.name for n in topology(Mesh.of(mesh), TORUS).networks] == names
+
+
+def test_on_real_hardware_the_last_axes_are_inside_a_node():
+    networks = topology(Mesh.of("data=16,model=8"), load("h100")).networks
+    assert [n.name for n in networks] == ["infiniband", "nvlink"]
+
+
+# ----------------------------------------------------------------------------- several axes
+
+
+def test_several_axes_go_fast_one_first_so_that_the_slow_one_sees_a_part():
+    # x=4 on ethernet, y=8 on ici: scatter 1 MiB over y, then an eighth of it over x.
+    fast = 7 / 8 * MIB / FAST + 4 * HOP
+    slow = 3 / 4 * (MIB / 8) / SLOW + 3 * STEP
+    for axes in ("x+y", "y+x"):
+        time = seconds(TORUS, "x=4,y=8", "reduce_scatter", axes, MIB)
+        assert time == pytest.approx(fast + slow)
+        time = seconds(TORUS, "x=4,y=8", "all_reduce", axes, MIB)
+        assert time == pytest.approx(2 * (fast + slow))
+
+
+def test_several_axes_of_one_network_cost_less_than_two_collectives_in_a_row():
+    both = seconds(TORUS, "x=2,y=4", "all_reduce", "x+y", MIB)
+    each = [seconds(TORUS, "x=2,y=4", "all_reduce", axis, MIB) for axis in "xy"]
+    assert max(each) < both < sum(each)
+
+
+def test_a_step_of_a_reshard_is_priced_by_its_payload():
+    mesh = Mesh.of("x=8")
+    # 1 MiB sharded eight ways, gathered: the payload is the whole.
+    (step,) = reshard(TensorType((512, 512), "f32"), ((0,), ()), frozenset(), ((), ()), mesh)
+    assert step.bytes == MIB
+    expected = 7 / 8 * MIB / FAST + 4 * HOP
+    assert topology(mesh, TORUS).seconds(step) == pytest.approx(expected)
+
+
+def test_a_local_slice_is_free():
+    mesh = Mesh.of("x=8")
+    (step,) = reshard(TensorType((512,), "f32"), ((),), frozenset(), ((0,),), mesh)
+    assert step.kind == "slice" and topology(mesh, TORUS).seconds(step) == 0.0

@@ -1,0 +1,271 @@
+"""The cost model: compute by hand, what hides under what, and that its shortcuts change nothing."""
+
+from __future__ import annotations
+
+import random
+
+import jax.numpy as jnp
+import pytest
+
+from partita.analysis import analyse, discrete, fold
+from partita.cost import CostModel
+from partita.cost.hardware import Efficiency, Figure, Hardware, Network
+from partita.mesh import Mesh
+from partita.spmd import Lowerer
+from partita.tiling import Spreader, Tiling, assignment, untiled
+
+FLOPS, BANDWIDTH = 1e14, 1e12
+MATMUL, MEMORY = 0.8, 0.5  # the fractions of them that are reached
+
+
+def figure(value):
+    return Figure(value, "made up for this test")
+
+
+TOY = Hardware(
+    "toy",
+    "made up",
+    figure(2**40),
+    figure(BANDWIDTH),
+    {"f32": figure(FLOPS), "bf16": figure(2 * FLOPS)},
+    Efficiency(figure(MATMUL), figure(MEMORY)),
+    (Network("ici", "torus", 64, figure(1e11), figure(1e-6)),),
+)
+
+
+def model(bench):
+    return CostModel(bench.graph, bench.analysis, bench.mesh, TOY)
+
+
+def price(bench, *actions):
+    return model(bench).price(bench.lowerer.lower(bench.tile(*actions)))
+
+
+def same(a, b):
+    """Whether two prices agree, but for the last bits of sums in another order."""
+    ours = (a.compute_time, a.exposed_time, a.hidden_time, a.peak)
+    theirs = (b.compute_time, b.exposed_time, b.hidden_time, b.peak)
+    return ours == pytest.approx(theirs, rel=1e-9, abs=1e-18) and a.regather == b.regather
+
+
+# ------------------------------------------------------------------------- compute by hand
+
+
+def product(m, k, n, dtype="f32"):
+    """Time of `[m, k] @ [k, n]` by a roofline."""
+    size, peak = {"f32": (4, FLOPS), "bf16": (2, 2 * FLOPS)}[dtype]
+    moved = size * (m * k + k * n + m * n) / (BANDWIDTH * MEMORY)
+    return max(2 * m * k * n / (peak * MATMUL), moved)
+
+
+def stream(elements, size=4):
+    """Time to read or write this many elements."""
+    return elements * size / (BANDWIDTH * MEMORY)
+
+
+COMPUTE = [
+    # limited by FLOP/s, and by bandwidth
+    (lambda x, w: x @ w, ["f32[1024,1024]", "f32[1024,1024]"], product(1024, 1024, 1024)),
+    (lambda x, w: x @ w, ["f32[8,1024]", "f32[1024,1024]"], product(8, 1024, 1024)),
+    (
+        lambda x, w: x @ w,
+        ["bf16[1024,1024]", "bf16[1024,1024]"],
+        product(1024, 1024, 1024, "bf16"),
+    ),
+    # A chain reads its input and writes its result once.
+    (lambda x: jnp.tanh(2 * x + 1), ["f32[1024,256]"], 2 * stream(1024 * 256)),
+    # An input that is used twice in a kernel is read once.
+    (lambda x: x * jnp.tanh(x), ["f32[1024,256]"], 2 * stream(1024 * 256)),
+    (lambda x: jnp.sum(x, 0), ["f32[1024,256]"], stream(1024 * 256) + stream(256)),
+    # Two kernels: the stored value in between is written, then read.
+    (
+        lambda x, w: jnp.tanh(x) @ w,
+        ["f32[1024,1024]", "f32[1024,1024]"],
+        2 * stream(1024 * 1024) + product(1024, 1024, 1024),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fn", "types", "expected"), COMPUTE)
+def test_compute_is_a_roofline_per_kernel(bench, fn, types, expected):
+    priced = price(bench(fn, *types))
+    assert priced.compute_time == pytest.approx(expected)
+    assert priced.exposed_time == priced.hidden_time == 0
+    assert priced.step_time == priced.compute_time
+
+
+def test_the_local_sizes_count(bench):
+    b = bench(lambda x, w: x @ w, "f32[1024,1024]", "f32[1024,1024]", mesh="x=4,y=2")
+    assert price(b, ("x", 0, "x")).compute_time == pytest.approx(product(256, 1024, 1024))
+    assert price(b, ("x", 1, "x")).compute_time == pytest.approx(product(1024, 256, 1024))
+    both = price(b, ("x", 0, "x"), ("w", 1, "y"))
+    assert both.compute_time == pytest.approx(product(256, 1024, 512))
+
+
+def test_what_no_axis_divides_is_computed_by_every_device(bench):
+    b = bench(lambda x, w: x @ w, "f32[1024,1024]", "f32[1024,1024]", mesh="x=8")
+    assert price(b).compute_time == pytest.approx(product(1024, 1024, 1024))
+
+
+# ------------------------------------------------------------------------------ collectives
+
+
+def test_a_collective_with_nothing_to_run_under_is_exposed(bench):
+    b = bench(lambda x, w: x @ w, "f32[1024,1024]", "f32[1024,1024]", mesh="x=8")
+    # Contracted along x: a whole partial product on every device, summed over a ring of eight.
+    summed = 2 * (7 / 8 * 4 * 1024**2 / 1e11 + 4e-6)
+    priced = price(b, ("x", 1, "x"))
+    assert priced.exposed_time == pytest.approx(summed)
+    assert priced.hidden_time == 0
+    assert priced.step_time == pytest.approx(priced.compute_time + summed)
+
+
+def layers(count):
+    def fn(x, ws):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x
+
+    return fn, ["f32[1024,512]", ["f32[512,512]"] * count]
+
+
+def test_a_weight_gathered_far_ahead_is_hidden(bench):
+    """A weight is there from the start; the first layers need it at once, the last ones late."""
+    few, many = layers(4), layers(60)
+    actions = [("x", 0, "x")]
+
+    def fsdp(fn, types, count):
+        b = bench(fn, *types, mesh="x=8")
+        # Each weight is spread for itself, as the batch has taken x of the activations.
+        tiling = b.tile(*actions)
+        for number in range(count):
+            tiling = b.spread(f"ws[{number}]", 1, "x", tiling, 0).tiling
+        lowering = b.lowerer.lower(tiling)
+        return model(b).price(lowering)
+
+    near, far = fsdp(*few, 4), fsdp(*many, 60)
+    each = 7 / 8 * 4 * 512**2 / 1e11 + 4e-6
+    assert (near.exposed_time, near.hidden_time) == pytest.approx((4 * each, 0))
+    # A layer is two operations, so weights more than 48 operations in have time.
+    assert far.exposed_time + far.hidden_time == pytest.approx(60 * each)
+    assert far.exposed_time == pytest.approx(25 * each)
+    assert far.step_time == far.exposed_time + max(far.compute_time, far.hidden_time)
+
+
+def test_a_gradient_reduced_behind_is_hidden_and_an_activation_is_not(gpt_bench):
+    b = gpt_bench(4, "x=8")
+    batch = next(name for name in b.program.argument_names if "tokens" in name)
+    data = price(b, (batch, 0, "x"))
+    assert data.hidden_time > data.exposed_time
+    heads = next(name for name in b.program.argument_names if name.endswith("['wq']"))
+    tensor = price(b, (heads, 1, "x"))
+    assert tensor.exposed_time > tensor.hidden_time
+
+
+def test_an_estimate_says_what_was_priced(bench):
+    fn, types = layers(3)
+    b = bench(fn, *types, mesh="x=8")
+    lowering = b.lowerer.lower(b.tile(("x", 0, "x")))
+    cost = model(b)
+    priced = cost.price(lowering)
+    estimate = cost.estimate(priced, b.spmd(("x", 0, "x")))
+    assert estimate.step_time == priced.step_time
+    assert estimate.serial_time == pytest.approx(
+        priced.compute_time + priced.exposed_time + priced.hidden_time
+    )
+    assert estimate.peak_memory == round(priced.peak)
+    assert estimate.fits == (priced.peak <= estimate.capacity)
+    assert estimate.argument_memory == 4 * (1024 * 512 // 8 + 3 * 512 * 512)
+
+
+def test_traffic_is_the_sum_of_the_collectives(gpt_bench):
+    b = gpt_bench(2, "x=4,y=2")
+    batch = next(name for name in b.program.argument_names if "tokens" in name)
+    heads = next(name for name in b.program.argument_names if name.endswith("['wq']"))
+    actions = (batch, 0, "x"), (heads, 1, "y")
+    cost, spmd = model(b), b.spmd(*actions)
+    priced = cost.price(b.lowerer.lower(b.tile(*actions)))
+    traffic = cost.estimate(priced, spmd).traffic
+    assert {key[1] for key in traffic} == {("x",), ("y",)}
+    for (kind, axes), entry in traffic.items():
+        mine = [c for c in spmd.collectives if (c.kind, c.axes) == (kind, axes)]
+        assert (entry.count, entry.bytes) == (len(mine), sum(c.bytes for c in mine))
+    total = sum(entry.seconds for entry in traffic.values())
+    assert total == pytest.approx(priced.exposed_time + priced.hidden_time)
+
+
+# ---------------------------------------------------------- classes, and pricing what changed
+
+
+def random_actions(analysis, mesh, seed, count=6):
+    """Moves of a search, at random: color group, axis, and a role for each conflict."""
+    rng = random.Random(seed)
+    groups = analysis.groups
+    for _ in range(count):
+        resolution = {n: rng.choice(roles) for n, roles in enumerate(groups.conflict_groups)}
+        yield rng.randrange(groups.colors), rng.randrange(len(mesh.names)), resolution
+
+
+def program_of(name, program, gpt_program):
+    return {
+        "gpt": lambda: gpt_program(2),
+        "mlp": lambda: program(*(lambda fn, types: (fn, *types))(*layers(3))),
+        "square": lambda: program(lambda x: (x + x.T) @ x, "f32[64,64]"),
+    }[name]()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["gpt", "mlp", "square"])
+def test_pricing_what_changed_equals_pricing_from_scratch(program, gpt_program, name, seed):
+    analysis = analyse(program_of(name, program, gpt_program))
+    graph, mesh = fold(analysis), Mesh.of("x=4,y=2")
+    spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+    lowerer, cost = Lowerer(graph, mesh), CostModel(graph, analysis, mesh, TOY)
+    tiling = untiled(graph)
+    lowering = lowerer.lower(tiling)
+    priced = cost.price(lowering)
+    for color, axis, resolution in random_actions(analysis, mesh, seed):
+        spread = spreader.tile_color(tiling, color, axis, resolution)
+        tiling = spread.tiling
+        lowering = lowerer.lower(tiling, lowering, spread.ops, spread.values)
+        priced = cost.price(lowering, priced)
+        fresh = CostModel(graph, analysis, mesh, TOY).price(Lowerer(graph, mesh).lower(tiling))
+        assert same(priced, fresh)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["gpt", "mlp", "square"])
+def test_the_folded_price_is_the_unfolded_one(program, gpt_program, name, seed):
+    """Where both lower alike: a class decides as one whether to hand partial values on."""
+    analysis = analyse(program_of(name, program, gpt_program))
+    graph, single, mesh = fold(analysis), discrete(analysis), Mesh.of("x=4,y=2")
+    spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+    tiling = untiled(graph)
+    for color, axis, resolution in random_actions(analysis, mesh, seed, count=3):
+        tiling = spreader.tile_color(tiling, color, axis, resolution).tiling
+    each = assignment(graph, tiling)
+    folded = Lowerer(graph, mesh).lower(tiling)
+    unfolded = Lowerer(single, mesh).lower(Tiling(each.ops, each.values, each.pins))
+    if any(
+        folded.plans[graph.value_class[v]].steps != unfolded.plans[v].steps
+        for v in range(len(single.values))
+    ):
+        pytest.skip("the class cannot hand on what a single member could")
+    ours = CostModel(graph, analysis, mesh, TOY).price(folded)
+    theirs = CostModel(single, analysis, mesh, TOY).price(unfolded)
+    assert same(ours, theirs)
+
+
+def test_a_class_counts_with_its_multiplicity(gpt_bench):
+    """Every further layer costs the same, and adds no class."""
+    times, classes = [], []
+    for count in (4, 5, 6):
+        b = gpt_bench(count, "x=4")
+        batch = next(name for name in b.program.argument_names if "tokens" in name)
+        priced = price(b, (batch, 0, "x"))
+        times.append((priced.compute_time, priced.exposed_time + priced.hidden_time))
+        classes.append(len(b.graph.ops))
+    for four, five, six in zip(*times, strict=True):
+        assert six - five == pytest.approx(five - four)
+        assert five > four
+    assert len(set(classes)) == 1

@@ -1,0 +1,300 @@
+"""The command `partita`: what it prints, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from partita import cli, cost
+
+PROGRAMS = '''
+"""A user's own programs."""
+
+import jax
+import jax.numpy as jnp
+
+
+def double(batch=64):
+    x = jax.ShapeDtypeStruct((batch, 32), jnp.float32)
+    w = jax.ShapeDtypeStruct((32, 16), jnp.float32)
+    return (lambda x, w: jnp.tanh(x @ w), (x, w))
+
+
+def fails():
+    raise RuntimeError("no data here")
+
+
+def wrong():
+    return 3
+
+
+def untraceable():
+    return (lambda x: x @ x, (jax.ShapeDtypeStruct((2, 3), jnp.float32),))
+
+
+def prints():
+    def fn(x):
+        jax.debug.print("{x}", x=x)
+        return x
+
+    return fn, (jax.ShapeDtypeStruct((2, 3), jnp.float32),)
+
+
+not_callable = 5
+'''
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def partita(monkeypatch, capsys):
+    """Runs the command in this process: exit code, standard output, standard error."""
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["partita", *map(str, args)])
+        monkeypatch.setenv("COLUMNS", "200")
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def programs(tmp_path):
+    path = tmp_path / "programs.py"
+    path.write_text(PROGRAMS)
+    return path
+
+
+@pytest.fixture
+def plan(partita, programs):
+    """Plans the user's `double`, by default over eight devices without a search."""
+
+    def run(*args, mesh="data=8", hardware="tpu_v5e", axes="none", function="double"):
+        options = [f"--mesh={mesh}", f"--hardware={hardware}"]
+        options += [] if axes is None else [f"--axes={axes}"]
+        return partita("plan", f"{programs}:{function}", *options, *args)
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------- plan
+
+
+def test_a_plan_as_text(plan):
+    result = plan("--manual", "x:0@data")
+    assert (result.code, result.err) == (0, "")
+    for part in (
+        "<lambda> on mesh data=8 (8 x tpu_v5e)",
+        "ManualPartition(x: 0 -> data)",
+        "tiled x (data)",
+        "step time",
+        "Collectives: none",
+        "f32[8,32]",
+    ):
+        assert part in result.out
+
+
+def test_a_plan_as_json(plan):
+    result = plan("--manual", "w:1@data", "--json")
+    assert result.code == 0
+    made = json.loads(result.out)
+    assert made["mesh"] == {"data": 8}
+    assert made["hardware"] == "tpu_v5e"
+    assert [entry["name"] for entry in made["history"]] == ["ManualPartition(w: 1 -> data)"]
+    assert {a["name"]: a["sharding"] for a in made["arguments"]} == {"x": [], "w": [None, "data"]}
+    assert made["estimate"]["step_time"] > 0
+    assert made["estimate"]["capacity"] == cost.load("tpu_v5e").memory.value
+    assert made["estimate"]["fits"] is True
+
+
+def test_manual_tactics_are_applied_in_order(plan):
+    result = plan(
+        "--json",
+        "--manual=x:0@data",
+        "--manual=w:replicate@model",
+        "--manual=w:-1@model",
+        mesh="data=4,model=2",
+    )
+    made = json.loads(result.out)
+    assert [entry["name"] for entry in made["history"]] == [
+        "ManualPartition(x: 0 -> data)",
+        "ManualPartition(w: replicate -> model)",
+        "ManualPartition(w: -1 -> model)",
+    ]
+    assert {a["name"]: a["sharding"] for a in made["arguments"]} == {"x": ["data"], "w": []}
+    assert "kept whole along model" in made["history"][2]["refused"][0]
+
+
+def test_a_search_on_some_axes(plan):
+    result = plan("--json", "--budget=20", "--seed=3", mesh="data=4,model=2", axes="model")
+    (entry,) = json.loads(result.out)["history"]
+    assert entry["name"] == "AutomaticPartition(model)"
+    assert "data" not in json.dumps(entry["tiled"])
+
+
+def test_a_search_on_all_axes_is_the_default(plan):
+    result = plan("--json", "--budget=20", axes=None)
+    (entry,) = json.loads(result.out)["history"]
+    assert entry["name"] == "AutomaticPartition(all axes)"
+
+
+def test_memory(plan):
+    result = plan("--memory=8KiB", "--json")
+    assert json.loads(result.out)["estimate"]["capacity"] == 8192
+    assert not json.loads(result.out)["estimate"]["fits"]
+    assert "DOES NOT FIT" in plan("--memory=8KiB").out
+
+
+def test_a_hardware_file(plan, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text((cost.hardware.KINDS / "cpu.toml").read_text())
+    assert "(8 x mine)" in plan(hardware=path).out
+
+
+def test_a_built_in_model(partita):
+    result = partita("plan", "mlp", "--mesh=data=8", "--hardware=cpu", "--axes=none", "--json")
+    assert result.code == 0
+    names = [a["name"] for a in json.loads(result.out)["arguments"]]
+    assert any("state['params']" in name for name in names)
+
+
+def test_equal_seeds_print_equal_plans(plan):
+    first, second = (plan("--budget=30", "--seed=5", axes=None).out for _ in range(2))
+    assert first == second
+
+
+# ------------------------------------------------------------------------------------ hardware
+
+
+def test_the_kinds_of_hardware(partita):
+    result = partita("hardware")
+    assert result.code == 0
+    assert all(kind in result.out for kind in cost.kinds())
+
+
+def test_one_kind_with_its_sources(partita):
+    result = partita("hardware", "tpu_v5e")
+    kind = cost.load("tpu_v5e")
+    assert result.out.startswith(f"tpu_v5e: {kind.description}")
+    for figure in (kind.memory, kind.peak_flops["bf16"], kind.networks[0].latency):
+        assert figure.source in result.out
+
+
+@pytest.mark.parametrize(("args", "names"), [([], cost.kinds()), (["h100"], ("h100",))])
+def test_hardware_as_json(partita, args, names):
+    result = partita("hardware", *args, "--json")
+    assert [kind["name"] for kind in json.loads(result.out)] == list(names)
+
+
+# -------------------------------------------------------------------------------------- errors
+
+ERRORS = [
+    # arguments (FILE stands for the user's programs), a part of the message
+    ("plan nonsense --mesh=data=8 --hardware=cpu", "no built-in model 'nonsense'"),
+    ("plan mpl --mesh=data=8 --hardware=cpu", "did you mean 'mlp'"),
+    ("plan FILE --mesh=data=8 --hardware=cpu", "names no function; expected path/to/file.py"),
+    (
+        "plan FILE:doubel --mesh=data=8 --hardware=cpu",
+        "no function 'doubel'; did you mean 'double'",
+    ),
+    ("plan FILE:not_callable --mesh=data=8 --hardware=cpu", "has no function 'not_callable'"),
+    ("plan FILE:fails --mesh=data=8 --hardware=cpu", "fails: RuntimeError: no data here"),
+    ("plan FILE:wrong --mesh=data=8 --hardware=cpu", "returned int; expected (fn, args)"),
+    ("plan FILE:untraceable --mesh=data=8 --hardware=cpu", "JAX cannot trace <lambda>"),
+    ("plan FILE:prints --mesh=data=8 --hardware=cpu", "side effects"),
+    ("plan none.py:f --mesh=data=8 --hardware=cpu", "there is no file 'none.py'"),
+    ("plan FILE:double --mesh=data --hardware=cpu", "cannot read 'data' in mesh"),
+    ("plan FILE:double --mesh=data=8,data=2 --hardware=cpu", "names an axis twice"),
+    ("plan FILE:double --mesh=data=8 --hardware=gpu", "unknown hardware kind 'gpu'"),
+    ("plan FILE:double --mesh=data=8 --hardware=none.toml", "none.toml"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --axes=dat", "has no axis 'dat'"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=big", 'cannot read memory="big"'),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=1.2.3", "cannot read memory"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --budget=0", "budget=0"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x", "cannot read --manual 'x'"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x:9@data", "no dimension 9"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=y:0@data", "'y' matches no argument"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x:0@model", "no axis 'model'"),
+    ("hardware gpu", "unknown hardware kind 'gpu'"),
+    # told by the command line itself
+    ("plan FILE:double --mesh=data=8", "--hardware"),
+    ("plan FILE:double --hardware=cpu", "--mesh"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --budget=many", "--budget"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --nonsense", "--nonsense"),
+    ("plam", "plam"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), ERRORS)
+def test_an_error_is_one_message_on_stderr_and_code_2(partita, programs, command, message):
+    result = partita(*(arg.replace("FILE", str(programs)) for arg in command.split()))
+    assert result.code == 2
+    assert result.out == ""
+    assert message in " ".join(result.err.split())
+    assert "Traceback" not in result.err
+
+
+def test_without_arguments_there_is_help(partita):
+    result = partita()
+    assert "plan" in result.out + result.err and "hardware" in result.out + result.err
+
+
+def test_a_file_that_cannot_be_imported(partita, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import nothing_of_this_name\n")
+    result = partita("plan", f"{path}:f", "--mesh=data=8", "--hardware=cpu")
+    assert result.code == 2
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in " ".join(
+        result.err.split()
+    )
+
+
+DATA_CLASSES = """
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass
+class Config:
+    size: int = 8
+
+
+def scaled():
+    config = Config()
+    return (lambda x: config.size * x, (jax.ShapeDtypeStruct((config.size,), jnp.float32),))
+"""
+
+
+def test_a_file_may_define_data_classes(partita, tmp_path):
+    path = tmp_path / "classes.py"
+    path.write_text(DATA_CLASSES)
+    result = partita("plan", f"{path}:scaled", "--mesh=data=8", "--hardware=cpu", "--axes=none")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_the_installed_command(programs):
+    command = Path(sys.executable).with_name("partita")
+    arguments = ["plan", f"{programs}:double", "--mesh=data=2", "--hardware=cpu"]
+    done = subprocess.run(
+        [command, *arguments, "--manual=x:0@dat"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: mesh data=2 has no axis 'dat'")

@@ -14,7 +14,7 @@ from partita.cost import Estimate
 from partita.cost.estimate import seconds, size
 from partita.mesh import Mesh
 from partita.schedule import TacticReport, argument_groups
-from partita.spmd import local_type, spec
+from partita.spmd import entries, local_type
 from partita.tiling import Layout
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def _history(plan: Plan) -> RenderableType:
 def _add_tactic(branch: Tree, entry: TacticReport) -> None:
     for decision in entry.decisions:
         branch.add(Text(f"chose {decision}"))
-    for label, entries in entry.tiled.items():
-        branch.add(Text(f"tiled {label} {show_entries(entries)}"))
+    for label, tiled in entry.tiled.items():
+        branch.add(Text(f"tiled {label} {show_entries(tiled)}"))
     if not entry.tiled:
         branch.add(Text("tiled no argument"))
     for refusal in entry.refused:
@@ -166,15 +166,15 @@ def _warnings(plan: Plan) -> list[RenderableType]:
 
 def show_layout(layout: Layout, mesh: Mesh) -> str:
     """A layout for people: `(data, -, model)`, or `replicated`."""
-    return show_entries(spec(layout, mesh))
+    return show_entries(entries(layout, mesh))
 
 
-def show_entries(entries: Sequence[str | tuple[str, ...] | None]) -> str:
+def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
     """The entries of a `PartitionSpec` for people: `(data, -, replica+model)`."""
-    if not entries:
+    if not any(parts):
         return "replicated"
-    parts = ("-" if e is None else e if isinstance(e, str) else "+".join(e) for e in entries)
-    return f"({', '.join(parts)})"
+    shown = ("-" if p is None else p if isinstance(p, str) else "+".join(p) for p in parts)
+    return f"({', '.join(shown)})"
 
 
 def _table(title: str, *columns: str) -> Table:

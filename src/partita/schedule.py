@@ -10,7 +10,7 @@ from typing import Any
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
 from partita.program import Program
-from partita.spmd import Lowerer, SpmdProgram, spec, unfold
+from partita.spmd import Lowerer, SpmdProgram, entries, unfold
 from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
 from partita.tiling import Assignment, Layout
 
@@ -109,7 +109,7 @@ def _report(
     old = [before.assignment.values[v] for v in program.arguments]
     new = [outcome.assignment.values[v] for v in program.arguments]
     tiled = {
-        label: spec(new[numbers[0]], spmd.mesh)
+        label: entries(new[numbers[0]], spmd.mesh)
         for label, numbers in argument_groups(program, new).items()
         if old[numbers[0]] != new[numbers[0]]
     }

@@ -1,7 +1,7 @@
 """Lowering of tilings to SPMD programs with explicit collectives, and their emission."""
 
 from partita.spmd.lower import Lowerer, Lowering, OpForm, ValuePlan
-from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, spec, unfold
+from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
 from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "SpmdProgram",
     "Step",
     "ValuePlan",
+    "entries",
     "local_type",
     "reshard",
     "spec",

@@ -450,14 +450,19 @@ def defined_times(program: Program, value: int) -> int:
     return op.times
 
 
-def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
-    """A layout as the entries of a `PartitionSpec`, without trailing `None`s."""
+def entries(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
+    """A layout as one entry of a `PartitionSpec` for each dimension."""
 
     def entry(axes: Axes) -> str | tuple[str, ...] | None:
         names = mesh.axis_names(axes)
         return None if not names else names[0] if len(names) == 1 else names
 
-    entries = [entry(axes) for axes in layout]
-    while entries and entries[-1] is None:
-        entries.pop()
-    return tuple(entries)
+    return tuple(entry(axes) for axes in layout)
+
+
+def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
+    """A layout as the entries of a `PartitionSpec`, without trailing `None`s."""
+    found = list(entries(layout, mesh))
+    while found and found[-1] is None:
+        found.pop()
+    return tuple(found)

@@ -100,7 +100,7 @@ def test_a_plan_as_text(plan):
     for part in (
         "<lambda> on mesh data=8 (8 x tpu_v5e)",
         "ManualPartition(x: 0 -> data)",
-        "tiled x (data)",
+        "tiled x (data, -)",
         "step time",
         "Collectives: none",
         "f32[8,32]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def plan(
     *args: Any,
     mesh: MeshInput | Mesh,
     hardware: str | Hardware | None = None,
-    tactics: Sequence[Tactic] | None = None,
+    tactics: Sequence[Tactic] | Tactic | None = None,
     memory: float | str | None = None,
     seed: int = 0,
     budget: int = 1500,
@@ -66,7 +67,8 @@ def plan(
         `AbstractMesh`.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
         default the kind of the devices at hand.
-      tactics: the schedule, in order; one `AutomaticPartition` over all axes by default.
+      tactics: the schedule, in order, or a single tactic; one `AutomaticPartition` over all axes
+        by default.
       memory: bytes per device that the plan may use, or a string such as `"12GiB"`; by default
         what the hardware has.
       seed: of the default tactic's search.
@@ -92,6 +94,8 @@ def plan(
     capacity = int(device.memory.value) if memory is None else _bytes(memory)
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
+    elif not isinstance(tactics, Sequence):
+        tactics = [tactics]
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
@@ -116,7 +120,7 @@ def jit(
     fn: Callable[..., Any] | None = None,
     *,
     mesh: MeshInput | Mesh,
-    tactics: Sequence[Tactic] | None = None,
+    tactics: Sequence[Tactic] | Tactic | None = None,
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
     seed: int = 0,
@@ -196,7 +200,7 @@ def _hardware_at_hand() -> str:
 
 
 def _bytes(memory: float | str) -> int:
-    if isinstance(memory, int | float):
+    if not isinstance(memory, str):
         return int(memory)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
     if not match:

@@ -76,9 +76,9 @@ class ManualPartition:
             return {}
         most = max((len(roles) for roles in groups), default=0)
         if not 0 <= self.resolve < most:
+            roles = f"roles 0 to {most - 1}" if most else "no roles: there are none"
             raise TacticError(
-                f"{self.name}: resolve={self.resolve}, but conflicts of this program have roles "
-                f"0 to {most - 1}"
+                f"{self.name}: resolve={self.resolve}, but conflicts of this program have {roles}"
             )
         return {
             n: roles[self.resolve] for n, roles in enumerate(groups) if self.resolve < len(roles)

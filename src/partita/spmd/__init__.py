@@ -1,6 +1,7 @@
 """Lowering of tilings to SPMD programs with explicit collectives, and their emission."""
 
-from partita.spmd.lower import Lowerer, Lowering, OpForm, ValuePlan
+from partita.spmd.forms import OpForm
+from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
 from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
 

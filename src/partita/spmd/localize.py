@@ -18,7 +18,7 @@ from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
-from partita.spmd.lower import OpForm
+from partita.spmd.forms import OpForm
 from partita.tiling import Axes, Layout
 
 

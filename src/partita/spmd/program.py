@@ -10,7 +10,8 @@ from functools import cached_property
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
-from partita.spmd.lower import Lowering, OpForm, ValuePlan
+from partita.spmd.forms import OpForm
+from partita.spmd.lower import Lowering, ValuePlan
 from partita.spmd.reshard import Step, StepKind, local_type
 from partita.tiling import Axes, Layout
 

@@ -71,7 +71,13 @@ def reshard(
     combine: str = "add",
 ) -> tuple[Step, ...]:
     """The steps from layout `have`, partial over the axes `partial`, to the full layout `want`."""
-    return _Path(type_, list(have), mesh, combine).to(want, set(partial))
+
+    def real(axes: Axes) -> Axes:
+        """Along an axis of one device there is nothing to do."""
+        return tuple(axis for axis in axes if mesh.sizes[axis] > 1)
+
+    path = _Path(type_, [real(axes) for axes in have], mesh, combine)
+    return path.to(tuple(real(axes) for axes in want), set(real(tuple(partial))))
 
 
 class _Path:
@@ -143,10 +149,6 @@ class _Path:
         self._step(kind, axes, dim, -1, layout)
 
     def _step(self, kind: StepKind, axes: Axes, dim: int, split: int, layout: list[Axes]) -> None:
-        axes = tuple(axis for axis in axes if self.mesh.sizes[axis] > 1)
-        if not axes:  # a single device has nothing to exchange
-            self.layout = layout
-            return
         if not self.type.elements:
             kind = "slice"  # nothing to exchange either
         before = local_type(self.type, tuple(self.layout), self.mesh)

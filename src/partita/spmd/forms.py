@@ -1,0 +1,72 @@
+"""How an operation runs on each device, given which axes its factors have."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from partita.analysis import ClassGraph, OpClass
+from partita.tiling import Axes, Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class OpForm:
+    """How an operation runs on each device under a layout of its factors.
+
+    There is one object for each class and layout, so forms are compared by identity.
+    """
+
+    needs: tuple[Layout, ...]
+    """Layout of every operand."""
+    makes: tuple[Layout, ...]
+    """Layout of every result."""
+    sums: frozenset[int]
+    """Axes over which results are partial."""
+    axes: frozenset[int]
+    """All axes that the operation works along."""
+
+
+class Forms:
+    """The forms of the operation classes of one graph, each made once."""
+
+    def __init__(self, graph: ClassGraph) -> None:
+        self._known: list[dict[Layout, OpForm]] = [{} for _ in graph.ops]
+
+    def of(self, op: OpClass, layout: Layout) -> OpForm:
+        """How an operation class runs under a layout of its factors."""
+        known = self._known[op.index]
+        form = known.get(layout)
+        if form is None:
+            form = known[layout] = _form(op, layout)
+        return form
+
+
+def _form(op: OpClass, layout: Layout) -> OpForm:
+    rule = op.op.rule
+
+    def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[Layout, ...]:
+        def axes(dimension: tuple[int, ...]) -> Axes:
+            factor = rule.leading(dimension)
+            return () if factor is None else layout[factor]
+
+        return tuple(tuple(axes(dim) for dim in tensor) for tensor in tensors)
+
+    sums = frozenset(
+        a
+        for factor, axes in zip(rule.factors, layout, strict=True)
+        if factor.kind == "reduction"
+        for a in axes
+    )
+    used = frozenset(a for axes in layout for a in axes)
+    return OpForm(side(rule.operands), side(rule.results), sums, used)
+
+
+def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
+    """The factor layout under which an elementwise operation makes its result in this layout."""
+    rule = op.op.rule
+    layout: list[Axes] = [()] * len(rule.factors)
+    if wanted is not None:
+        for dimension, axes in zip(rule.results[0], wanted, strict=True):
+            factor = rule.leading(dimension)
+            if factor is not None:
+                layout[factor] = axes
+    return tuple(layout)

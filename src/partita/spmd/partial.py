@@ -1,0 +1,234 @@
+"""Partial values: sums over some axes that are still outstanding, and how far they are handed on.
+
+They are handed on through linear operations as long as that saves something, and reduced before: a
+use that is not linear, several uses, a use that would make them larger in bytes, and a use that
+itself works along the axis. An addition of partial values is the exception to the last: it gives
+way, adds the whole partial values, and one reduction follows instead of two. Decisions are made
+for a class as a whole: a partial value is handed on only where every member can.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from partita.analysis import ClassGraph, OpClass, ValueClass
+from partita.spmd.forms import Forms, OpForm
+from partita.tiling import Layout
+
+NONE: frozenset[int] = frozenset()
+
+PartialAxes = dict[int, frozenset[int]]
+"""For value classes, axes over which they are partial."""
+
+_ADDITIVE = {"add", "subtract"}
+_LINEAR_UNARY = {"negate", "reshape", "transpose", "convert", "reduce", "slice", "reverse"}
+_SCALING = {"multiply": (0, 1), "divide": (0,)}
+"""Operations linear in the operands of these numbers when the other is not partial."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Link:
+    """A value class in whose making partial operands may take part."""
+
+    value: int
+    producer: int
+    sources: tuple[int, ...]
+    """Operands of the producer that may be handed on partial."""
+
+
+class PartialSums:
+    """Decides for one graph which partial values are handed on."""
+
+    def __init__(self, graph: ClassGraph, forms: Forms) -> None:
+        self.graph = graph
+        self.forms = forms
+        self._consumer = {v.index: v.uses[0].op for v in graph.values if _may_pass(graph, v)}
+        self._links = _links(graph, self._consumer)
+        self._made_by: dict[int, list[int]] = {}
+        for link in self._links.values():
+            self._made_by.setdefault(link.producer, []).append(link.value)
+        self._summing = sorted({link.producer for link in self._links.values()})
+        self._additions = _additions(graph, self._consumer)
+        self.additions = [index for index, _ in self._additions]
+        """The operation classes that may give way."""
+
+    def give_way(self, layouts: Sequence[Layout], forms: list[OpForm]) -> None:
+        """Lets additions whose operands all arrive partial over an axis not work along it.
+
+        Args:
+          layouts: of the factors of every operation class.
+          forms: of every operation class; those that give way are replaced.
+        """
+        passed: PartialAxes = {}
+        for index, sources in self._additions:
+            common: frozenset[int] | None = None
+            for source, producer in sources:
+                sums = forms[producer].sums | passed.get(source, NONE)
+                common = sums if common is None else common & sums
+                if not common:
+                    break
+            if not common:
+                continue
+            op, form = self.graph.ops[index], forms[index]
+            if common & form.axes:
+                layout = tuple(tuple(a for a in axes if a not in common) for axes in layouts[index])
+                form = self.forms.of(op, layout)
+            if self._as_made(op, form, forms):
+                forms[index] = form
+                for classes in op.results:
+                    passed.update((r, common) for r in classes)
+
+    def _as_made(self, op: OpClass, form: OpForm, forms: Sequence[OpForm]) -> bool:
+        """Whether every operand is made in just the layout that a form needs."""
+        for need, classes in zip(form.needs, op.operands, strict=True):
+            for source in classes:
+                producer = self.graph.values[source].producer
+                if producer is None or forms[producer[0]].makes[producer[1]] != need:
+                    return False
+        return True
+
+    def hand_on(self, forms: Sequence[OpForm]) -> tuple[PartialAxes, PartialAxes]:
+        """Which values are handed on partial, and which are made partial, that included.
+
+        Starts from handing on all that may be, and takes back until everything is consistent.
+        """
+        arriving = self._offered(forms)
+        candidates = list(arriving)
+        passing = {v: axes for v, axes in arriving.items() if v in self._consumer}
+        while True:
+            accepted = {
+                v: taken
+                for v, axes in passing.items()
+                if (taken := self._accepted(v, axes, forms, passing))
+            }
+            arriving = self._follow(forms, candidates.copy(), accepted)
+            accepted = {
+                v: kept for v, axes in accepted.items() if (kept := axes & arriving.get(v, NONE))
+            }
+            if accepted == passing:
+                return passing, arriving
+            passing = accepted
+
+    def _offered(self, forms: Sequence[OpForm]) -> PartialAxes:
+        """Axes over which values would be made partial if all that may be were handed on."""
+        summing = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
+        return self._follow(forms, summing, None)
+
+    def _follow(
+        self,
+        forms: Sequence[OpForm],
+        queue: list[int],
+        accepted: PartialAxes | None,
+    ) -> PartialAxes:
+        """Axes over which values are made partial, followed from those in `queue`.
+
+        Partial values are handed on over the axes `accepted`, over all if that is None.
+        """
+        arriving: PartialAxes = {}
+        while queue:
+            link = self._links[queue.pop()]
+            sums = forms[link.producer].sums
+            for source in link.sources:
+                passed = arriving.get(source)
+                if passed and accepted is not None:
+                    passed = passed & accepted.get(source, NONE)
+                if passed:
+                    sums = sums | passed
+            if sums and sums != arriving.get(link.value):
+                arriving[link.value] = sums
+                if link.value in self._consumer:
+                    queue.extend(self._made_by[self._consumer[link.value]])
+        return arriving
+
+    def _accepted(
+        self,
+        index: int,
+        axes: frozenset[int],
+        forms: Sequence[OpForm],
+        offered: PartialAxes,
+    ) -> frozenset[int]:
+        """Of the axes over which a value is offered partial, those its only consumer takes."""
+        producer = self.graph.values[index].producer
+        consumer = self.graph.ops[self._consumer[index]]
+        form, number = forms[consumer.index], self.graph.values[index].uses[0].number
+        axes = axes - form.axes
+        if not axes or producer is None:
+            return NONE
+        if form.needs[number] != forms[producer[0]].makes[producer[1]]:
+            return NONE
+        additive, scaling = consumer.op.short in _ADDITIVE, consumer.op.short in _SCALING
+        for other, sources in enumerate(consumer.operands):
+            for source in sources:
+                theirs = offered.get(source, NONE)
+                if other == number or additive:
+                    # Members of the consumer's class read one of several classes here: all alike.
+                    axes = axes & theirs
+                elif scaling:
+                    axes = axes - theirs
+        return axes
+
+
+def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
+    """The values that may be handed on partial, and those made from them."""
+    values = set(consumer)
+    for v in consumer:
+        values.update(r for classes in graph.ops[consumer[v]].results for r in classes)
+    links: dict[int, _Link] = {}
+    for v in sorted(values):
+        producer = graph.values[v].producer
+        if producer is not None:
+            operands = graph.ops[producer[0]].operands
+            sources = tuple(s for classes in operands for s in classes if s in consumer)
+            links[v] = _Link(v, producer[0], sources)
+    return links
+
+
+def _additions(
+    graph: ClassGraph, consumer: dict[int, int]
+) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Additions all of whose operands may arrive partial, in program order.
+
+    Each with its operands as (value class, producing operation class).
+    """
+    found = []
+    for op in sorted(graph.ops, key=lambda each: each.op.index):
+        sources = [s for classes in op.operands for s in classes]
+        if op.op.short in _ADDITIVE and all(s in consumer for s in sources):
+            producers = [graph.values[s].producer for s in sources]
+            pairs = [(s, p[0]) for s, p in zip(sources, producers, strict=True) if p is not None]
+            found.append((op.index, tuple(pairs)))
+    return found
+
+
+def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
+    """Whether a partial value may be handed on: one linear use that does not make it larger."""
+    if value.producer is None or value.is_result or len(value.uses) != 1:
+        return False
+    if graph.ops[value.producer[0]].op.combine not in ("", "add"):
+        return False
+    use = value.uses[0]
+    op = graph.ops[use.op].op
+    if op.region != graph.ops[value.producer[0]].op.region:
+        return False
+    if len(op.results) != 1 or op.kind.rpartition(".")[0] != "stablehlo":
+        return False
+    kind = op.short
+    linear = (
+        kind in _ADDITIVE
+        or (kind in _LINEAR_UNARY and use.number == 0)
+        or (kind in _SCALING and use.number in _SCALING[kind])
+    )
+    if kind == "reduce" and op.combine != "add":
+        return False
+    values = graph.program.values
+    result, operand = values[op.results[0]].type, value.value.type
+    # Integer division truncates, and conversions to and from integers wrap or round.
+    exact = _is_float(operand.dtype) and _is_float(result.dtype)
+    if kind in ("convert", "divide") and not exact:
+        return False
+    return linear and result.bytes <= operand.bytes
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("f", "bf", "complex"))

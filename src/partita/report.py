@@ -88,6 +88,8 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
         branch.add(Text(f"refused {refusal}", style="yellow"))
     for conflict in entry.conflicts:
         branch.add(Text(f"conflict {conflict}", style="yellow"))
+    for warning in entry.warnings:
+        branch.add(Text(f"warning {warning}", style="yellow"))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
     estimate = entry.estimate
     branch.add(

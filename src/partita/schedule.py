@@ -30,6 +30,8 @@ class TacticReport:
     """Wishes that were not met, with the reasons."""
     conflicts: tuple[str, ...]
     """Conflicts that were met and not resolved, with the choices."""
+    warnings: tuple[str, ...]
+    """What was done as asked, but costs more than it looks."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
     estimate: Estimate
@@ -120,6 +122,7 @@ def _report(
         tiled,
         outcome.refused,
         outcome.conflicts,
+        outcome.warnings,
         dict(counts),
         estimate,
     )

@@ -59,6 +59,7 @@ def _tactic(entry: TacticReport) -> dict[str, Any]:
         "tiled": {label: list(entries) for label, entries in entry.tiled.items()},
         "refused": [str(refusal) for refusal in entry.refused],
         "conflicts": list(entry.conflicts),
+        "warnings": list(entry.warnings),
         "collectives": dict(entry.collectives),
         "estimate": _estimate(entry.estimate),
     }

@@ -133,3 +133,94 @@ def test_optimizer_state_is_laid_out_like_its_parameter_and_never_made_whole():
     memory = jax.jit(adam_state, out_shardings=shardings).lower().compile().memory_analysis()
     assert memory.output_size_in_bytes <= 3 * piece + 64
     assert memory.temp_size_in_bytes < whole
+
+
+# ------------------------------------------------------------------------------ stacked layers
+
+
+def layers(W, h):
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), h, W)[0]
+
+
+def train(W, h):
+    loss, gradient = jax.value_and_grad(lambda W: jnp.sum(layers(W, h)))(W)
+    return loss, W - 0.1 * gradient
+
+
+STACK = (abstract(8, 64, 64), abstract(16, 64))
+
+
+def same_numbers(p, fn, *args):
+    for mine, theirs in zip(
+        jax.tree.leaves(p.jit()(*p.shard(*args))), jax.tree.leaves(jax.jit(fn)(*args)), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def stack():
+    rng = np.random.default_rng(0)
+    W, h = (rng.standard_normal(t.shape, dtype=np.float32) for t in STACK)
+    return 0.1 * W, h
+
+
+def test_a_stack_sharded_on_the_scanned_dimension_moves_one_layer_per_step():
+    p = plan(layers, *STACK, mesh="x=8", tactics=[pt.ManualPartition({"W": 0}, axis="x")])
+    assert p.in_shardings[0] == PartitionSpec("x")
+    (layer,) = p.collectives
+    assert (layer.bytes, layer.count) == (64 * 64 * 4, 8)
+    same_numbers(p, layers, *stack())
+
+
+def test_it_is_said_that_every_iteration_exchanges_and_which_dimensions_would_not():
+    p = plan(layers, *STACK, mesh="x=8", tactics=[pt.ManualPartition({"W": 0}, axis="x")])
+    (warning,) = p.history[0].warnings
+    assert warning.startswith("W: in each iteration the loop reads one index")
+    assert "exchanges f32[1,64,64] (16.0 KiB) 8 times" in warning
+    assert warning.endswith("sharded on dimensions 1 or 2, it would stay local")
+    assert "warning W: in each iteration" in str(p)
+
+
+def test_another_dimension_than_the_scanned_one_is_preferred():
+    p = plan(layers, *STACK, mesh="x=8", tactics=[pt.ManualPartition({"W": [0, 1]}, axis="x")])
+    assert p.in_shardings[0] == PartitionSpec(None, "x")
+    automatic = plan(train, *STACK, mesh="x=8", tactics=None)
+    assert automatic.in_shardings[0] != PartitionSpec("x")
+
+
+def test_stacked_gradients_are_laid_out_like_the_parameter_and_scattered_inside_the_loop():
+    tactics = [pt.ManualPartition({"h": 0}, axis="x"), pt.ManualPartition({"W": 1}, axis="x")]
+    p = plan(train, *STACK, mesh="x=8", tactics=tactics)
+    assert p.in_shardings[0] == p.out_shardings[1] == PartitionSpec(None, "x")
+    (gradient,) = (c for c in p.collectives if c.kind == "reduce_scatter")
+    assert (gradient.bytes, gradient.count) == (64 * 64 * 4, 8)
+    gathered = [c for c in p.collectives if c.kind == "all_gather"]
+    assert {(c.bytes, c.count) for c in gathered} == {(64 * 64 * 4, 8)}  # one layer at a time
+    same_numbers(p, train, *stack())
+
+
+def test_gradients_stacked_on_a_sharded_dimension_are_written_where_they_belong():
+    tactics = [pt.ManualPartition({"h": 0}, axis="x"), pt.ManualPartition({"W": 0}, axis="x")]
+    p = plan(train, *STACK, mesh="x=8", tactics=tactics)
+    assert p.in_shardings[0] == p.out_shardings[1] == PartitionSpec("x")
+    assert all(c.bytes <= 64 * 64 * 4 for c in p.collectives)
+    same_numbers(p, train, *stack())
+
+
+# ------------------------------------------------------------- batched operations need no traffic
+
+
+def permute_rows(x, order):
+    return jax.vmap(lambda rows, at: rows[at])(x, order)
+
+
+def test_batched_operations_stay_where_their_batch_is():
+    batch = [pt.ManualPartition({"x": 0}, axis="x")]
+    cases = (
+        (permute_rows, abstract(8, 128, 4), abstract(8, 128, dtype=jnp.int32)),
+        (lambda x: jnp.fft.fft(x), abstract(16, 256, dtype=jnp.complex64)),
+        (lambda x: jnp.linalg.cholesky(x), abstract(16, 8, 8)),
+    )
+    for fn, *args in cases:
+        p = plan(fn, *args, mesh="x=8", tactics=batch)
+        assert p.out_shardings == PartitionSpec("x")
+        assert not p.collectives

@@ -15,7 +15,8 @@ from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.search import Problem, refine, tree_search
+from partita.search import Move, Problem, refine, tree_search
+from partita.search.refine import changes
 from partita.tiling import untiled
 
 
@@ -302,3 +303,49 @@ def test_small_parameters_are_left_whole(program):
 def test_a_search_must_be_allowed_to_price_something(budget):
     with pytest.raises(TacticError, match=f"budget={budget}: a search must price at least one"):
         pt.AutomaticPartition(budget=budget)
+
+
+# ------------------------------------------------------------------------- experts and tokens
+
+
+def experts(x, dispatch, w):
+    """64 tokens, 8 experts, capacity 16: dispatched and combined by one-hot products."""
+    inputs = jnp.einsum("tec,td->ecd", dispatch, x)
+    outputs = jax.nn.relu(jnp.einsum("ecd,edf->ecf", inputs, w))
+    return jnp.einsum("tec,ecf->tf", dispatch, outputs)
+
+
+@pytest.fixture
+def experts_problem(program):
+    made = program(experts, "f32[64,32]", "f32[64,8,16]", "f32[8,32,32]")
+    found = problem(made, "dp=2,ep=4")
+    tokens, expert = (
+        found.graph.values[found.graph.value_class[made.arguments[number]]].colors[0]
+        for number in (0, 2)
+    )
+    return found, tokens, expert
+
+
+def kinds(state):
+    every = (
+        s for p in state.lowering.plans for s in (*p.steps, *(s for _, m in p.moves for s in m))
+    )
+    return {step.kind for step in every if step.is_collective}
+
+
+def test_tokens_and_experts_compete_for_an_axis(experts_problem):
+    found, tokens, expert = experts_problem
+    first, second = Move(tokens, 1), Move(expert, 1)
+    one, other = found.replay([first, second]), found.replay([second, first])
+    assert one.key != other.key
+    assert "reduce_scatter" in kinds(one)
+
+
+def test_exchanging_tokens_for_experts_is_a_candidate_with_a_price(experts_problem):
+    found, tokens, expert = experts_problem
+    plain = (Move(tokens, 0), Move(tokens, 1), Move(expert, 1))
+    exchanging = (Move(tokens, 0), Move(tokens, 1, sums=False), Move(expert, 1))
+    assert exchanging in list(changes(found, found.replay(plain)))
+    state = found.replay(exchanging)
+    assert "all_to_all" in kinds(state)
+    assert state.price.step_time > 0

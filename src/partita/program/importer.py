@@ -34,6 +34,7 @@ from partita.program.mlir import ir
 from partita.program.windows import block_windows
 
 _RULE = "sdy.sharding_rule"
+_SUMS = {f"stablehlo.{kind}" for kind in ("convolution", "dot_general", "dynamic_slice", "gather")}
 _KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
 _REFUSED = {
     "sdy.sharding_constraint": "a sharding constraint (with_sharding_constraint)",
@@ -398,7 +399,7 @@ def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
 
 def _combiner(op: Any) -> str | None:
     """How partial results along a reduction factor combine; None when they cannot."""
-    if op.name in ("stablehlo.dot_general", "stablehlo.gather", "stablehlo.convolution"):
+    if op.name in _SUMS:
         return "add"
     if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
         return None

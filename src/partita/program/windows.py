@@ -1,8 +1,9 @@
 """Indexed and windowed operations: which factors of Shardy's rule have a purely local form.
 
-Shardy lets a shard pass along the indexed dimensions of gather, scatter and dynamic_update_slice.
-A device can do its part alone only if what is looked up or written there is one index wide: then
-indices outside of its piece are masked. Wider windows could cross from one piece into the next.
+A device can do its part of a look-up or an update alone only if that is one index wide: then
+indices outside of its piece are masked, and a look-up is summed over the devices. Wider windows
+could cross from one piece into the next. So it is for gather, scatter, and the dynamic slices by
+which a loop reads one layer of a stack and writes one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo
 
-from partita.program.ir import Rule, TensorType
+from partita.program.ir import FactorKind, Rule, TensorType
 
 
 def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
@@ -24,6 +25,10 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
     if op.name == "stablehlo.convolution":
         reason = f"{short} reads windows along this dimension"
         return _block(rule, _spatial(op, rule), reason)
+    if op.name == "stablehlo.dynamic_slice":
+        return _one_wide_slices(rule, op, operands[0])
+    if op.name == "stablehlo.dynamic_update_slice":
+        rule = _one_wide_updates(rule, operands)
     find = _WINDOWED.get(op.name)
     if find is None:
         return rule
@@ -78,7 +83,33 @@ def _scatter(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:
 
 def _dynamic_update_slice(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:
     whole, update = operands[0].shape, operands[1].shape
-    return [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if a != b]
+    return [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if 1 != b != a]
+
+
+def _one_wide_slices(rule: Rule, op: Any, operand: TensorType) -> Rule:
+    """One index of a dimension: the device that holds it contributes it, the others zeros."""
+    sizes = list(op.attributes["slice_sizes"])
+    found = [dim for dim, size in enumerate(operand.shape) if sizes[dim] == 1 < size]
+    rule = _set_kind(rule, found, "reduction")
+    result = tuple(() if dim in found else made for dim, made in enumerate(rule.results[0]))
+    return dataclasses.replace(rule, results=(result,))
+
+
+def _one_wide_updates(rule: Rule, operands: list[TensorType]) -> Rule:
+    """One index of a dimension: the device that holds it writes it."""
+    whole, update = operands[0].shape, operands[1].shape
+    found = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if b == 1 < a]
+    return _set_kind(rule, found, "parallel")
+
+
+def _set_kind(rule: Rule, dims: Iterable[int], kind: FactorKind) -> Rule:
+    """The rule with the factors of these dimensions of the first operand of another kind."""
+    changed = list(rule.factors)
+    for dim in dims:
+        factor = rule.leading(rule.operands[0][dim])
+        if factor is not None:
+            changed[factor] = dataclasses.replace(changed[factor], kind=kind, reason="")
+    return dataclasses.replace(rule, factors=tuple(changed))
 
 
 _WINDOWED = {

@@ -22,13 +22,16 @@ class Move:
     """Tile a color group along an axis, with a role for each group of conflict sets it meets.
 
     `without` leaves out parts (by number): the connected pieces into which the move splits where
-    earlier moves are in the way.
+    earlier moves are in the way. With `sums` false, operations that sum over the color are left
+    out: instead of leaving partial results, they get their operands gathered, or exchanged for a
+    dimension that another move gives them.
     """
 
     color: int
     axis: int
     roles: tuple[tuple[int, int], ...] = ()
     without: tuple[int, ...] = ()
+    sums: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,22 +77,38 @@ class Problem:
             self._steps[key] = self.arrive(state, move, self.spread(state, move))
         return self._steps[key]
 
-    def replay(self, moves: Sequence[Move]) -> State:
-        """The state after these moves from the start; those that change nothing are left out."""
+    def replay(self, moves: Sequence[Move], limit: float = math.inf) -> State:
+        """The state after these moves from the start; those that change nothing are left out.
+
+        Stops on the way when `limit` states have been priced in all.
+        """
         state = self.start
         for move in moves:
+            if self.evaluations >= limit:
+                break
             state = self.step(state, move) or state
         return state
 
     def spread(self, state: State, move: Move) -> Spread:
         """What a move takes in a state."""
         spread = self.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
-        if not move.without:
+        if not move.without and move.sums:
             return spread
-        parts = self.spreader.parts(spread.taken)
-        kept = [part for number, part in enumerate(parts) if number not in move.without]
+        kept = [part for n, part in enumerate(self.parts(spread, move)) if n not in move.without]
         taken: frozenset[Node] = frozenset().union(*kept)
         return self.spreader.restrict(state.tiling, taken, move.axis)
+
+    def parts(self, spread: Spread, move: Move) -> list[frozenset[Node]]:
+        """The parts of what a move takes, numbered as in its `without`."""
+        taken = spread.taken
+        if not move.sums:
+            ops = self.graph.ops
+            taken = frozenset(
+                node
+                for node in taken
+                if node[0] == "value" or ops[node[1]].op.rule.factors[node[2]].kind != "reduction"
+            )
+        return self.spreader.parts(taken)
 
     def better(self, a: State, b: State) -> bool:
         """Whether `a` is a better plan than `b`."""

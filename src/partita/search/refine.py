@@ -1,7 +1,8 @@
 """Refinement: small changes to a found plan, taken as long as one of them makes it better.
 
-Drop a move, add one, exchange one for another, move one to the front, or leave out a part of one
-(so that, say, small parameters stay replicated while large ones are sharded).
+Drop a move, add one, exchange one for another, move one to the front, leave out a part of one (so
+that, say, small parameters stay replicated while large ones are sharded), or have operands
+exchanged instead of partial results reduced (experts by all_to_all).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def refine(
     best, improved = state, True
     while improved and problem.evaluations < limit:
         improved = False
-        for moves in _changes(problem, best):
-            candidate = problem.replay(moves)
+        for moves in changes(problem, best):
+            candidate = problem.replay(moves, limit)
             progress(problem.evaluations, best)
             if problem.better(candidate, best):
                 # Keep the moves as tried: the state may have been reached in another order.
@@ -49,7 +50,8 @@ def _effective(problem: Problem, moves: tuple[Move, ...]) -> tuple[Move, ...]:
     return tuple(kept)
 
 
-def _changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
+def changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
+    """All single changes of the moves that led to a state."""
     moves = state.moves
     for i in range(len(moves)):
         yield moves[:i] + moves[i + 1 :]
@@ -59,6 +61,9 @@ def _changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
     for i in range(1, len(moves)):
         yield (moves[i], *moves[:i], *moves[i + 1 :])
     yield from _without_parts(problem, moves)
+    for i, move in enumerate(moves):
+        changed = dataclasses.replace(move, sums=not move.sums, without=())
+        yield (*moves[:i], changed, *moves[i + 1 :])
     for i in range(len(moves)):
         for move in problem.moves:
             if move not in moves:
@@ -69,7 +74,7 @@ def _without_parts(problem: Problem, moves: tuple[Move, ...]) -> Iterator[tuple[
     state = problem.start
     for i, move in enumerate(moves):
         spread = problem.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
-        parts = len(problem.spreader.parts(spread.taken))
+        parts = len(problem.parts(spread, move))
         if parts > 1:
             for number in range(parts):
                 if number in move.without:

@@ -196,8 +196,61 @@ def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Where one index of a split dimension is read, its device has it and the others zeros."""
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
+    inside = _enter_piece(op, 1, run, build)
+    results = build.place(op, run)
+    if inside is None:
+        return results
+    (result,) = results
+    return [hlo.select(build.spread(inside, result), result, build.fill(result.type, 0))]
+
+
+def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Where one index of a split dimension is written, the other devices write what was there."""
+    inside = _enter_piece(op, 2, run, build)
+    if inside is not None:
+        whole, update, *starts = op.operands
+        shape = list(ir.RankedTensorType(update.type).shape)
+        before = hlo.dynamic_slice(whole, starts, ir.DenseI64ArrayAttr.get(shape))
+        op.operands[1] = hlo.select(build.spread(inside, update), update, before)
     return build.place(op, run)
+
+
+def _enter_piece(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
+    """Makes the start of a window (operands from `first` on) relative to this device's piece.
+
+    Returns whether the window lies in the piece; None if no dimension along which it moves is
+    split. Starts are clamped first, as the operation does on the whole.
+    """
+    inside: Any = None
+    rule, layout = run.operation.rule, run.form.needs[0]
+    for dim, axes in enumerate(layout):
+        factor = rule.leading(rule.operands[0][dim])
+        if not axes or factor is None or not _moves_along(run, dim, factor):
+            continue
+        start = _wide(op.operands[first + dim])
+        last = build.fill(start.type, rule.factors[factor].size - 1)
+        start = hlo.clamp(build.fill(start.type, 0), start, last)
+        offset = hlo.convert(start.type, build.offset(axes, run.inputs[0].shape[dim]))
+        local = hlo.subtract(start, offset)
+        fits = hlo.and_(
+            build.compare(local, build.fill(start.type, 0), "GE"),
+            build.compare(local, build.fill(start.type, run.inputs[0].shape[dim]), "LT"),
+        )
+        inside = fits if inside is None else hlo.and_(inside, fits)
+        for number in range(first, len(op.operands)):
+            op.operands[number] = _wide(op.operands[number])
+        op.operands[first + dim] = local
+    return inside
+
+
+def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:
+    """Whether a window is one index wide along a dimension, and the whole is wider."""
+    rule = run.operation.rule
+    if run.operation.short == "dynamic_slice":
+        return rule.factors[factor].kind == "reduction"
+    return factor not in rule.operands[1][dim]
 
 
 def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -363,6 +416,7 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.reduce": _reduce,
     "stablehlo.slice": _slice,
     "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "stablehlo.convolution": _convolution,
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,

@@ -94,6 +94,8 @@ def _describe(stage: Stage, move: Move) -> str:
     text = f"{colors.name(move.color)} -> {mesh.names[move.axis]}"
     for conflict, role in move.roles:
         text += f", given to {colors.conflicts[conflict].roles[groups[conflict].index(role)]}"
+    if not move.sums:
+        text += " (but for sums over it)"
     if move.without:
         parts = ", ".join(map(str, move.without))
         text += f" (without part{'s' if len(move.without) > 1 else ''} {parts})"

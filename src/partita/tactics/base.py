@@ -15,6 +15,7 @@ from partita.analysis.describe import Colors, describe
 from partita.cost import Hardware
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.mesh import Mesh
+from partita.program import Operation, Program
 from partita.tiling import Assignment, Spreader, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
@@ -43,6 +44,8 @@ class Outcome:
     refused: tuple[Refusal, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Conflicts that were met, and how they were resolved."""
+    warnings: tuple[str, ...] = ()
+    """What was done as asked, but costs more than it looks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,17 @@ class Context:
         return describe(self.analysis)
 
     @cached_property
+    def scanned(self) -> frozenset[int]:
+        """Color groups of the dimensions of which a loop reads one index in each iteration."""
+        program = self.analysis.program
+        return frozenset(
+            color
+            for op in self.single.graph.ops
+            for factor, color in enumerate(op.colors)
+            if color >= 0 and read_one_by_one(program, op.op, factor)
+        )
+
+    @cached_property
     def single(self) -> Spreader:
         """A spreader over single operations and values."""
         groups = self.analysis.groups.conflict_groups
@@ -83,6 +97,13 @@ class Stage:
     def folded(self) -> tuple[ClassGraph, Tiling]:
         """The program folded into classes, and its tiling."""
         return refold(self.context.analysis, self.assignment)
+
+
+def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
+    """Whether an operation in a loop reads one index of a factor each time around."""
+    inside = any(program.regions[r].repeats for r in program.around(op.region))
+    slices = op.kind == "stablehlo.dynamic_slice"
+    return inside and slices and op.rule.factors[factor].kind == "reduction"
 
 
 class Tactic(Protocol):

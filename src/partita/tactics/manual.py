@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from partita.cost.estimate import size
 from partita.errors import TacticError, UnknownNameError, closest
-from partita.program import Program, TensorType
-from partita.tactics.base import Outcome, Refusal, Stage
+from partita.program import Program
+from partita.tactics.base import Context, Outcome, Refusal, Stage, read_one_by_one
 from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
 
 Dims = int | Sequence[int] | Literal["replicate"]
@@ -57,17 +58,20 @@ class ManualPartition:
                 if dims == "replicate":
                     pins += [(v, axis) for v in _sharing_a_buffer(program, value)]
                     continue
-                seed, refusal = _seed(spreader, tiling, name, value, dims, axis)
+                wishes = _in_order(stage.context, value, _as_dims(dims, name, program, value))
+                seed, refusal = _seed(spreader, tiling, name, value, wishes, axis)
                 seeds += [seed] if seed else []
                 refused += [refusal] if refusal else []
         tiling = dataclasses.replace(tiling, pins=tiling.pins | set(pins))
-        spread = spreader.tile_nodes(tiling, seeds, axis, self._resolution(stage))
+        resolution = self._resolution(stage) or _named_roles(spreader, seeds)
+        spread = spreader.tile_nodes(tiling, seeds, axis, resolution)
         refused += _size_stops(spreader, spread.stops)
         return Outcome(
             Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
             tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v, _ in pins),
             tuple(dict.fromkeys(refused)),
             _conflicts(stage, spread),
+            _scanned(stage.context, spread, axis),
         )
 
     def _resolution(self, stage: Stage) -> dict[int, int]:
@@ -109,8 +113,9 @@ def _sharing_a_buffer(program: Program, value: int) -> set[int]:
     return {value}.union(*(pair for pair in pairs if value in pair))
 
 
-def _as_dims(dims: Dims, name: str, type_: TensorType) -> list[int]:
+def _as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
     """The dimensions of a value that are meant, counted from the front."""
+    type_ = program.values[value].type
     rank = len(type_.shape)
     if isinstance(dims, int):
         if not -rank <= dims < rank:
@@ -123,21 +128,39 @@ def _as_dims(dims: Dims, name: str, type_: TensorType) -> list[int]:
     return [dim % rank for dim in dims if -rank <= dim < rank]
 
 
+def _in_order(context: Context, value: int, dims: list[int]) -> list[int]:
+    """Dimensions to try: those that a loop reads index by index come last, they cost most."""
+    if len(dims) < 2:
+        return dims
+    colors = context.single.graph.values[value].colors
+    return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
+
+
+def _named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
+    """The roles that seeds are in: who names a dimension has chosen between it and its rivals."""
+    chosen: dict[int, set[int]] = {}
+    for seed in seeds:
+        role = spreader.role(seed)
+        if role >= 0:
+            chosen.setdefault(spreader.conflict_of[role], set()).add(role)
+    return {conflict: roles.pop() for conflict, roles in chosen.items() if len(roles) == 1}
+
+
 def _seed(
-    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Dims, axis: int
+    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
 ) -> tuple[Node | None, Refusal | None]:
     """The first of some dimensions that can take the axis, or why none can."""
     type_ = spreader.graph.program.values[value].type
     rank = len(type_.shape)
     reasons = []
-    for dim in _as_dims(dims, name, type_):
+    for dim in dims:
         node: Node = ("value", value, dim)
         refusal = spreader.refusal(tiling, node, axis)
         if refusal is None:
             return node, None
         reasons.append((dim, refusal))
     if not reasons:
-        return None, Refusal(name, f"{type_} has none of the dimensions {dims}")
+        return None, Refusal(name, f"{type_} has none of these dimensions")
     if all(axis in tiling.values[value][dim] for dim, _ in reasons):
         return None, None
     mesh = spreader.mesh
@@ -169,6 +192,36 @@ def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:
             refusal = Refusal(where, stop.reason, "the value is gathered there")
             found.setdefault((where, stop.reason), refusal)
     return list(found.values())
+
+
+def _scanned(context: Context, spread: Spread, axis: int) -> tuple[str, ...]:
+    """Loops that now exchange what they read each time around, each stack and line once."""
+    program, graph = context.analysis.program, context.single.graph
+    found: dict[str, None] = {}
+    for index, factor in spread.ops.items():
+        op = graph.ops[index].op
+        if not read_one_by_one(program, op, factor):
+            continue
+        piece = program.values[op.results[0]].type
+        often = f"{op.times} times" if op.times > 1 else "in every iteration"
+        others = [
+            dim
+            for dim, color in enumerate(graph.values[op.operands[0]].colors)
+            if color >= 0
+            and color not in context.scanned
+            and piece.shape[dim] % context.mesh.sizes[axis] == 0
+        ]
+        instead = ""
+        if others:
+            plural = "dimension" if len(others) == 1 else "dimensions"
+            instead = f"; sharded on {plural} {' or '.join(map(str, others))}, it would stay local"
+        text = (
+            f"{program.describe(op.operands[0])}: in each iteration the loop reads one index of "
+            f"the sharded dimension, at {op.source}, and exchanges {piece} "
+            f"({size(piece.bytes)}) {often}{instead}"
+        )
+        found[text] = None
+    return tuple(found)
 
 
 def _conflicts(stage: Stage, spread: Spread) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec
 
 import partita as pt
@@ -224,3 +225,24 @@ def test_batched_operations_stay_where_their_batch_is():
         p = plan(fn, *args, mesh="x=8", tactics=batch)
         assert p.out_shardings == PartitionSpec("x")
         assert not p.collectives
+
+
+# ------------------------------------------------------------------------------- caches
+
+
+@pytest.mark.parametrize(("positions", "gathered"), [(16, ["all_gather"]), (1, [])])
+def test_a_cache_is_written_where_it_lies(positions, gathered):
+    """Several positions at once may cross from one piece into the next, a single one cannot."""
+
+    def write(cache, new, at):
+        return jax.lax.dynamic_update_slice_in_dim(cache, jnp.tanh(new), at, axis=1)
+
+    rng = np.random.default_rng(0)
+    cache, new = (rng.standard_normal((4, n, 8), dtype=np.float32) for n in (32, positions))
+    name = "new" if positions > 1 else "cache"
+    args = (cache, new, np.int32(5))
+    p = plan(write, *args, mesh="x=8", tactics=[pt.ManualPartition({name: 1}, axis="x")])
+    assert any(p.in_shardings[0 if name == "cache" else 1])
+    assert [c.kind for c in p.collectives] == gathered
+    for at in (-3, 0, 5, 31, 40):
+        same_numbers(p, write, cache, new, np.int32(at))

@@ -27,13 +27,13 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
         return _block(rule, _spatial(op, rule), reason)
     if op.name == "stablehlo.dynamic_slice":
         return _one_wide_slices(rule, op, operands[0])
+    reason = f"{short} reads or writes windows along this dimension"
     if op.name == "stablehlo.dynamic_update_slice":
-        rule = _one_wide_updates(rule, operands)
+        return _updates(rule, operands, reason)
     find = _WINDOWED.get(op.name)
     if find is None:
         return rule
     leading = {rule.leading(rule.operands[0][dim]) for dim in find(op, rule, operands)}
-    reason = f"{short} reads or writes windows along this dimension"
     return _block(rule, leading - {None}, reason)
 
 
@@ -81,11 +81,6 @@ def _scatter(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:
     return [dim for dim in numbers.scattered_dims_to_operand_dims if dim not in inserted]
 
 
-def _dynamic_update_slice(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:
-    whole, update = operands[0].shape, operands[1].shape
-    return [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if 1 != b != a]
-
-
 def _one_wide_slices(rule: Rule, op: Any, operand: TensorType) -> Rule:
     """One index of a dimension: the device that holds it contributes it, the others zeros."""
     sizes = list(op.attributes["slice_sizes"])
@@ -95,11 +90,17 @@ def _one_wide_slices(rule: Rule, op: Any, operand: TensorType) -> Rule:
     return dataclasses.replace(rule, results=(result,))
 
 
-def _one_wide_updates(rule: Rule, operands: list[TensorType]) -> Rule:
-    """One index of a dimension: the device that holds it writes it."""
+def _updates(rule: Rule, operands: list[TensorType], reason: str) -> Rule:
+    """Of a dimension that is written in part, one index at a time is written by its device.
+
+    The update itself is needed whole along such a dimension, whatever its size.
+    """
     whole, update = operands[0].shape, operands[1].shape
-    found = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if b == 1 < a]
-    return _set_kind(rule, found, "parallel")
+    moving = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if a != b]
+    one_wide = [dim for dim in moving if update[dim] == 1]
+    needed = [(1, dim) for dim in moving] + [(0, dim) for dim in moving if dim not in one_wide]
+    blocked = {rule.leading(rule.operands[number][dim]) for number, dim in needed}
+    return _set_kind(_block(rule, blocked, reason), one_wide, "parallel")
 
 
 def _set_kind(rule: Rule, dims: Iterable[int], kind: FactorKind) -> Rule:
@@ -115,5 +116,4 @@ def _set_kind(rule: Rule, dims: Iterable[int], kind: FactorKind) -> Rule:
 _WINDOWED = {
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
 }

@@ -74,7 +74,10 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     predicted: Counter[Exchange] = Counter()
     for c in collectives:
         axes = tuple(mesh.axis(name) for name in c.axes)
-        predicted[Exchange(c.kind, c.bytes, _normal(mesh.groups(axes)))] += 1
+        groups = mesh.groups(axes)
+        if c.kind == "collective_permute":
+            groups = [sorted(group) for group in groups]
+        predicted[Exchange(c.kind, c.bytes, _normal(groups))] += 1
     return Comparison(mesh, predicted, Counter(compiled_exchanges(compiled_text)))
 
 
@@ -92,9 +95,9 @@ def compiled_exchanges(text: str) -> list[Exchange]:
 
 
 def _exchanges(line: str, kind: str, result: str) -> list[Exchange]:
-    groups = _groups(line)
+    groups = _chains(line) if kind == "collective_permute" else _groups(line)
     sizes = [_shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(result)]
-    if kind == "all_gather" and "-start(" in line:
+    if kind in ("all_gather", "collective_permute") and "-start(" in line:
         sizes = sizes[len(sizes) // 2 :]  # what goes in stands before what comes out
     if kind == "all_to_all":
         return [Exchange(kind, sum(sizes), groups)]  # a tuple holds the pieces of one exchange
@@ -126,6 +129,16 @@ def _groups(line: str) -> Groups:
             grid = grid.transpose(order)
         return _normal(grid.reshape(shape).tolist())
     return ()
+
+
+def _chains(line: str) -> Groups:
+    """The devices that a permutation joins, each hands on to the next."""
+    pairs = re.search(r"source_target_pairs=\{(.*?\})\}", line)
+    joined: dict[int, set[int]] = {}
+    for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else ""):
+        group = joined.get(int(source), {int(source)}) | joined.get(int(target), {int(target)})
+        joined.update(dict.fromkeys(group, group))
+    return _normal({tuple(sorted(group)) for group in joined.values()})
 
 
 def _normal(groups: Iterable[Iterable[int]]) -> Groups:

@@ -457,8 +457,8 @@ RULES = [
         lambda x: jnp.cumsum(x, 1),
         ["f32[4,8]"],
         "reduce_window",
-        "[i j], [] -> [i j]",
-        {8: "reduce_window moves elements along this dimension"},
+        "[i j], [] -> [i k]",
+        {8: "reduce_window reads windows along this dimension"},
     ),
     (
         "sort",
@@ -489,11 +489,63 @@ RULES = [
         lambda x, w: lax.conv(x, w, (1, 1), "SAME"),
         ["f32[2,3,8,8]", "f32[5,3,3,3]"],
         "convolution",
-        "[i l j k], [m l n o] -> [i m j k]",
+        "[i j l n], [k j m o] -> [i k l n]",
+        {3: "convolution reads windows along this dimension"},
+    ),
+    (
+        "strided convolution",
+        lambda x, w: lax.conv(x, w, (2, 2), "SAME"),
+        ["f32[2,3,8,8]", "f32[5,3,3,3]"],
+        "convolution",
+        "[i j lm op], [k j n q] -> [i k l o]",
         {
-            8: "convolution reads windows along this dimension",
-            1: "convolution reads windows along this dimension",
+            2: "it is an inner factor of a dimension made of 4 x 2",
+            3: "convolution reads windows along this dimension",
         },
+    ),
+    (
+        "gradient of a convolution's kernel",
+        lambda x, w: jax.grad(lambda w: lax.conv(x, w, (1, 1), "SAME").sum())(w),
+        ["f32[2,3,8,8]", "f32[5,3,3,3]"],
+        "convolution",
+        "[j i l n], [j k l n] -> [k i m o]",
+        {3: "convolution reads windows along this dimension"},
+    ),
+    (
+        "convolution that shortens",
+        lambda x, w: lax.conv(x, w, (1, 1), "VALID"),
+        ["f32[2,3,8,8]", "f32[5,3,3,3]"],
+        "convolution",
+        "[i j l o], [k j n q] -> [i k m p]",
+        dict.fromkeys((8, 6, 3), "convolution reads windows along this dimension"),
+    ),
+    (
+        "pooling",
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID"),
+        ["f32[4,8]"],
+        "reduce_window",
+        "[i jk], [] -> [i j]",
+        {2: "it is an inner factor of a dimension made of 4 x 2"},
+    ),
+    (
+        "gradient of pooling",
+        lambda x: jax.grad(
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID").sum()
+        )(x),
+        ["f32[4,8]"],
+        "select_and_scatter",
+        "[i jk], [i j], [] -> [i jk]",
+        {2: "it is an inner factor of a dimension made of 4 x 2"},
+    ),
+    (
+        "gradient of overlapping pooling",
+        lambda x: jax.grad(
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 1), "SAME").sum()
+        )(x),
+        ["f32[4,8]"],
+        "select_and_scatter",
+        "[i j], [i k], [] -> [i j]",
+        dict.fromkeys((10, 8), "select_and_scatter reads windows along this dimension"),
     ),
     (
         "batched custom call",

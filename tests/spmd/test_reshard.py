@@ -260,7 +260,7 @@ def test_adding_axes_to_a_layout_costs_no_traffic(problem):
     assert {s.kind for s in steps} <= {"slice"}
 
 
-@pytest.mark.parametrize("kind", [*COLLECTIVES, "slice"])
+@pytest.mark.parametrize("kind", [*COLLECTIVES[:-1], "slice"])
 def test_the_simulated_devices_notice_a_missing_step(kind):
     """The property above would fail without the step: it is not vacuous."""
     mesh = Mesh.of("x=2,y=2")
@@ -280,3 +280,31 @@ def test_the_simulated_devices_notice_a_missing_step(kind):
     assert not all(np.array_equal(devices.pieces[p], wanted[p]) for p in wanted)
     devices.run(step)
     assert all(np.array_equal(devices.pieces[p], wanted[p]) for p in wanted)
+
+
+# ----------------------------------------------------------------------- rims of neighbours
+
+
+def test_a_halo_comes_from_both_neighbours_rim_by_rim():
+    mesh = Mesh.of("x=2,y=4")
+    layout = ((X,), (Y,))
+    steps = reshard(TensorType((8, 16), "f32"), layout, NONE, layout, mesh, halo=((1, 1), (0, 2)))
+    assert show(steps, mesh) == [
+        "collective_permute x 0",
+        "collective_permute x 0",
+        "collective_permute y 1",
+    ]
+    assert [step.after.shape for step in steps] == [(5, 4), (6, 4), (6, 6)]
+    assert [(step.rim.start, step.rim.size, step.rim.after) for step in steps] == [
+        (0, 1, True),  # the first row goes to the device before
+        (3, 1, False),  # the last row to the next
+        (0, 2, True),  # two columns, of all six rows
+    ]
+    assert [step.bytes for step in steps] == [4 * 4, 4 * 4, 6 * 2 * 4]
+
+
+def test_along_an_axis_of_one_device_a_halo_is_nothing_but_padding():
+    layout = ((X,),)
+    (step,) = reshard(TensorType((8,), "f32"), layout, NONE, layout, Mesh.of("x=1"), halo=((1, 0),))
+    assert not step.is_collective
+    assert step.after.shape == (9,)

@@ -32,10 +32,15 @@ class Topology:
 
         The payload is the larger of what goes in and what comes out, as in `Step.bytes`.
         """
-        if kind == "slice":
+        if kind == "slice" or not axes:
             return 0.0
         if kind == "all_to_all":
             return sum(self._exchange(axis, size) for axis in axes)
+        if kind == "collective_permute":
+            # Between neighbours, of whom some lie across the slowest network of the axes.
+            networks = [self.networks[axis] for axis in axes]
+            slowest = min(networks, key=lambda network: network.bandwidth.value)
+            return size / slowest.bandwidth.value + slowest.latency.value
         passes = 2 if kind == "all_reduce" else 1
         total, left = 0.0, float(size)
         for axis in sorted(axes, key=lambda a: -self.networks[a].bandwidth.value):

@@ -31,6 +31,7 @@ from partita.program.ir import (
     Value,
 )
 from partita.program.mlir import ir
+from partita.program.sliding import scatter_rule, slide_rule
 from partita.program.windows import block_windows
 
 _RULE = "sdy.sharding_rule"
@@ -310,6 +311,10 @@ class _Importer:
         known = self.rule_cache.get(key)
         if known is None:
             known = self.rule_cache[key] = _read_rule(attribute, op.name, combine)
+        if op.name in ("stablehlo.convolution", "stablehlo.reduce_window"):
+            return slide_rule(op, known, operand_types, result_types)
+        if op.name == "stablehlo.select_and_scatter":
+            return scatter_rule(op, known, operand_types, result_types)
         return block_windows(op, known, operand_types)
 
     def _source(self, location: Any) -> tuple[str, str]:

@@ -58,6 +58,13 @@ class Factor:
     kind: FactorKind
     reason: str = ""
     """Why a blocked factor cannot be sharded."""
+    least: int = 1
+    """Fewest indices that a piece may have: it must reach as far as its neighbours need."""
+
+
+Halo = tuple[tuple[int, int], ...]
+"""For each dimension of a tensor, how many elements of the piece before and of the piece after a
+device needs besides its own. Empty if it needs none along any."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class Rule:
     results: tuple[tuple[tuple[int, ...], ...], ...]
     known: bool = True
     """False for an operation without a rule, which is kept replicated."""
+    halos: tuple[Halo, ...] = ()
+    """For each operand, what a piece needs of its neighbours; empty if nothing."""
 
     def leading(self, dimension: tuple[int, ...]) -> int | None:
         """The factor that carries the shards of a dimension, None when it has none."""

@@ -22,9 +22,6 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
     short = op.name.rpartition(".")[2]
     if op.name == "stablehlo.custom_call":
         return _block(rule, _not_everywhere(rule), f"{short} is local along batch dimensions only")
-    if op.name == "stablehlo.convolution":
-        reason = f"{short} reads windows along this dimension"
-        return _block(rule, _spatial(op, rule), reason)
     if op.name == "stablehlo.dynamic_slice":
         return _one_wide_slices(rule, op, operands[0])
     reason = f"{short} reads or writes windows along this dimension"
@@ -50,17 +47,6 @@ def _not_everywhere(rule: Rule) -> list[int]:
     tensors = (*rule.operands, *rule.results)
     held = [{factor for dim in tensor for factor in dim} for tensor in tensors]
     return [f for f in range(len(rule.factors)) if not all(f in each for each in held)]
-
-
-def _spatial(op: Any, rule: Rule) -> list[int]:
-    """Factors that a spatial dimension of an image or a kernel is made of."""
-    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    spatial = (
-        (rule.operands[0], numbers.input_spatial_dimensions),
-        (rule.operands[1], numbers.kernel_spatial_dimensions),
-        (rule.results[0], numbers.output_spatial_dimensions),
-    )
-    return [factor for tensor, dims in spatial for dim in dims for factor in tensor[dim]]
 
 
 def _gather(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:

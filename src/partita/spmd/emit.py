@@ -6,6 +6,7 @@ types; nothing is rebuilt from a description.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -173,12 +174,15 @@ class _Emitter:
             _replace_captured(view, captured, self.globals)
         for number, value in enumerate(inputs[:own]):
             view.operands[number] = value
+        values = spmd.program.values
         run = LocalRun(
             operation,
             spmd.form(item.op),
             spmd.sums(item.op),
             tuple(spmd.buffers[b].type for b in item.inputs),
             tuple(spmd.buffers[b].type for b in item.outputs),
+            tuple(values[v].type for v in operation.operands),
+            tuple(values[v].type for v in operation.results),
         )
         results = localize(view, run, self.build)
         for buffer, result in zip(item.outputs, results, strict=True):
@@ -241,6 +245,36 @@ class _Emitter:
             },
         ).results[0]
 
+    def _collective_permute(self, value: Any, step: Step) -> Any:
+        """The piece, and the neighbour's rim beside it; at the ends of the mesh zeros."""
+        rim, shape = step.rim, step.before.shape
+        assert rim is not None
+        limits, strides = list(shape), [1] * len(shape)
+        starts = [0] * len(shape)
+        starts[step.dim], limits[step.dim] = rim.start, rim.start + rim.size
+        sent = hlo.slice(value, *(ir.DenseI64ArrayAttr.get(at) for at in (starts, limits, strides)))
+        if step.axes:
+            pairs = []
+            for group in self.mesh.groups(step.axes):
+                chain = list(itertools.pairwise(group))
+                pairs += [(b, a) for a, b in chain] if rim.after else chain
+            self.channel += 1
+            received = ir.Operation.create(
+                "stablehlo.collective_permute",
+                results=[sent.type],
+                operands=[sent],
+                attributes={
+                    "source_target_pairs": ir.Attribute.parse(
+                        f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+                    ),
+                    "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+                },
+            ).results[0]
+        else:
+            received = self.build.fill(sent.type, 0)
+        parts = [value, received] if rim.after else [received, value]
+        return hlo.concatenate(parts, _i64(step.dim))
+
     def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
         self.channel += 1
         groups = ir.Attribute.parse(
@@ -275,6 +309,7 @@ _MOVES = {
     "all_reduce": _Emitter._all_reduce,
     "reduce_scatter": _Emitter._reduce_scatter,
     "all_to_all": _Emitter._all_to_all,
+    "collective_permute": _Emitter._collective_permute,
 }
 
 _COMBINE = {

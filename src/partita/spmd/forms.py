@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from partita.analysis import ClassGraph, OpClass
+from partita.program.ir import Halo
 from partita.tiling import Axes, Layout
+
+Need = tuple[Layout, Halo]
+"""How a use needs a value: its layout, and what of neighbouring pieces."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -17,12 +21,18 @@ class OpForm:
 
     needs: tuple[Layout, ...]
     """Layout of every operand."""
+    halos: tuple[Halo, ...]
+    """What every operand needs of neighbouring pieces."""
     makes: tuple[Layout, ...]
     """Layout of every result."""
     sums: frozenset[int]
     """Axes over which results are partial."""
     axes: frozenset[int]
     """All axes that the operation works along."""
+
+    def need(self, number: int) -> Need:
+        """How the operand of this number is needed."""
+        return self.needs[number], self.halos[number]
 
 
 class Forms:
@@ -57,7 +67,16 @@ def _form(op: OpClass, layout: Layout) -> OpForm:
         for a in axes
     )
     used = frozenset(a for axes in layout for a in axes)
-    return OpForm(side(rule.operands), side(rule.results), sums, used)
+    needs = side(rule.operands)
+    halos = tuple(
+        tuple(
+            reach if axes else (0, 0)
+            for reach, axes in zip(halo or ((0, 0),) * len(need), need, strict=True)
+        )
+        for halo, need in zip(rule.halos or ((),) * len(needs), needs, strict=True)
+    )
+    halos = tuple(halo if any(map(any, halo)) else () for halo in halos)
+    return OpForm(needs, halos, side(rule.results), sums, used)
 
 
 def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:

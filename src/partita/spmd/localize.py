@@ -12,12 +12,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
+from partita.program.sliding import paddings, slides
 from partita.spmd.forms import OpForm
 from partita.tiling import Axes, Layout
 
@@ -32,6 +34,9 @@ class LocalRun:
     """Axes over which the result is partial."""
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    whole_inputs: tuple[TensorType, ...]
+    """Types of the operands before they were split."""
+    whole_outputs: tuple[TensorType, ...]
 
 
 class Builder:
@@ -133,6 +138,32 @@ class Builder:
         """`value` on the first device along the axes, `neutral` on the others."""
         first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
         return hlo.select(self.spread(first, value), value, neutral)
+
+    def fill_ends(
+        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], piece: int, axes: Axes
+    ) -> Any:
+        """A piece with its halo along a dimension, `fill` where the first or last device has none.
+
+        Args:
+          value: `reach[0]` elements of the piece before, `piece` own ones, `reach[1]` of the next.
+          fill: a scalar.
+          dim: the dimension.
+          reach: the halo.
+          piece: elements of a piece without it.
+          axes: that split the dimension.
+        """
+        shape = list(ir.RankedTensorType(value.type).shape)
+        i32 = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
+        i64 = ir.IntegerType.get_signless(64)
+        position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
+        first = hlo.subtract(self.offset(axes, piece), self.scalar(reach[0]))
+        position = hlo.add(position, self.spread(first, position))
+        end = self.mesh.size(axes) * piece
+        inside = hlo.and_(
+            self.compare(position, self.fill(i32, 0), "GE"),
+            self.compare(position, self.fill(i32, end), "LT"),
+        )
+        return hlo.select(inside, value, self.spread(fill, value))
 
 
 Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
@@ -254,7 +285,7 @@ def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:
 
 
 def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Groups are split together with the features that they consist of."""
+    """Groups are split together with the features that they consist of; halos stand for padding."""
     numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel = run.form.needs[0], run.form.needs[1]
     split = {
@@ -267,6 +298,36 @@ def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         if count > 1 and axes and axes == kernel_split:
             i64 = ir.IntegerType.get_signless(64)
             op.attributes[name] = ir.IntegerAttr.get(i64, count // build.mesh.size(axes))
+    _pad_pieces(op, run, numbers.input_spatial_dimensions)
+    return build.place(op, run)
+
+
+def _pad_pieces(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
+    """Sets the padding along split dimensions: what of it the halo does not already bring."""
+    layout, rank = run.form.needs[0], len(dims)
+    if not any(layout[dim] for dim in dims):
+        return
+    found = slides(op, run.whole_inputs, run.whole_outputs)
+    padding = paddings(op, rank)
+    for place, (dim, slide) in enumerate(zip(dims, found, strict=True)):
+        if layout[dim]:
+            padding[2 * place : 2 * place + 2] = slide.padding
+    pairs: Any = np.array(padding, np.int64).reshape(rank, 2)
+    op.attributes["padding"] = ir.DenseElementsAttr.get(pairs)
+
+
+def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Pools pieces with their halos; beyond the ends stands the initial value, as padding does."""
+    count = len(op.results)
+    layout, halo = run.form.needs[0], run.form.halos[0]
+    for number in range(count if halo else 0):
+        for dim, reach in enumerate(halo):
+            if any(reach):
+                size = run.inputs[number].shape[dim] - sum(reach)
+                op.operands[number] = build.fill_ends(
+                    op.operands[number], op.operands[count + number], dim, reach, size, layout[dim]
+                )
+    _pad_pieces(op, run, range(len(layout)))
     return build.place(op, run)
 
 
@@ -414,6 +475,7 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,
     "stablehlo.reduce": _reduce,
+    "stablehlo.reduce_window": _reduce_window,
     "stablehlo.slice": _slice,
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _dynamic_update_slice,

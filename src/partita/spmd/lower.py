@@ -21,7 +21,7 @@ from operator import itemgetter
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
 from partita.program.rules import ELEMENTWISE
-from partita.spmd.forms import Forms, OpForm, layout_from_result
+from partita.spmd.forms import Forms, Need, OpForm, layout_from_result
 from partita.spmd.partial import NONE, PartialAxes, PartialSums
 from partita.spmd.reshard import Step, reshard
 from partita.tiling import Layout, Tiling
@@ -37,10 +37,10 @@ class ValuePlan:
     """Axes over which it is kept partial and handed on so."""
     steps: tuple[Step, ...]
     """From made to kept."""
-    needs: tuple[Layout, ...]
-    """Layout that each use needs."""
-    moves: tuple[tuple[Layout, tuple[Step, ...]], ...]
-    """For each different layout needed, the steps from kept to there (none if empty)."""
+    needs: tuple[Need, ...]
+    """How each use needs it."""
+    moves: tuple[tuple[Need, tuple[Step, ...]], ...]
+    """For each different need that it does not meet as kept, the steps from kept to there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Lowerer:
         kept: frozenset[int],
     ) -> ValuePlan:
         value = self.graph.values[index]
-        needs = tuple(forms[use.op].needs[use.number] for use in value.uses)
+        needs = tuple(forms[use.op].need(use.number) for use in value.uses)
         source, combine = wanted, "add"
         if maker is not None and value.producer is not None:
             source = maker.makes[value.producer[1]]
@@ -225,9 +225,9 @@ class Lowerer:
         type_ = value.value.type
         steps = reshard(type_, source, made - kept, layout, self.mesh, combine)
         moves = tuple(
-            (need, reshard(type_, layout, NONE, need, self.mesh))
+            (need, reshard(type_, layout, NONE, need[0], self.mesh, halo=need[1]))
             for need in dict.fromkeys(needs)
-            if need != layout
+            if need != (layout, ())
         )
         plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)
         return plan

@@ -10,7 +10,7 @@ from functools import cached_property
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
-from partita.spmd.forms import OpForm
+from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
 from partita.spmd.reshard import Step, StepKind, local_type
 from partita.tiling import Axes, Layout
@@ -263,8 +263,8 @@ class _Unfolding:
         self.buffers: list[Buffer] = []
         self.instructions: list[Instruction] = []
         self.kept: dict[int, int] = {}
-        self.moved: dict[tuple[int, Layout, int], int] = {}
-        self.seen: set[tuple[int, Layout]] = set()
+        self.moved: dict[tuple[int, Need, int], int] = {}
+        self.seen: set[tuple[int, Need]] = set()
         self.episodes: dict[tuple[int, int, int], int] = {}
 
     def run(self) -> SpmdProgram:
@@ -374,9 +374,9 @@ class _Unfolding:
     def _input(self, op: int, number: int) -> int:
         """The buffer that an operation reads, moved there if it has to be."""
         value = self.program.operations[op].operands[number]
-        need = self.lowering.forms[self.graph.op_class[op]].needs[number]
+        need = self.lowering.forms[self.graph.op_class[op]].need(number)
         plan = self._plan(value)
-        if need == plan.layout:
+        if need == (plan.layout, ()):
             return self.kept[value]
         key = (value, need, self.episodes.get((value, op, number), 0))
         if key not in self.moved:

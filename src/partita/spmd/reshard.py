@@ -7,6 +7,7 @@
 | partial -> sharded | reduce_scatter |
 | sharded dimension i -> dimension j | all_to_all |
 | replicated -> sharded | slice (local, no traffic) |
+| sharded -> sharded, with the rim of neighbouring pieces | collective_permute |
 
 Steps that shrink the local piece come first, so that later ones move less.
 """
@@ -20,12 +21,30 @@ from collections.abc import Sequence
 from typing import Literal
 
 from partita.mesh import Mesh
-from partita.program.ir import TensorType
+from partita.program.ir import Halo, TensorType
 from partita.tiling import Axes, Layout
 
-StepKind = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "slice"]
+StepKind = Literal[
+    "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute", "slice"
+]
 
-COLLECTIVES: tuple[StepKind, ...] = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+COLLECTIVES: tuple[StepKind, ...] = (
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rim:
+    """What a collective_permute hands to a neighbour: `size` indices from `start` on."""
+
+    start: int
+    size: int
+    after: bool
+    """Whether it goes to the device before, for which it comes after its own piece."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,16 +62,20 @@ class Step:
     after: TensorType
     """Local type after the step."""
     combine: str = "add"
+    rim: Rim | None = None
+    """Of a collective_permute, what is handed on."""
 
     @property
     def bytes(self) -> int:
         """Payload per device in bytes: the larger of what goes in and what comes out."""
+        if self.rim is not None:
+            return self.before.bytes * self.rim.size // self.before.shape[self.dim]
         return max(self.before.bytes, self.after.bytes)
 
     @property
     def is_collective(self) -> bool:
         """Whether devices exchange data."""
-        return self.kind != "slice"
+        return self.kind != "slice" and bool(self.axes)
 
 
 def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
@@ -69,15 +92,41 @@ def reshard(
     want: Layout,
     mesh: Mesh,
     combine: str = "add",
+    halo: Halo = (),
 ) -> tuple[Step, ...]:
-    """The steps from layout `have`, partial over the axes `partial`, to the full layout `want`."""
+    """The steps from layout `have`, partial over the axes `partial`, to the full layout `want`.
+
+    With a halo, what neighbouring devices have at the rims of their pieces comes to each piece.
+    """
 
     def real(axes: Axes) -> Axes:
         """Along an axis of one device there is nothing to do."""
         return tuple(axis for axis in axes if mesh.sizes[axis] > 1)
 
     path = _Path(type_, [real(axes) for axes in have], mesh, combine)
-    return path.to(tuple(real(axes) for axes in want), set(real(tuple(partial))))
+    wanted = tuple(real(axes) for axes in want)
+    steps = path.to(wanted, set(real(tuple(partial))))
+    return steps + _rims(local_type(type_, wanted, mesh), wanted, halo)
+
+
+def _rims(piece: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ...]:
+    """Steps that add to a piece the rims of its neighbours, zeros where there is none.
+
+    Dimension by dimension: later rims contain earlier ones, which makes the corners right.
+    """
+    steps = []
+    for dim, reach in enumerate(halo):
+        own = piece.shape[dim]
+        for after, size in ((True, reach[1]), (False, reach[0])):
+            if size:
+                shape = list(piece.shape)
+                shape[dim] += size
+                wider = TensorType(tuple(shape), piece.dtype)
+                rim = Rim(0 if after else own - size, size, after)
+                kind: StepKind = "collective_permute"
+                steps.append(Step(kind, layout[dim], dim, -1, piece, wider, rim=rim))
+                piece = wider
+    return tuple(steps)
 
 
 class _Path:

@@ -147,6 +147,9 @@ class Spreader:
         if size % (self.mesh.size(here) * self.mesh.sizes[axis]):
             axes = " x ".join(f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis))
             return f"{size} is not divisible by {axes}{self._made_of(node)}", False
+        piece = size // (self.mesh.size(here) * self.mesh.sizes[axis])
+        if node[0] == "op" and piece < self._least(node[1], node[2]):
+            return f"pieces of {piece} are narrower than what their neighbours need of them", False
         return None
 
     def _made_of(self, node: Node) -> str:
@@ -200,7 +203,9 @@ class Spreader:
         ops: dict[int, int] = {}
         for index, factor, size in rows.ops:
             layout = tiling.ops[index]
-            if not any(layout) or self._open(layout, factor, size, axis):
+            if not any(layout) or self._open(
+                layout, factor, size, axis, self._least(index, factor)
+            ):
                 ops.setdefault(index, factor)
         codes = {_code(index, factor) for index, factor in ops.items()}
         values: dict[int, int] = {}
@@ -219,7 +224,10 @@ class Spreader:
                 values.setdefault(row.value, row.dim)
         return Spread(self._commit(tiling, ops, values, axis), ops, values)
 
-    def _open(self, layout: Layout, place: int, size: int, axis: int) -> bool:
+    def _least(self, op: int, factor: int) -> int:
+        return self.graph.ops[op].op.rule.factors[factor].least
+
+    def _open(self, layout: Layout, place: int, size: int, axis: int, least: int = 1) -> bool:
         """Whether a layout has room for an axis at a place of this size."""
         for axes in layout:
             if axis in axes:
@@ -227,7 +235,8 @@ class Spreader:
         here = layout[place]
         if not here:
             return True
-        return size % (self.mesh.size(here) * self.mesh.sizes[axis]) == 0
+        parts = self.mesh.size(here) * self.mesh.sizes[axis]
+        return size % parts == 0 and size // parts >= least
 
     def _rows(self, color: int, axis: int, chosen: frozenset[int]) -> _ColorRows:
         """The nodes of a color that an axis divides and that no conflict keeps it from."""
@@ -239,6 +248,7 @@ class Spreader:
                     (index, factor, size)
                     for index, factor, size in every.ops
                     if size % parts == 0
+                    and size // parts >= self._least(index, factor)
                     and self._chosen(self.graph.ops[index].roles[factor], chosen)
                 ],
                 [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,13 +14,15 @@ from jax._src import source_info_util
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
-from partita.errors import HardwareError
+from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
-from partita.program.trace import trace
+from partita.program.files import Module, read
+from partita.program.trace import Traced, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
+from partita.tactics.given import GivenShardings
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
@@ -43,7 +46,7 @@ _DEVICE_KINDS = (
 
 
 def plan(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | str | Path,
     *args: Any,
     mesh: MeshInput | Mesh,
     hardware: str | Hardware | None = None,
@@ -60,8 +63,10 @@ def plan(
     Nothing is run and no device memory is touched.
 
     Args:
-      fn: a JAX function, plain or under `jax.jit` (its donation is taken over).
-      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them.
+      fn: a JAX function, plain or under `jax.jit` (its donation is taken over); or a program in a
+        file: its path, or what `read` returns.
+      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them; none for a file, which
+        says itself what it takes.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
         `AbstractMesh`.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
@@ -77,7 +82,7 @@ def plan(
       **kwargs: keyword arguments of `fn`.
 
     Raises:
-      PartitaError: of the kind that fits (`TraceError`, `MeshError`, `AxisError`,
+      PartitaError: of the kind that fits (`TraceError`, `FileError`, `MeshError`, `AxisError`,
         `HardwareError`, `UnknownNameError`, `UnsupportedError`, ...).
 
     Example:
@@ -98,7 +103,14 @@ def plan(
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
-    traced = trace(fn, args, kwargs, donate_argnums)
+    if isinstance(fn, str | Path):
+        fn = read(fn)
+    if isinstance(fn, Module):
+        traced: Traced = _from_file(fn, args, kwargs, donate_argnums)
+    else:
+        traced = trace(fn, args, kwargs, donate_argnums)
+    if traced.program.given:
+        tactics = [GivenShardings(traced.program.given), *tactics]
     context = Context(analyse(traced.program), mesh, device, capacity, progress)
     done = run_schedule(context, tactics)
     return Plan(
@@ -174,6 +186,15 @@ def jit(
 
     partitioned.plans = plans  # type: ignore[attr-defined]
     return partitioned
+
+
+def _from_file(module: Module, args: Any, kwargs: Any, donate_argnums: Any) -> Module:
+    if args or kwargs:
+        raise TraceError(
+            f"{module.__name__} is read from a file, which says itself what arguments it takes; "
+            "plan it without arguments"
+        )
+    return module if donate_argnums == () else module.donating(donate_argnums)
 
 
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:

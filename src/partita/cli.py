@@ -37,8 +37,9 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp) or "
-            "path/to/file.py:function, where function() returns (fn, args)."
+            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp), "
+            "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+            "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
         ),
     ],
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],

@@ -239,6 +239,24 @@ class Region:
 
 
 @dataclasses.dataclass(frozen=True)
+class GivenSharding:
+    """A sharding that an argument or result of the program comes with."""
+
+    name: str
+    """Of the argument or result."""
+    value: int
+    axes: tuple[tuple[str, ...], ...]
+    """For each dimension the names of the axes that split it, major first."""
+    open: bool
+    """Whether dimensions may be split further."""
+    mesh: tuple[tuple[str, int], ...]
+    """The axes of the mesh that it is for, with their sizes."""
+
+    def __str__(self) -> str:
+        return f"({', '.join('+'.join(axes) or '-' for axes in self.axes)})"
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A tensor program, in SSA form and in execution order.
 
@@ -261,6 +279,8 @@ class Program:
     """By number; region 0 is outside of all loops and branches, its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
     """The same program as StableHLO text, operation for operation."""
+    given: tuple[GivenSharding, ...] = ()
+    """Shardings that arguments and results come with."""
 
     @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:

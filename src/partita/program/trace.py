@@ -58,7 +58,7 @@ def trace(
             "bind anything else with functools.partial"
         ) from error
     try:
-        donated = _as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
+        donated = as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
         jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
         traced = jitted.trace(*args, **kwargs)
     except Exception as error:
@@ -83,7 +83,8 @@ def _name(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def _as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    """Positions of arguments, given as one or several."""
     return (numbers,) if isinstance(numbers, int) else tuple(numbers)
 
 

@@ -10,6 +10,7 @@ import jax.export
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from partita.mesh import Mesh
+from partita.program import mlir
 from partita.program.artifact import artifact
 from partita.spmd.emit import emit
 from partita.spmd.program import SpmdProgram, spec
@@ -31,21 +32,29 @@ def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, in
     return jax.tree.unflatten(structure, made)
 
 
-def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Exported:
+def export(
+    spmd: SpmdProgram,
+    arguments: Any,
+    results: Any,
+    write: Callable[[SpmdProgram], Any] = emit,
+) -> jax.export.Exported:
     """The SPMD program as an `Exported` over an abstract mesh; needs no device.
 
     Args:
       spmd: the program.
       arguments: `(args, kwargs)` of the original function, as `ShapeDtypeStruct`s.
       results: its results, as `ShapeDtypeStruct`s.
+      write: makes the module.
     """
     mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
 
     def sharding(layout: Layout, rank: int) -> NamedSharding:
         return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
 
+    with mlir.context():
+        module = mlir.serialize(write(spmd))
     return artifact(
-        emit(spmd),
+        module,
         spmd.program.name,
         arguments,
         results,

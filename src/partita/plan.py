@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import jax.export
@@ -14,13 +15,18 @@ from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware
-from partita.errors import MeshError, TacticError
+from partita.errors import FileError, MeshError, TacticError
 from partita.mesh import Mesh
-from partita.program import Program
+from partita.program import Program, mlir
+from partita.program.files import contents, format_of, write
 from partita.report import render
 from partita.schedule import TacticReport
 from partita.spmd import Collective, SpmdProgram
+from partita.spmd.annotate import annotate
+from partita.spmd.emit import emit
 from partita.spmd.executable import export, layout_tree, partition_spec
+
+Form = Literal["partitioned", "annotated"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -73,7 +79,7 @@ class Plan:
 
     @cached_property
     def exported(self) -> jax.export.Exported:
-        """The partitioned program as an artifact of `jax.export`; takes `(args, kwargs)`."""
+        """The partitioned program as an artifact of `jax.export`, called as the function is."""
         return export(self.spmd, self.arguments, self.results)
 
     def jit(
@@ -97,7 +103,7 @@ class Plan:
 
         def call(*args: Any) -> Any:
             # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
-            return exported.call(args[:-1], args[-1]) if kwargs else exported.call(args, {})
+            return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
 
         call.__name__ = call.__qualname__ = self.program.name
         jitted = jax.jit(
@@ -107,6 +113,32 @@ class Plan:
             donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
         )
         return _WithKeywords(jitted) if kwargs else jitted
+
+    def export(self, path: str | Path, form: Form = "partitioned") -> None:
+        """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
+
+        A name that ends in `.bin` makes it a serialized `jax.export.Exported`.
+
+        Args:
+          path: of the file, which is written whole or not at all.
+          form: `"partitioned"` is the program that the plan runs, one manual computation over the
+            mesh with the collectives in it; `"annotated"` is the original program with shardings
+            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself.
+
+        Raises:
+          FileError: the file cannot be written, or its name ends in something else.
+        """
+        forms = {"partitioned": emit, "annotated": annotate}
+        if form not in forms:
+            raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
+        suffix = format_of(path)
+        with mlir.context():
+            data = contents(
+                forms[form](self.spmd),
+                suffix,
+                lambda module: export(self.spmd, self.arguments, self.results, module),
+            )
+        write(path, data)
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None

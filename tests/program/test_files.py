@@ -271,7 +271,7 @@ def test_what_is_no_file_is_refused(tmp_path):
             """%0 = stablehlo.sine %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}]>]>}
                : tensor<4xf32>
             return %0 : tensor<4xf32>""",
-            "a sharding given to stablehlo.sine",
+            "a sharding given to sine",
         ),
     ],
     ids=["dialect", "dynamic", "unranked", "tuple", "token", "missing", "gspmd", "attribute"],

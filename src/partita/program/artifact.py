@@ -15,7 +15,7 @@ from partita.errors import UnsupportedError
 def artifact(
     module: bytes,
     name: str,
-    arguments: tuple[Any, ...],
+    arguments: tuple[Any, Any],
     results: Any,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -25,7 +25,7 @@ def artifact(
     Args:
       module: the portable artifact, its arguments and results flat.
       name: what to call the function.
-      arguments: its arguments, nested, as `ShapeDtypeStruct`s.
+      arguments: `(args, kwargs)`, nested, as `ShapeDtypeStruct`s.
       results: its results.
       in_shardings: of the arguments, nested alike; unspecified by default.
       out_shardings: of the results.
@@ -42,8 +42,8 @@ def artifact(
 
     # JAX builds the shell (trees, types, shardings) from a stand-in of the same signature; the
     # module that the shell carries is then replaced by ours.
-    def stand_in(*args: Any) -> Any:
-        del args
+    def stand_in(args: Any, kwargs: Any) -> Any:
+        del args, kwargs
         return jax.tree.map(_nothing, results)
 
     stand_in.__name__ = name
@@ -53,8 +53,12 @@ def artifact(
     # The modules are plain StableHLO, the same for every platform.
     anywhere = [jax.export.DisabledSafetyCheck.platform()]
     shell = jax.export.export(jitted, platforms=("cpu",), disabled_checks=anywhere)(*arguments)
-    # The stand-in's derivative is not ours: JAX then refuses to differentiate.
-    return dataclasses.replace(shell, mlir_module_serialized=module, _get_vjp=None)
+    return dataclasses.replace(
+        shell,
+        mlir_module_serialized=module,
+        in_tree=jax.tree.structure(arguments),  # jax.jit takes no shardings for keywords
+        _get_vjp=None,  # the stand-in's is not ours: JAX then refuses to differentiate
+    )
 
 
 def _nothing(leaf: Any) -> jax.Array:

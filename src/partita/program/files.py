@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -42,7 +44,7 @@ class Module(Traced):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program as it is, on one device."""
-        return self._exported.call(args, kwargs)
+        return self._exported.call(*args, **kwargs)
 
     @cached_property
     def _exported(self) -> jax.export.Exported:
@@ -97,6 +99,60 @@ def read(path: str | Path) -> Module:
         return _module(text, exported, path)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from None
+
+
+def write(path: str | Path, data: bytes) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+      FileError: it cannot be written.
+    """
+    path = Path(path)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise FileError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def format_of(path: str | Path) -> str:
+    """What a file of this name holds, by its ending, one of `SUFFIXES`.
+
+    Raises:
+      FileError: it has another ending.
+    """
+    suffix = Path(path).suffix
+    if suffix not in SUFFIXES:
+        raise FileError(
+            f"what should {str(path)!r} be? expected a name that ends in .mlir (text), .mlirbc "
+            "(portable artifact) or .bin (a serialized jax.export.Exported)"
+        )
+    return suffix
+
+
+def contents(module: Any, suffix: str, exported: Callable[[Any], jax.export.Exported]) -> bytes:
+    """A module as the contents of a file.
+
+    Args:
+      module: within its MLIR context.
+      suffix: the format, one of `SUFFIXES`.
+      exported: wraps the module for `jax.export`.
+
+    Raises:
+      FileError: JAX cannot serialize how arguments are nested.
+    """
+    if suffix == ".mlir":
+        return str(module.operation.get_asm(enable_debug_info=True)).encode()
+    if suffix == ".mlirbc":
+        return mlir.serialize(module)
+    try:
+        return bytes(exported(module).serialize())
+    except ValueError as error:
+        raise FileError(f"JAX cannot serialize the arguments: {error}") from None
 
 
 def _decode(data: bytes, path: Path) -> tuple[str, jax.export.Exported | None]:

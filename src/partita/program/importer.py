@@ -429,7 +429,7 @@ def _check_supported(op: Any, source: str) -> None:
         )
     refused = _REFUSED.get(target)
     if refused is None and _SHARDING in op.attributes:
-        refused = f"a sharding given to {op.name}"
+        refused = f"a sharding given to {op.name.rpartition('.')[2]}"
     if refused is not None:
         raise UnsupportedError(
             f"the program contains {refused}{where}; take it out, and say what it says "

@@ -33,10 +33,7 @@ def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, in
 
 
 def export(
-    spmd: SpmdProgram,
-    arguments: Any,
-    results: Any,
-    write: Callable[[SpmdProgram], Any] = emit,
+    spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None
 ) -> jax.export.Exported:
     """The SPMD program as an `Exported` over an abstract mesh; needs no device.
 
@@ -44,7 +41,7 @@ def export(
       spmd: the program.
       arguments: `(args, kwargs)` of the original function, as `ShapeDtypeStruct`s.
       results: its results, as `ShapeDtypeStruct`s.
-      write: makes the module.
+      module: another form of the program, within its MLIR context.
     """
     mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
 
@@ -52,9 +49,9 @@ def export(
         return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
 
     with mlir.context():
-        module = mlir.serialize(write(spmd))
+        serialized = mlir.serialize(emit(spmd) if module is None else module)
     return artifact(
-        module,
+        serialized,
         spmd.program.name,
         arguments,
         results,

@@ -27,6 +27,9 @@ from partita.tactics.given import GivenShardings
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
 
+_LIFTED = 1024
+"""Bytes of the smallest constant that is worth to be split."""
+
 _DEVICE_KINDS = (
     (r"v6 ?(lite|e)", "tpu_v6e"),
     (r"v5 ?(lite|e)", "tpu_v5e"),
@@ -55,6 +58,7 @@ def plan(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    lift_constants: bool | float | str = False,
     progress: Progress = lambda done, total, text: None,
     **kwargs: Any,
 ) -> Plan:
@@ -78,6 +82,9 @@ def plan(
       seed: of the default tactic's search.
       budget: of the default tactic's search, in plans priced.
       donate_argnums: positions of arguments whose buffers the results may take over.
+      lift_constants: makes arrays that the function closes over arguments of the program, named
+        `constants[0]`, `constants[1]`, ..., which tactics can split; `Plan.jit` passes them by
+        itself. True for those of at least 1 KiB, or a size, as for `memory`.
       progress: called with (done, total, text) while a search runs.
       **kwargs: keyword arguments of `fn`.
 
@@ -94,8 +101,11 @@ def plan(
       P('data',)
     """
     mesh = Mesh.of(mesh)
+    lift_from = None if lift_constants is False else _LIFTED
+    if not isinstance(lift_constants, bool):
+        lift_from = _bytes(lift_constants, "lift_constants")
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    capacity = int(device.memory.value) if memory is None else _bytes(memory)
+    capacity = int(device.memory.value) if memory is None else _bytes(memory, "memory")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -106,9 +116,9 @@ def plan(
     if isinstance(fn, str | Path):
         fn = read(fn)
     if isinstance(fn, Module):
-        traced: Traced = _from_file(fn, args, kwargs, donate_argnums)
+        traced: Traced = _from_file(fn, args, kwargs, donate_argnums, lift_from)
     else:
-        traced = trace(fn, args, kwargs, donate_argnums)
+        traced = trace(fn, args, kwargs, donate_argnums, lift_from)
     if traced.program.given:
         tactics = [GivenShardings(traced.program.given), *tactics]
     context = Context(analyse(traced.program), mesh, device, capacity, progress)
@@ -124,6 +134,7 @@ def plan(
         arguments=traced.arguments,
         results=traced.results,
         donate_argnums=traced.donate_argnums,
+        lifted=traced.lifted,
     )
 
 
@@ -137,6 +148,7 @@ def jit(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    lift_constants: bool | float | str = False,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
@@ -159,6 +171,7 @@ def jit(
             seed=seed,
             budget=budget,
             donate_argnums=donate_argnums,
+            lift_constants=lift_constants,
         )
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
     plans: dict[Any, Plan] = {}
@@ -179,6 +192,7 @@ def jit(
                 seed=seed,
                 budget=budget,
                 donate_argnums=donate_argnums,
+                lift_constants=lift_constants,
                 **kwargs,
             )
             compiled[key] = plans[key].jit(concrete)
@@ -188,13 +202,16 @@ def jit(
     return partitioned
 
 
-def _from_file(module: Module, args: Any, kwargs: Any, donate_argnums: Any) -> Module:
+def _from_file(
+    module: Module, args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
+) -> Module:
     if args or kwargs:
         raise TraceError(
             f"{module.__name__} is read from a file, which says itself what arguments it takes; "
             "plan it without arguments"
         )
-    return module if donate_argnums == () else module.donating(donate_argnums)
+    module = module if donate_argnums == () else module.donating(donate_argnums)
+    return module if lift_from is None else module.lifting(lift_from)
 
 
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
@@ -219,12 +236,12 @@ def _hardware_at_hand() -> str:
     )
 
 
-def _bytes(memory: float | str) -> int:
+def _bytes(memory: float | str, what: str) -> int:
     if not isinstance(memory, str):
         return int(memory)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
     if not match:
-        raise HardwareError(f'cannot read memory="{memory}"; expected bytes or e.g. "12GiB"')
+        raise HardwareError(f'cannot read {what}="{memory}"; expected bytes or e.g. "12GiB"')
     power = " KMGT".index((match[2] or " ")[0].upper())
     base = 1024 if (match[2] or "").endswith("i") else 1000
     return int(float(match[1]) * base**power)

@@ -17,6 +17,7 @@ import jax.export
 from partita.errors import FileError, UnsupportedError
 from partita.program import mlir
 from partita.program.artifact import artifact
+from partita.program.constants import lift
 from partita.program.importer import donate, import_stablehlo
 from partita.program.ir import Program, TensorType
 from partita.program.trace import Traced, as_tuple
@@ -38,6 +39,9 @@ class Module(Traced):
     Made by `partita.read`. `print(module)` shows the program.
     """
 
+    text: str = ""
+    """The module as it was read."""
+
     @property
     def __name__(self) -> str:
         return self.program.name
@@ -51,6 +55,13 @@ class Module(Traced):
         with mlir.context():
             module = mlir.serialize(mlir.parse(self.program.module))
         return artifact(module, self.program.name, self.arguments, self.results)
+
+    def lifting(self, least: int) -> Module:
+        """The same program, with constants of at least that many bytes as arguments."""
+        text, arrays = lift(self.text, least)
+        program = import_stablehlo(text, self.program.name, len(arrays))
+        program = dataclasses.replace(program, aliases=self.program.aliases)
+        return dataclasses.replace(self, program=program, lifted=arrays, text=text)
 
     def donating(self, argnums: int | Sequence[int]) -> Module:
         """The same program, with these arguments donated instead of those that the file says."""
@@ -175,8 +186,8 @@ def _module(text: str, exported: jax.export.Exported | None, path: Path) -> Modu
     program = import_stablehlo(text)
     name = exported.fun_name if exported else program.name.removeprefix("jit_")
     program = dataclasses.replace(program, name=path.stem if name == "program" else name)
-    arguments: Any = (tuple(map(_abstract, _types(program, program.arguments))), {})
-    results: Any = tuple(map(_abstract, _types(program, program.results)))
+    arguments: Any = (tuple(map(mlir.shape_of, _types(program, program.arguments))), {})
+    results: Any = tuple(map(mlir.shape_of, _types(program, program.results)))
     results = results[0] if len(results) == 1 else results
     # Arguments that JAX dropped from the module, unused, leave no way to nest the others.
     if exported and len(exported.in_avals) == len(program.arguments):
@@ -187,18 +198,11 @@ def _module(text: str, exported: jax.export.Exported | None, path: Path) -> Modu
         for number, leaves in enumerate(_leaves(arguments[0]))
         if not program.aliases.keys().isdisjoint(leaves)
     )
-    return Module(program, arguments, results, donated)
+    return Module(program, arguments, results, donated, text=text)
 
 
 def _types(program: Program, values: Sequence[int]) -> list[TensorType]:
     return [program.values[v].type for v in values]
-
-
-def _abstract(type_: TensorType) -> jax.ShapeDtypeStruct:
-    dtype = mlir.element_types().get(type_.dtype)
-    if dtype is None:
-        raise UnsupportedError(f"JAX has no arrays with elements of type {type_.dtype}")
-    return jax.ShapeDtypeStruct(type_.shape, dtype)
 
 
 def _shaped(aval: Any) -> jax.ShapeDtypeStruct:

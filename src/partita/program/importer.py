@@ -12,6 +12,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
 from partita.program import mlir, rules
+from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
     BARRIER,
@@ -49,12 +50,13 @@ _REFUSED = {
 """Operations, and targets of custom calls, that say how a program is sharded."""
 
 
-def import_stablehlo(text: str, name: str | None = None) -> Program:
+def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
     """Reads a StableHLO module.
 
     Args:
       text: the module, with debug locations if sources are to be reported.
       name: what to call the program; the module's own name by default.
+      lifted: how many of the last arguments are constants that have been lifted.
 
     Raises:
       UnsupportedError: unreadable, dynamic shapes, host callbacks, or sharding given inside.
@@ -62,7 +64,10 @@ def import_stablehlo(text: str, name: str | None = None) -> Program:
     with mlir.context():
         prepared = mlir.prepare(text)
         module = mlir.with_rules(prepared)
-        return _Importer(module, mlir.without_shardings(prepared), name).run()
+        importer = _Importer(module, mlir.without_shardings(prepared), name)
+        program = importer.run()
+        constants = describe(program, importer.constants, lifted)
+        return dataclasses.replace(program, constants=constants)
 
 
 class _Importer:
@@ -84,6 +89,8 @@ class _Importer:
         self.zeros: set[int] = set()
         self.integers: dict[int, int] = {}
         """Values that are known integer constants."""
+        self.constants: list[tuple[Any, int]] = []
+        """What constants hold that differ from element to element, and the values they make."""
         self.directions: dict[int, str] = {}
         """Directions of comparisons, by the value that holds the outcome."""
         self.region = 0
@@ -304,6 +311,8 @@ class _Importer:
                 self.zeros.update(made.results)
             if isinstance(number, int) and not made.rule.factors:
                 self.integers[made.results[0]] = number
+            if (held := content(op)) is not None:
+                self.constants.append((held, made.results[0]))
         elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from jax._src.interpreters import mlir as jax_mlir  # the context with every dialect JAX emits
 from jax.extend.mlir import ir, serialize_portable_artifact
@@ -21,18 +22,22 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
+from partita.program.ir import TensorType
 
 __all__ = [
     "attributes_of",
     "context",
     "element_types",
+    "inline",
     "ir",
     "load",
     "main_function",
     "parse",
     "prepare",
     "serialize",
+    "shape_of",
     "splat",
+    "update_signature",
     "with_rules",
     "without_shardings",
 ]
@@ -112,9 +117,8 @@ def attributes_of(function: Any, which: str, count: int) -> list[Any]:
 def prepare(text: str) -> str:
     """Inlines calls, splits shared constants, drops what is dead; returns the module's text."""
     module = parse(text)
-    _inline_calls(module)
+    inline(module)
     _drop_open_constraints(main_function(module))
-    _make_main(module)
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
@@ -123,6 +127,31 @@ def prepare(text: str) -> str:
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
     return text.replace("sdy.constant dense", "stablehlo.constant dense")
+
+
+def inline(module: Any) -> None:
+    """Brings all of a program into the function `main`."""
+    _inline_calls(module)
+    _make_main(module)
+
+
+def update_signature(main: Any) -> None:
+    """Makes the type of a function fit its block, to whose arguments some have been added."""
+    block = main.entry_block
+    inputs, results = [a.type for a in block.arguments], list(main.type.results)
+    known = attributes_of(main, "arg_attrs", len(main.type.inputs))
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    if "arg_attrs" in main.attributes:
+        added = [ir.DictAttr.get({})] * (len(inputs) - len(known))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(known + added)
+
+
+def shape_of(type_: TensorType) -> jax.ShapeDtypeStruct:
+    """A tensor type as JAX has it; raises `UnsupportedError` for elements that JAX has not."""
+    dtype = element_types().get(type_.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"JAX has no arrays with elements of type {type_.dtype}")
+    return jax.ShapeDtypeStruct(type_.shape, dtype)
 
 
 def with_rules(text: str) -> Any:

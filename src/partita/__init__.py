@@ -8,6 +8,7 @@ from partita.api import jit, plan
 from partita.cost import Estimate, Hardware, Traffic
 from partita.errors import (
     AxisError,
+    FileError,
     HardwareError,
     MeshError,
     ModelError,
@@ -19,6 +20,7 @@ from partita.errors import (
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.program.files import Module, read
 from partita.schedule import TacticReport
 from partita.spmd import Collective
 from partita.tactics import AutomaticPartition, ManualPartition, Refusal, Tactic
@@ -30,12 +32,14 @@ __all__ = [
     "AxisError",
     "Collective",
     "Estimate",
+    "FileError",
     "Hardware",
     "HardwareError",
     "ManualPartition",
     "Mesh",
     "MeshError",
     "ModelError",
+    "Module",
     "PartitaError",
     "Plan",
     "Refusal",
@@ -48,4 +52,5 @@ __all__ = [
     "UnsupportedError",
     "jit",
     "plan",
+    "read",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,16 +14,21 @@ from jax._src import source_info_util
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
-from partita.errors import HardwareError
+from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
-from partita.program.trace import trace
+from partita.program.files import Module, read
+from partita.program.trace import Traced, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
+from partita.tactics.given import GivenShardings
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
+
+_LIFTED = 1024
+"""Bytes of the smallest constant that is worth to be split."""
 
 _DEVICE_KINDS = (
     (r"v6 ?(lite|e)", "tpu_v6e"),
@@ -43,7 +49,7 @@ _DEVICE_KINDS = (
 
 
 def plan(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | str | Path,
     *args: Any,
     mesh: MeshInput | Mesh,
     hardware: str | Hardware | None = None,
@@ -52,6 +58,7 @@ def plan(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    lift_constants: bool | float | str = False,
     progress: Progress = lambda done, total, text: None,
     **kwargs: Any,
 ) -> Plan:
@@ -60,8 +67,10 @@ def plan(
     Nothing is run and no device memory is touched.
 
     Args:
-      fn: a JAX function, plain or under `jax.jit` (its donation is taken over).
-      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them.
+      fn: a JAX function, plain or under `jax.jit` (its donation is taken over); or a program in a
+        file: its path, or what `read` returns.
+      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them; none for a file, which
+        says itself what it takes.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
         `AbstractMesh`.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
@@ -73,11 +82,14 @@ def plan(
       seed: of the default tactic's search.
       budget: of the default tactic's search, in plans priced.
       donate_argnums: positions of arguments whose buffers the results may take over.
+      lift_constants: makes arrays that the function closes over arguments of the program, named
+        `constants[0]`, `constants[1]`, ..., which tactics can split; `Plan.jit` passes them by
+        itself. True for those of at least 1 KiB, or a size, as for `memory`.
       progress: called with (done, total, text) while a search runs.
       **kwargs: keyword arguments of `fn`.
 
     Raises:
-      PartitaError: of the kind that fits (`TraceError`, `MeshError`, `AxisError`,
+      PartitaError: of the kind that fits (`TraceError`, `FileError`, `MeshError`, `AxisError`,
         `HardwareError`, `UnknownNameError`, `UnsupportedError`, ...).
 
     Example:
@@ -89,8 +101,11 @@ def plan(
       P('data',)
     """
     mesh = Mesh.of(mesh)
+    lift_from = None if lift_constants is False else _LIFTED
+    if not isinstance(lift_constants, bool):
+        lift_from = _bytes(lift_constants, "lift_constants")
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    capacity = int(device.memory.value) if memory is None else _bytes(memory)
+    capacity = int(device.memory.value) if memory is None else _bytes(memory, "memory")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -98,7 +113,14 @@ def plan(
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
-    traced = trace(fn, args, kwargs, donate_argnums)
+    if isinstance(fn, str | Path):
+        fn = read(fn)
+    if isinstance(fn, Module):
+        traced: Traced = _from_file(fn, args, kwargs, donate_argnums, lift_from)
+    else:
+        traced = trace(fn, args, kwargs, donate_argnums, lift_from)
+    if traced.program.given:
+        tactics = [GivenShardings(traced.program.given), *tactics]
     context = Context(analyse(traced.program), mesh, device, capacity, progress)
     done = run_schedule(context, tactics)
     return Plan(
@@ -112,6 +134,7 @@ def plan(
         arguments=traced.arguments,
         results=traced.results,
         donate_argnums=traced.donate_argnums,
+        lifted=traced.lifted,
     )
 
 
@@ -125,6 +148,7 @@ def jit(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    lift_constants: bool | float | str = False,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
@@ -147,6 +171,7 @@ def jit(
             seed=seed,
             budget=budget,
             donate_argnums=donate_argnums,
+            lift_constants=lift_constants,
         )
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
     plans: dict[Any, Plan] = {}
@@ -167,6 +192,7 @@ def jit(
                 seed=seed,
                 budget=budget,
                 donate_argnums=donate_argnums,
+                lift_constants=lift_constants,
                 **kwargs,
             )
             compiled[key] = plans[key].jit(concrete)
@@ -174,6 +200,18 @@ def jit(
 
     partitioned.plans = plans  # type: ignore[attr-defined]
     return partitioned
+
+
+def _from_file(
+    module: Module, args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
+) -> Module:
+    if args or kwargs:
+        raise TraceError(
+            f"{module.__name__} is read from a file, which says itself what arguments it takes; "
+            "plan it without arguments"
+        )
+    module = module if donate_argnums == () else module.donating(donate_argnums)
+    return module if lift_from is None else module.lifting(lift_from)
 
 
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
@@ -198,12 +236,12 @@ def _hardware_at_hand() -> str:
     )
 
 
-def _bytes(memory: float | str) -> int:
+def _bytes(memory: float | str, what: str) -> int:
     if not isinstance(memory, str):
         return int(memory)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
     if not match:
-        raise HardwareError(f'cannot read memory="{memory}"; expected bytes or e.g. "12GiB"')
+        raise HardwareError(f'cannot read {what}="{memory}"; expected bytes or e.g. "12GiB"')
     power = " KMGT".index((match[2] or " ")[0].upper())
     base = 1024 if (match[2] or "").endswith("i") else 1000
     return int(float(match[1]) * base**power)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +19,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import partita as pt
 from partita import cost, models
 from partita.cost.estimate import size
+from partita.plan import Form
+from partita.program.files import format_of
 from partita.progress import progress_bar
 from partita.report import view
 from partita.summary import summary
@@ -37,8 +40,9 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp) or "
-            "path/to/file.py:function, where function() returns (fn, args)."
+            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp), "
+            "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+            "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
         ),
     ],
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
@@ -61,10 +65,28 @@ def plan(
     ] = None,
     budget: Annotated[int, typer.Option(help="Plans that the search may price.")] = 1500,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    partitioned: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the program that the plan runs, collectives and all: .mlir is text, "
+            ".mlirbc bytecode, .bin a serialized jax.export.Exported."
+        ),
+    ] = None,
+    annotated: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the original program with shardings on its values, for a compiler that "
+            "partitions by itself. Endings as above."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     console = Console()
+    files: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
+    for path in files.values():
+        if path is not None:
+            format_of(path)  # complains before the work, not after it
     loaded = models.load(model)
     with progress_bar(Console(stderr=True)) as progress:
         made = pt.plan(
@@ -77,6 +99,9 @@ def plan(
             donate_argnums=loaded.donate_argnums,
             progress=progress,
         )
+    for form, path in files.items():
+        if path is not None:
+            made.export(path, form)
     if as_json:
         print(json.dumps(summary(made), indent=2))
     else:

@@ -41,6 +41,10 @@ class TraceError(PartitaError):
     """A function that JAX cannot trace; JAX's own error is the cause."""
 
 
+class FileError(PartitaError, ValueError):
+    """A program file that cannot be read or written: missing, corrupt, in another format."""
+
+
 class UnsupportedError(PartitaError):
     """A program that cannot be partitioned: effects, host callbacks, dynamic shapes."""
 

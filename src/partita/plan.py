@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import jax.export
@@ -14,13 +15,19 @@ from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware
-from partita.errors import MeshError, TacticError
+from partita.errors import FileError, MeshError, TacticError
 from partita.mesh import Mesh
-from partita.program import Program
+from partita.program import Program, mlir
+from partita.program.files import contents, format_of, write
+from partita.program.ir import Constant
 from partita.report import render
 from partita.schedule import TacticReport
 from partita.spmd import Collective, SpmdProgram
+from partita.spmd.annotate import annotate
+from partita.spmd.emit import emit
 from partita.spmd.executable import export, layout_tree, partition_spec
+
+Form = Literal["partitioned", "annotated"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -49,6 +56,8 @@ class Plan:
     results: Any
     """The results as a pytree of `ShapeDtypeStruct`s."""
     donate_argnums: tuple[int, ...] = ()
+    lifted: tuple[np.ndarray, ...] = ()
+    """Arrays that the function closes over and that the program takes as its last arguments."""
 
     @property
     def program(self) -> Program:
@@ -60,11 +69,16 @@ class Plan:
         """Every collective of a step, in program order."""
         return self.spmd.collectives
 
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Arrays that are part of the program, because the function closes over them."""
+        return self.program.constants
+
     @cached_property
     def in_shardings(self) -> Any:
         """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
-        args, _ = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
-        return args
+        args, _ = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
+        return args[: len(self.arguments[0])]
 
     @cached_property
     def out_shardings(self) -> Any:
@@ -73,8 +87,11 @@ class Plan:
 
     @cached_property
     def exported(self) -> jax.export.Exported:
-        """The partitioned program as an artifact of `jax.export`; takes `(args, kwargs)`."""
-        return export(self.spmd, self.arguments, self.results)
+        """The partitioned program as an artifact of `jax.export`, called as the function is.
+
+        If constants were lifted, it takes keyword arguments as one dict, and the constants last.
+        """
+        return export(self.spmd, self._signature, self.results)
 
     def jit(
         self,
@@ -91,22 +108,51 @@ class Plan:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        concrete = self.device_mesh(mesh)
-        exported = self.exported
-        args, kwargs = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
+        concrete, exported = self.device_mesh(mesh), self.exported
+        args, kwargs = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
 
         def call(*args: Any) -> Any:
             # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
-            return exported.call(args[:-1], args[-1]) if kwargs else exported.call(args, {})
+            return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
 
         call.__name__ = call.__qualname__ = self.program.name
+        in_shardings = self._named(concrete, (*args, kwargs) if kwargs else args)
         jitted = jax.jit(
             call,
-            in_shardings=self._named(concrete, (*args, kwargs) if kwargs else args),
+            in_shardings=in_shardings,
             out_shardings=self._named(concrete, self.out_shardings),
             donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
         )
-        return _WithKeywords(jitted) if kwargs else jitted
+        if not (self.lifted or self.arguments[1]):
+            return jitted
+        constants = jax.device_put(self.lifted, in_shardings[-1]) if self.lifted else ()
+        return _Completed(jitted, bool(self.arguments[1]), constants)
+
+    def export(self, path: str | Path, form: Form = "partitioned") -> None:
+        """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
+
+        A name that ends in `.bin` makes it a serialized `jax.export.Exported`.
+
+        Args:
+          path: of the file, which is written whole or not at all.
+          form: `"partitioned"` is the program that the plan runs, one manual computation over the
+            mesh with the collectives in it; `"annotated"` is the original program with shardings
+            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself.
+
+        Raises:
+          FileError: the file cannot be written, or its name ends in something else.
+        """
+        forms = {"partitioned": emit, "annotated": annotate}
+        if form not in forms:
+            raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
+        suffix = format_of(path)
+        with mlir.context():
+            data = contents(
+                forms[form](self.spmd),
+                suffix,
+                lambda module: export(self.spmd, self._signature, self.results, module),
+            )
+        write(path, data)
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
@@ -162,6 +208,15 @@ class Plan:
         grid = np.array(devices[: self.mesh.devices]).reshape(self.mesh.sizes)
         return jax.sharding.Mesh(grid, self.mesh.names)
 
+    @property
+    def _signature(self) -> tuple[Any, Any]:
+        """`(args, kwargs)` of the program: those of the function, and constants last."""
+        args, kwargs = self.arguments
+        if not self.lifted:
+            return args, kwargs
+        constants = tuple(jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.lifted)
+        return (*args, *([kwargs] if kwargs else []), constants), {}
+
     def _spec(self, layout: Any, rank: int) -> jax.sharding.PartitionSpec:
         return partition_spec(layout, self.mesh, rank)
 
@@ -175,18 +230,26 @@ class Plan:
     __repr__ = __str__
 
 
-class _WithKeywords:
-    """A jitted function whose last argument is the keyword arguments, called as the original is."""
+class _Completed:
+    """A jitted function that takes keyword arguments as a dict, and then constants, at the end."""
 
-    def __init__(self, jitted: Any) -> None:
+    def __init__(self, jitted: Any, keywords: bool, constants: tuple[Any, ...]) -> None:
         self._jitted = jitted
+        self._keywords = keywords
+        self._constants = constants
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(*args, kwargs)
+        return self._jitted(*args, *self._rest(kwargs))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers for these arguments, as `jax.jit`'s `lower` does."""
-        return self._jitted.lower(*args, kwargs)
+        return self._jitted.lower(*args, *self._rest(kwargs))
+
+    def _rest(self, kwargs: dict[str, Any]) -> list[Any]:
+        if kwargs and not self._keywords:
+            raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
+        rest: list[Any] = [kwargs] if self._keywords else []
+        return [*rest, self._constants] if self._constants else rest
 
 
 def _shapes(tree: Any) -> str:

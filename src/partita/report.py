@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 WIDTH = 120
 """Columns of a report that is not printed to a terminal."""
 
+LARGE = 2**20
+"""Bytes of constants from which on a report shows them."""
+
+
+_NUMBERS = ("size", "alike", "count", "bytes", "bytes per device", "time", "predicted")
+
 
 def render(plan: Plan) -> str:
     """The report as plain text."""
@@ -49,6 +55,7 @@ def view(plan: Plan, width: int = WIDTH) -> RenderableType:
         _collectives(plan.estimate),
         Text(),
         _arguments(plan, width),
+        *_constants(plan),
         *_warnings(plan),
     )
 
@@ -110,6 +117,8 @@ def _costs(plan: Plan) -> RenderableType:
     table.add_row("  collectives, hidden", seconds(estimate.hidden_time))
     table.add_row("peak memory", size(estimate.peak_memory))
     table.add_row("  of which arguments", size(estimate.argument_memory))
+    if _worth_showing(plan):
+        table.add_row("  of which constants", size(estimate.constant_memory))
     fits = "yes" if estimate.fits else "NO"
     table.add_row("fits", f"{fits}, capacity {size(estimate.capacity)}")
     return table
@@ -138,6 +147,28 @@ def _arguments(plan: Plan, width: int) -> RenderableType:
         piece = str(local_type(type_, layout, plan.mesh))
         table.add_row(*row, *[piece][: len(columns) - len(row)])
     return table
+
+
+def _worth_showing(plan: Plan) -> bool:
+    return plan.estimate.constant_memory >= LARGE
+
+
+def _constants(plan: Plan) -> list[RenderableType]:
+    """The constants that every device has whole, if they are many bytes."""
+    if not _worth_showing(plan):
+        return []
+    table = _table("Constants, whole on every device", "constant", "type", "bytes", "used by")
+    whole = [c for c in plan.constants if not c.lifted]
+    shown = [c for c in whole if c.bytes >= LARGE // 16]
+    for constant in shown:
+        more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
+        first = (*constant.used, "a result")[0]
+        table.add_row(constant.name, str(constant.type), size(constant.bytes), first + more)
+    rest = [constant.bytes for constant in whole[len(shown) :]]
+    if rest:
+        table.add_row(f"{len(rest)} smaller", "", size(sum(rest)), "")
+    hint = "lift_constants=True makes them arguments, which can be split."
+    return [Text(), table, Text(hint, style="yellow")]
 
 
 def _warnings(plan: Plan) -> list[RenderableType]:
@@ -182,6 +213,6 @@ def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in columns:
-        right = column in ("size", "alike", "count", "bytes per device", "time", "predicted")
+        right = column in _NUMBERS
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     return table

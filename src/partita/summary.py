@@ -47,6 +47,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
         "hidden_time": estimate.hidden_time,
         "peak_memory": estimate.peak_memory,
         "argument_memory": estimate.argument_memory,
+        "constant_memory": estimate.constant_memory,
         "capacity": estimate.capacity,
         "fits": estimate.fits,
     }

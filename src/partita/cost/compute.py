@@ -94,10 +94,11 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
 
 
 def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[float]:
-    """For every result of a class, the share of members that store it."""
+    """For every result of a class, the share of members that are kernels and store it."""
     operations = graph.program.operations
+    kernels = [member for member in op.members if member in fusion.reads]
     return [
-        sum(fusion.stored[operations[member].results[number]] for member in op.members)
+        sum(fusion.stored[operations[member].results[number]] for member in kernels)
         / len(op.members)
         for number in range(len(op.op.results))
     ]

@@ -34,6 +34,8 @@ class Estimate:
     peak_memory: int
     argument_memory: int
     """Arguments, alive during the whole step; donated ones double as results."""
+    constant_memory: int
+    """Arrays that the function closes over, alive during the whole step on every device."""
     capacity: int
     """Memory that a plan may use."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]

@@ -53,7 +53,7 @@ class Fusion:
 
     program: Program
     stored: tuple[bool, ...]
-    """Whether each value is stored; arguments are."""
+    """Whether each value is stored; arguments and constants are."""
     kernels: tuple[int, ...]
     """The operations that are kernels, in program order."""
     reads: dict[int, tuple[tuple[int, int], ...]]
@@ -80,16 +80,23 @@ class Fusion:
 def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusion:
     """Finds the kernels of a program."""
     results = frozenset(program.results)
+    constants = frozenset(v for constant in program.constants for v in constant.values)
     stored = [True] * len(program.values)
     large: list[frozenset[int]] = [frozenset({v.index}) for v in program.values]
     for op in program.operations:
+        if constants.issuperset(op.results):
+            continue  # these are in memory before the program starts, as arguments are
         for v in op.results:
             read = frozenset().union(*(large[o] for o in op.operands))
             size = program.values[v].type.bytes
             read = frozenset(r for r in read if 4 * program.values[r].type.bytes >= size)
             if v not in results and not _is_stored(program, op, uses[v], len(read)):
                 stored[v], large[v] = False, read
-    kernels = tuple(op.index for op in program.operations if any(stored[v] for v in op.results))
+    kernels = tuple(
+        op.index
+        for op in program.operations
+        if any(stored[v] for v in op.results) and not constants.issuperset(op.results)
+    )
     reads: dict[int, tuple[tuple[int, int], ...]] = {}
     inside: dict[int, list[int]] = {}
     for kernel in kernels:

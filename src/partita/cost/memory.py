@@ -1,4 +1,5 @@
-"""Peak memory by liveness: arguments, stored values, gathered copies, over the kernel schedule."""
+"""Peak memory by liveness: arguments, constants, and over the kernel schedule stored values and
+gathered copies."""
 
 from __future__ import annotations
 
@@ -39,6 +40,10 @@ class MemoryModel:
         program = graph.program
         self.steps = len(fusion.kernels) + 2
         self._schedule = _Schedule(fusion)
+        constants = [c for c in program.constants if not c.lifted]
+        self.constants = sum(c.bytes for c in constants)
+        """Bytes of the constants: every device has them whole, during the whole step."""
+        self._constants = frozenset(graph.value_class[v] for c in constants for v in c.values)
         aliased = {program.results[r] for r in program.aliases.values()}
         results = frozenset(program.results)
         rows = []
@@ -50,6 +55,8 @@ class MemoryModel:
                 continue
             reads = (self._schedule.read(value.index, *use) for use in uses[value.index])
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
+            if graph.value_class[value.index] in self._constants:
+                birth = death  # the piece of a constant that is split is cut out when it is read
             rows.append((graph.value_class[value.index], birth, max(birth, death)))
         classes, births, deaths = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         # Row p of this matrix says how many values of each class begin, less those that end, at p.
@@ -66,7 +73,9 @@ class MemoryModel:
         self._spans: dict[tuple[int, tuple[int, ...], bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
-        """Bytes of one device's piece of a value of this class."""
+        """Bytes of one device's piece of a value of this class, constants themselves left out."""
+        if index in self._constants and not any(layout):
+            return 0.0
         return self.graph.values[index].value.type.bytes / shards(layout, self.mesh)
 
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:

@@ -116,13 +116,13 @@ class CostModel:
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
         exposed, hidden = sum(p.exposed for p in moving), sum(p.hidden for p in moving)
-        arguments = self.memory.arguments(kept)
+        fixed = self.memory.arguments(kept) + self.memory.constants
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
-        peak = arguments + float(live.max(initial=0.0))
+        peak = fixed + float(live.max(initial=0.0))
         regather = False
         if peak > self.capacity and any(p.copies_again is not p.copies for p in moving):
             live = self.memory.live(kept, [c for p in moving for c in p.copies_again])
-            again = arguments + float(live.max(initial=0.0))
+            again = fixed + float(live.max(initial=0.0))
             if again < peak:
                 peak, regather = again, True
                 exposed = sum(p.exposed_again for p in moving)
@@ -149,6 +149,7 @@ class CostModel:
             price.hidden_time,
             round(price.peak),
             round(arguments),
+            self.memory.constants,
             self.capacity,
             traffic,
         )

@@ -1,4 +1,4 @@
-"""Built-in models, each one file, sized by presets; and models from the user's own files.
+"""Built-in models, each one file, sized by presets; and models from a user's files.
 
 A model file has `PRESETS`, `init`, `train_step`, `abstract_batch` and `example_batch`; adding one
 is adding it to `FAMILIES`. A model that does not train names its step in `STEP`.
@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from partita.errors import ModelError, closest
+from partita.program.files import SUFFIXES, read
 
 FAMILIES = (
     "gpt",
@@ -73,11 +74,18 @@ def build(name: str, **changes: Any) -> Model:
 
 
 def load(name: str) -> Model:
-    """A built-in model, or `path/to/file.py:function`, a function that returns `(fn, args)`.
+    """A model: built in, from a function of the user, or a StableHLO file.
+
+    Args:
+      name: a preset, one of `names()`; `path/to/file.py:function`, a function that returns
+        `(fn, args)`; or the path of a file that `partita.read` reads.
 
     Raises:
       ModelError: there is no such model, file or function, or it returns something else.
+      FileError: the file holds no program that can be read.
     """
+    if Path(name).suffix in SUFFIXES or (".py" not in name and Path(name).exists()):
+        return Model(name, read(name), ())
     if ".py:" not in name and not name.endswith(".py"):
         return build(name)
     path, _, function = name.rpartition(":") if ".py:" in name else (name, "", "")
@@ -115,7 +123,7 @@ def _from_user(name: str, make: Callable[[], Any]) -> Model:
 
 
 def _expected() -> str:
-    return f"expected {', '.join(names())}, or path/to/file.py:function"
+    return f"expected {', '.join(names())}, path/to/file.py:function, or a StableHLO file"
 
 
 def _module(family: str) -> Any:

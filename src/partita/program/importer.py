@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import sdy
@@ -12,6 +12,8 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
 from partita.program import mlir, rules
+from partita.program.constants import content, describe
+from partita.program.given import given_shardings
 from partita.program.ir import (
     BARRIER,
     CARRY,
@@ -36,19 +38,25 @@ from partita.program.windows import block_windows
 
 _RULE = "sdy.sharding_rule"
 _SUMS = {f"stablehlo.{kind}" for kind in ("convolution", "dot_general", "dynamic_slice", "gather")}
+_SHARDING = "sdy.sharding"
 _KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
 _REFUSED = {
     "sdy.sharding_constraint": "a sharding constraint (with_sharding_constraint)",
     "sdy.manual_computation": "a shard_map region",
+    "Sharding": "a sharding constraint (with_sharding_constraint)",
+    "SPMDFullToShardShape": "a shard_map region",
+    "SPMDShardToFullShape": "a shard_map region",
 }
+"""Operations, and targets of custom calls, that say how a program is sharded."""
 
 
-def import_stablehlo(text: str, name: str | None = None) -> Program:
+def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
     """Reads a StableHLO module.
 
     Args:
       text: the module, with debug locations if sources are to be reported.
       name: what to call the program; the module's own name by default.
+      lifted: how many of the last arguments are constants that have been lifted.
 
     Raises:
       UnsupportedError: unreadable, dynamic shapes, host callbacks, or sharding given inside.
@@ -56,13 +64,17 @@ def import_stablehlo(text: str, name: str | None = None) -> Program:
     with mlir.context():
         prepared = mlir.prepare(text)
         module = mlir.with_rules(prepared)
-        return _Importer(module, prepared, name).run()
+        importer = _Importer(module, mlir.without_shardings(prepared), name)
+        program = importer.run()
+        constants = describe(program, importer.constants, lifted)
+        return dataclasses.replace(program, constants=constants)
 
 
 class _Importer:
     """State of one import: numbering of values, and caches of MLIR's uniqued objects."""
 
     def __init__(self, module: Any, text: str, name: str | None) -> None:
+        self.module = module
         self.main = mlir.main_function(module)
         self.text = text
         attributes = module.operation.attributes
@@ -77,6 +89,8 @@ class _Importer:
         self.zeros: set[int] = set()
         self.integers: dict[int, int] = {}
         """Values that are known integer constants."""
+        self.constants: list[tuple[Any, int]] = []
+        """What constants hold that differ from element to element, and the values they make."""
         self.directions: dict[int, str] = {}
         """Directions of comparisons, by the value that holds the outcome."""
         self.region = 0
@@ -88,18 +102,24 @@ class _Importer:
             self._define(argument, None, position)
         body, results = self._block(block)
         count = len(block.arguments)
+        arguments = tuple(range(count))
+        argument_names = self._argument_names(block.arguments)
+        result_names = self._result_names(len(results))
+        named = [*zip(argument_names, arguments, strict=True)]
+        named_results = [*zip(result_names, results, strict=True)]
         return Program(
             name=self.name,
             values=tuple(self.values),
             operations=tuple(self.operations),
-            arguments=tuple(range(count)),
+            arguments=arguments,
             results=results,
-            argument_names=tuple(self._argument_names(block.arguments)),
-            result_names=tuple(self._result_names(len(results))),
-            aliases=self._aliases(count),
+            argument_names=tuple(argument_names),
+            result_names=tuple(result_names),
+            aliases=self._aliases(count, results),
             body=body,
             regions=tuple(self.regions),
             module=self.text,
+            given=given_shardings(self.module, self.main, named, named_results),
         )
 
     def _block(self, block: Any) -> tuple[Block, tuple[int, ...]]:
@@ -291,6 +311,8 @@ class _Importer:
                 self.zeros.update(made.results)
             if isinstance(number, int) and not made.rule.factors:
                 self.integers[made.results[0]] = number
+            if (held := content(op)) is not None:
+                self.constants.append((held, made.results[0]))
         elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
 
@@ -337,33 +359,57 @@ class _Importer:
         return "", ""
 
     def _argument_names(self, arguments: Any) -> list[str]:
-        names = [getattr(argument.location, "name_str", "") for argument in arguments]
-        return [name or f"arg{i}" for i, name in enumerate(names)]
+        """From locations or attributes; one that several arguments have names the first of them."""
+        infos = mlir.attributes_of(self.main, "arg_attrs", len(arguments))
+        names: dict[str, None] = {}
+        for i, (argument, info) in enumerate(zip(arguments, infos, strict=True)):
+            name = getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
+            names[name if name and name not in names else f"arg{i}"] = None
+        return list(names)
 
     def _result_names(self, count: int) -> list[str]:
-        attributes = self.main.attributes
-        infos = attributes["res_attrs"] if "res_attrs" in attributes else [{}] * count
-        names = [
-            info["jax.result_info"].value if "jax.result_info" in info else "" for info in infos
-        ]
+        infos = mlir.attributes_of(self.main, "res_attrs", count)
+        names = [_text(info, "jax.result_info") for info in infos]
         return [name or (f"result[{i}]" if count > 1 else "result") for i, name in enumerate(names)]
 
-    def _aliases(self, count: int) -> dict[int, int]:
-        attributes = self.main.attributes
-        infos = attributes["arg_attrs"] if "arg_attrs" in attributes else [{}] * count
+    def _aliases(self, count: int, results: Sequence[int]) -> dict[int, int]:
+        infos = mlir.attributes_of(self.main, "arg_attrs", count)
         key = "tf.aliasing_output"
-        return {i: info[key].value for i, info in enumerate(infos) if key in info}
+        known = {i: info[key].value for i, info in enumerate(infos) if key in info}
+        donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
+        types = [value.type for value in self.values]
+        return donate(donors, types[:count], [types[v] for v in results], known)
+
+
+def donate(
+    donors: Sequence[int],
+    arguments: Sequence[TensorType],
+    results: Sequence[TensorType],
+    known: Mapping[int, int],
+) -> dict[int, int]:
+    """Which result takes over the buffer of which donated argument: the first of its type."""
+    aliases = dict(known)
+    waiting = [donor for donor in donors if donor not in aliases]
+    for number, type_ in enumerate(results):
+        donor = next((d for d in waiting if arguments[d] == type_), None)
+        if donor is not None and number not in known.values():
+            waiting.remove(donor)
+            aliases[donor] = number
+    return aliases
+
+
+def _text(attributes: Any, key: str) -> str:
+    return str(attributes[key].value) if key in attributes else ""
 
 
 def _tensor_type(type_: Any) -> TensorType:
     try:
         ranked = ir.RankedTensorType(type_)
     except (TypeError, ValueError):
-        raise UnsupportedError(
-            f"a value of type {type_} cannot be partitioned; effects that are ordered by tokens "
-            "(callbacks, prints) have to be taken out of the function"
-        ) from None
-    if not ranked.has_static_shape:
+        ranked = None
+        if not str(type_).startswith("tensor<"):
+            raise UnsupportedError(f"a value of type {type_} {_not_a_tensor(type_)}") from None
+    if ranked is None or not ranked.has_static_shape:
         raise UnsupportedError(
             f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
             "passing jax.ShapeDtypeStruct arguments"
@@ -371,20 +417,39 @@ def _tensor_type(type_: Any) -> TensorType:
     return TensorType(tuple(ranked.shape), str(ranked.element_type))
 
 
+def _not_a_tensor(type_: Any) -> str:
+    """Why a value that is no tensor is refused, and what to do."""
+    if str(type_).startswith("tuple<"):
+        return "is a tuple; export the program with its arguments and results as separate tensors"
+    return (
+        "cannot be partitioned; effects that are ordered by tokens (callbacks, prints) have to be "
+        "taken out of the function"
+    )
+
+
 def _check_supported(op: Any, source: str) -> None:
     where = f" at {source}" if source else ""
-    if op.name in _REFUSED:
+    custom = op.name == "stablehlo.custom_call"
+    target = op.attributes["call_target_name"].value if custom else op.name
+    if custom and any(part in target for part in rules.HOST_CALLS):
         raise UnsupportedError(
-            f"the program contains {_REFUSED[op.name]}{where}; take it out, and say what it says "
+            f"the program calls back to the host{where} ({target}), which cannot be exported; "
+            "take debug prints and callbacks out of the function"
+        )
+    refused = _REFUSED.get(target)
+    if refused is None and _SHARDING in op.attributes:
+        refused = f"a sharding given to {op.name.rpartition('.')[2]}"
+    if refused is not None:
+        raise UnsupportedError(
+            f"the program contains {refused}{where}; take it out, and say what it says "
             "with a ManualPartition tactic"
         )
-    if op.name == "stablehlo.custom_call":
-        target = op.attributes["call_target_name"].value
-        if any(part in target for part in rules.HOST_CALLS):
-            raise UnsupportedError(
-                f"the program calls back to the host{where} ({target}), which cannot be exported; "
-                "take debug prints and callbacks out of the function"
-            )
+    dialect = op.name.partition(".")[0]
+    if dialect not in ("stablehlo", "chlo"):
+        raise UnsupportedError(
+            f"the program contains {op.name}{where}, of the dialect {dialect!r}; expected "
+            "StableHLO, the dialects 'stablehlo' and 'chlo'"
+        )
 
 
 def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:

@@ -239,6 +239,62 @@ class Region:
 
 
 @dataclasses.dataclass(frozen=True)
+class Constant:
+    """An array that is part of the program: closed over, or computed while it was traced.
+
+    Those of one element throughout (`jnp.zeros`) do not count.
+    """
+
+    name: str
+    """`constants[0]` and so on: lifted ones first, then the largest."""
+    type: TensorType = dataclasses.field(repr=False)
+    used: tuple[str, ...]
+    """The operations that read it, with their source lines."""
+    source: str
+    """`file:line` of the first of them."""
+    lifted: bool
+    """Whether it has become an argument, which can be split."""
+    values: tuple[int, ...] = dataclasses.field(repr=False)
+    """The values that hold it: the argument, or a copy for every use."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its dimensions."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """Element type, as StableHLO names it."""
+        return self.type.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole."""
+        return self.type.bytes
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}, {self.bytes} B, used by {', '.join(self.used)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenSharding:
+    """A sharding that an argument or result of the program comes with."""
+
+    name: str
+    """Of the argument or result."""
+    value: int
+    axes: tuple[tuple[str, ...], ...]
+    """For each dimension the names of the axes that split it, major first."""
+    open: bool
+    """Whether dimensions may be split further."""
+    mesh: tuple[tuple[str, int], ...]
+    """The axes of the mesh that it is for, with their sizes."""
+
+    def __str__(self) -> str:
+        return f"({', '.join('+'.join(axes) or '-' for axes in self.axes)})"
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A tensor program, in SSA form and in execution order.
 
@@ -261,6 +317,10 @@ class Program:
     """By number; region 0 is outside of all loops and branches, its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
     """The same program as StableHLO text, operation for operation."""
+    given: tuple[GivenSharding, ...] = ()
+    """Shardings that arguments and results come with."""
+    constants: tuple[Constant, ...] = ()
+    """Constants that differ from element to element."""
 
     @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:

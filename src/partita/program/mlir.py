@@ -7,9 +7,14 @@ function `main`, no calls, every use of a constant with its own copy, no dead op
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
 from jax._src.interpreters import mlir as jax_mlir  # the context with every dialect JAX emits
 from jax.extend.mlir import ir, serialize_portable_artifact
 from jaxlib.mlir import passmanager
@@ -17,8 +22,32 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
+from partita.program.ir import TensorType
 
-__all__ = ["context", "ir", "main_function", "parse", "prepare", "serialize", "splat", "with_rules"]
+__all__ = [
+    "attributes_of",
+    "context",
+    "element_types",
+    "inline",
+    "ir",
+    "load",
+    "main_function",
+    "parse",
+    "prepare",
+    "serialize",
+    "shape_of",
+    "splat",
+    "update_signature",
+    "with_rules",
+    "without_shardings",
+]
+
+_SYMBOLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+"""Operations that stand for a function of the module, and the attribute that names it."""
+
+_SHARDINGS = ("sdy.sharding", "mhlo.sharding")
+_RESOURCE = re.compile(r"dense_resource<([\w.$-]+)>")
+_BLOB = re.compile(r'^\s*([\w.$-]+): "0x([0-9A-Fa-f]*)",?$', re.M)
 
 
 @contextlib.contextmanager
@@ -29,28 +58,66 @@ def context() -> Iterator[None]:
 
 
 def parse(text: str | bytes) -> Any:
-    """Parses a module; raises `UnsupportedError` with MLIR's own message for an unreadable one."""
+    """Parses a module; raises `UnsupportedError` with MLIR's own reason for an unreadable one."""
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
-        raise UnsupportedError(f"this is not a readable StableHLO module: {error}") from None
+        reason = error.error_diagnostics[0]
+        line = re.search(r'"-":([1-9]\d*)', str(reason.location))
+        where = f" (line {line[1]})" if line else ""
+        raise UnsupportedError(
+            f"this is not a readable StableHLO module: {reason.message}{where}"
+        ) from None
+
+
+def load(data: str | bytes, file: str) -> str:
+    """The text, with locations, of a module in any form: text, bytecode, or portable artifact.
+
+    Constants that are kept apart from the module's body (resources) are put where they stand.
+    What has no other location gets its line in `file`.
+
+    Raises:
+      UnsupportedError: it cannot be read.
+    """
+    module = parse(data)
+    if any(op.operation.name.startswith("vhlo.") for op in module.body.operations):
+        raw = data.encode() if isinstance(data, str) else data
+        with ir.Context.current.attach_diagnostic_handler(lambda _: True):
+            try:
+                module = stablehlo.deserialize_portable_artifact(ir.Context.current, raw)
+            except ValueError:
+                raise UnsupportedError(
+                    "this portable artifact cannot be brought to the StableHLO of this jaxlib "
+                    f"({stablehlo.get_current_version()}); write it for an older version"
+                ) from None
+    text = _inline_resources(module.operation.get_asm(enable_debug_info=True))
+    return text.replace('loc("-":', f"loc({json.dumps(file)}:")
 
 
 def main_function(module: Any) -> Any:
-    """The function `main`, or the only one there is."""
+    """The function `main`, or the only one there is, or the only public one."""
     functions = [op for op in module.body.operations if op.operation.name == "func.func"]
-    for function in functions:
-        if function.name.value == "main":
-            return function
-    if len(functions) == 1:
-        return functions[0]
-    raise UnsupportedError("the module has no function `main`")
+    public = [f for f in functions if "sym_visibility" not in f.attributes] or functions
+    for candidates in ([f for f in functions if f.name.value == "main"], public):
+        if len(candidates) == 1:
+            return candidates[0]
+    names = ", ".join(function.name.value for function in functions)
+    raise UnsupportedError(
+        f"the module has no function `main` ({f'only {names}' if names else 'it has none at all'});"
+        " call the one to plan `main`, and make the others private"
+    )
+
+
+def attributes_of(function: Any, which: str, count: int) -> list[Any]:
+    """The attributes of each argument (`arg_attrs`) or result (`res_attrs`) of a function."""
+    attributes = function.attributes
+    return list(attributes[which]) if which in attributes else [{}] * count
 
 
 def prepare(text: str) -> str:
     """Inlines calls, splits shared constants, drops what is dead; returns the module's text."""
     module = parse(text)
-    _inline_calls(module)
+    inline(module)
     _drop_open_constraints(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
@@ -62,11 +129,63 @@ def prepare(text: str) -> str:
     return text.replace("sdy.constant dense", "stablehlo.constant dense")
 
 
+def inline(module: Any) -> None:
+    """Brings all of a program into the function `main`."""
+    _inline_calls(module)
+    _make_main(module)
+
+
+def update_signature(main: Any) -> None:
+    """Makes the type of a function fit its block, to whose arguments some have been added."""
+    block = main.entry_block
+    inputs, results = [a.type for a in block.arguments], list(main.type.results)
+    known = attributes_of(main, "arg_attrs", len(main.type.inputs))
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    if "arg_attrs" in main.attributes:
+        added = [ir.DictAttr.get({})] * (len(inputs) - len(known))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(known + added)
+
+
+def shape_of(type_: TensorType) -> jax.ShapeDtypeStruct:
+    """A tensor type as JAX has it; raises `UnsupportedError` for elements that JAX has not."""
+    dtype = element_types().get(type_.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"JAX has no arrays with elements of type {type_.dtype}")
+    return jax.ShapeDtypeStruct(type_.shape, dtype)
+
+
 def with_rules(text: str) -> Any:
     """Parses a prepared module and has Shardy attach a sharding rule to every operation."""
     module = parse(text)
     _run(module, "func.func(sdy-populate-op-sharding-rules)")
     return module
+
+
+@functools.cache
+def element_types() -> dict[str, np.dtype]:
+    """The types of array elements in JAX, by their names in StableHLO."""
+    with context():
+        known = {str(jax_mlir.dtype_to_ir_type(d)): d for d in jax_mlir._dtype_to_ir_type}
+    return known | {"i1": np.dtype(bool)}
+
+
+def without_shardings(text: str) -> str:
+    """A module without meshes and without the shardings of its arguments and results."""
+    if "sdy.mesh" not in text and "mhlo.sharding" not in text:
+        return text
+    module = parse(text)
+    main = main_function(module)
+    for view in list(module.body.operations):
+        if view.operation.name == "sdy.mesh":
+            view.operation.erase()
+    for which in ("arg_attrs", "res_attrs"):
+        kept = [
+            ir.DictAttr.get({a.name: a.attr for a in attributes if a.name not in _SHARDINGS})
+            for attributes in attributes_of(main, which, 0)
+        ]
+        if kept:
+            main.attributes[which] = ir.ArrayAttr.get(kept)
+    return str(module.operation.get_asm(enable_debug_info=True))
 
 
 def splat(constant: Any) -> Any | None:
@@ -76,6 +195,21 @@ def splat(constant: Any) -> Any | None:
     except TypeError:  # jaxlib's bindings have no attribute class for complex elements
         return None
     return value.get_splat_value() if value.is_splat else None
+
+
+def _inline_resources(text: str) -> str:
+    """Puts constants from the module's resource section into the constants themselves."""
+    body, found, section = text.partition("\n{-#")
+    if not found:
+        return text
+    blobs = dict(_BLOB.findall(section))
+
+    def dense(match: re.Match[str]) -> str:
+        if match[1] not in blobs:
+            raise UnsupportedError(f"the module lacks the constant that it calls {match[1]!r}")
+        return f'dense<"0x{blobs[match[1]][8:]}">'  # the first four bytes are the alignment
+
+    return _RESOURCE.sub(dense, body)
 
 
 def serialize(module: Any) -> bytes:
@@ -93,7 +227,7 @@ def _calls(operation: Any) -> list[Any]:
     found = []
 
     def visit(op: Any) -> Any:
-        if op.name == "func.call":
+        if op.name in _SYMBOLS:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -106,7 +240,12 @@ def _inline_calls(module: Any) -> None:
     main = main_function(module)
     while calls := _calls(main.operation):
         for call in calls:
-            callee = symbols[call.attributes["callee"].value]
+            name = call.attributes[_SYMBOLS[call.name]].value
+            callee = symbols[name]
+            if not callee.regions[0].blocks:
+                raise UnsupportedError(
+                    f"the module calls the function {name!r}, which it declares but does not have"
+                )
             with ir.InsertionPoint(call):
                 results = _jax_mlir_ext.inlined_func_call(
                     callee.operation, list(call.operands), call.location
@@ -114,6 +253,16 @@ def _inline_calls(module: Any) -> None:
             for old, new in zip(call.results, results, strict=True):
                 old.replace_all_uses_with(new)
             call.erase()
+
+
+def _make_main(module: Any) -> None:
+    """Calls the function to plan `main` and makes it the only public one, as JAX expects it."""
+    main = main_function(module)
+    for view in module.body.operations:
+        if view.operation.name == "func.func":
+            view.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
 
 
 def _drop_open_constraints(main: Any) -> None:

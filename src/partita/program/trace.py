@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import source_info_util
 
 from partita.errors import TraceError, UnsupportedError
+from partita.program.constants import lift
 from partita.program.importer import import_stablehlo
 from partita.program.ir import Program
 
@@ -29,6 +31,8 @@ class Traced:
     """The results as a pytree of `ShapeDtypeStruct`s."""
     donate_argnums: tuple[int, ...]
     """Positions of the donated arguments."""
+    lifted: tuple[np.ndarray, ...] = ()
+    """Constants that have become arguments of the program, the last ones."""
 
 
 def trace(
@@ -36,6 +40,7 @@ def trace(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int] = (),
+    lift_from: int | None = None,
 ) -> Traced:
     """Traces `fn` on abstract arguments; no device memory is touched.
 
@@ -44,6 +49,7 @@ def trace(
       args: arrays or `ShapeDtypeStruct`s, nested as `fn` takes them.
       kwargs: the same by keyword.
       donate_argnums: positions of arguments whose buffers the results may take over.
+      lift_from: makes constants of at least that many bytes arguments of the program.
 
     Raises:
       TraceError: `fn` does not trace on these arguments.
@@ -58,7 +64,7 @@ def trace(
             "bind anything else with functools.partial"
         ) from error
     try:
-        donated = _as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
+        donated = as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
         jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
         traced = jitted.trace(*args, **kwargs)
     except Exception as error:
@@ -73,8 +79,9 @@ def trace(
             "exported; take debug prints and callbacks out of it"
         )
     text = traced.lower().compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
-    program = import_stablehlo(text, name)
-    return Traced(program, (args, kwargs), traced.out_info, donated)
+    text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
+    program = import_stablehlo(text, name, len(lifted))
+    return Traced(program, (args, kwargs), traced.out_info, donated, lifted)
 
 
 def _name(fn: Any) -> str:
@@ -83,7 +90,8 @@ def _name(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def _as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:
+def as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    """Positions of arguments, given as one or several."""
     return (numbers,) if isinstance(numbers, int) else tuple(numbers)
 
 

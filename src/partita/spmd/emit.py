@@ -7,7 +7,7 @@ types; nothing is rebuilt from a description.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import sdy
@@ -26,16 +26,13 @@ MESH = "mesh"
 """Symbol of the mesh in emitted modules."""
 
 
-def emit(spmd: SpmdProgram, serialize: bool = True) -> Any:
-    """The program as a portable StableHLO artifact (bytes), or as text if not `serialize`."""
-    with mlir.context():
-        module = mlir.parse(spmd.program.module)
-        if spmd.mesh.devices > 1:  # on one device the program is what it was
-            _Emitter(spmd, module).run()
-            module.operation.verify()
-        if not serialize:
-            return module.operation.get_asm()
-        return mlir.serialize(module)
+def emit(spmd: SpmdProgram) -> Any:
+    """The program as a StableHLO module; to be called, and used, within an MLIR context."""
+    module = mlir.parse(spmd.program.module)
+    if spmd.mesh.devices > 1:  # on one device the program is what it was
+        _Emitter(spmd, module).run()
+        module.operation.verify()
+    return module
 
 
 def mesh_attribute(mesh: Mesh) -> str:
@@ -49,7 +46,19 @@ def sharding(layout: Layout, mesh: Mesh) -> str:
     return f"<@{MESH}, [{', '.join(dims)}]>"
 
 
-class _Emitter:
+def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
+    """Shardings of all operands or all results of an operation, as an attribute."""
+    inner = ", ".join(sharding(layout, mesh) for layout in layouts)
+    return ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+
+
+class Writer:
+    """Writes the instructions of an SPMD program out as StableHLO.
+
+    What a subclass decides is how an operation is run, how a value is moved, and what type a
+    buffer has.
+    """
+
     def __init__(self, spmd: SpmdProgram, module: Any) -> None:
         self.spmd = spmd
         self.mesh = spmd.mesh
@@ -57,27 +66,35 @@ class _Emitter:
         self.build = Builder(spmd.mesh)
         self.values: dict[int, Any] = {}
         self.views: dict[int, Any] = {}
-        """The MLIR operation of every operation, loop (by first carry) and branch."""
-        self.channel = 0
+        """The MLIR operation of every operation of the program."""
+        self.globals: dict[Any, int] = {}
+        """Which value of the program is which in the module."""
 
-    def run(self) -> None:
-        main = mlir.main_function(self.module)
-        block = main.entry_block
+    def begin(self) -> tuple[Any, list[Any]]:
+        """Writes the mesh, and finds the operations; the function's block and what is in it."""
+        block = mlir.main_function(self.module).entry_block
         operations = [view.operation for view in block.operations]
-        returned = operations.pop()
         with ir.InsertionPoint.at_block_begin(self.module.body):
             sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(self.mesh)))
         self.globals = {argument: i for i, argument in enumerate(block.arguments)}
-        self._find(self.spmd.program.body, operations)
-        manual, body = self._manual(block, returned)
-        for buffer, argument in zip(self.spmd.arguments, body.arguments, strict=True):
-            self.values[buffer] = argument
-        self._fill(body, self.spmd.instructions, self.spmd.results, "sdy.return")
-        for number, result in enumerate(manual.results):
-            returned.operands[number] = result
-        for view in reversed(list(block.operations)):  # what was replaced and not moved
-            if view.operation != manual and view.operation != returned:
-                view.operation.erase()
+        self._find(self.spmd.program.body, operations[:-1])
+        return block, operations
+
+    def type_of(self, buffer: int) -> Any:
+        """The MLIR type of a buffer."""
+        raise NotImplementedError
+
+    def operate(self, item: Run) -> None:
+        """Writes one operation."""
+        raise NotImplementedError
+
+    def move(self, item: Move) -> None:
+        """Writes one step of a reshard."""
+        raise NotImplementedError
+
+    def wrote(self, operation: Any, outputs: Sequence[int]) -> None:
+        """Notes what an operation has been written for."""
+        self.values.update(zip(outputs, operation.results, strict=True))
 
     def _find(self, block: Block, operations: list[Any]) -> None:
         """Notes which MLIR operation is which operation of the program."""
@@ -93,7 +110,7 @@ class _Emitter:
                 for inner, region in zip(item.branches, view.regions, strict=True):
                     self._find(inner, _inner(region))
 
-    def _fill(
+    def fill(
         self,
         block: Any,
         instructions: tuple[Instruction, ...],
@@ -104,29 +121,29 @@ class _Emitter:
         outer = self.build.enter(block)
         with ir.InsertionPoint(block):
             for item in instructions:
-                self._EMIT[type(item)](self, item)
+                self._WRITE[type(item)](self, item)
             ir.Operation.create(ending, operands=[self.values[b] for b in results])
         self.build.leave(outer)
 
     def _hold(self, hold: Hold) -> None:
         held = [self.values[b] for b in hold.inputs]
-        results = ir.Operation.create(
+        op = ir.Operation.create(
             "stablehlo.optimization_barrier", results=[v.type for v in held], operands=held
-        ).results
-        self.values.update(zip(hold.outputs, results, strict=True))
+        )
+        self.wrote(op, hold.outputs)
 
     def _while(self, loop: While) -> None:
         inputs = [self.values[b] for b in loop.inputs]
-        types = [self.build.type(self.spmd.buffers[b].type) for b in loop.outputs]
+        types = [self.type_of(b) for b in loop.outputs]
         op = ir.Operation.create("stablehlo.while", results=types, operands=inputs, regions=2)
         for section, region in zip((loop.condition, loop.body), op.regions, strict=True):
             block = region.blocks.append(*types)
             self.values.update(zip(section.arguments, block.arguments, strict=True))
-            self._fill(block, section.instructions, section.results, "stablehlo.return")
-        self.values.update(zip(loop.outputs, op.results, strict=True))
+            self.fill(block, section.instructions, section.results, "stablehlo.return")
+        self.wrote(op, loop.outputs)
 
     def _case(self, case: Case) -> None:
-        types = [self.build.type(self.spmd.buffers[b].type) for b in case.outputs]
+        types = [self.type_of(b) for b in case.outputs]
         index = self.values[case.index]
         boolean = "i1" in str(index.type)
         op = ir.Operation.create(
@@ -137,36 +154,21 @@ class _Emitter:
         )
         for section, region in zip(case.sections, op.regions, strict=True):
             block = region.blocks.append()
-            self._fill(block, section.instructions, section.results, "stablehlo.return")
-        self.values.update(zip(case.outputs, op.results, strict=True))
+            self.fill(block, section.instructions, section.results, "stablehlo.return")
+        self.wrote(op, case.outputs)
 
-    def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
-        spmd, mesh = self.spmd, self.mesh
+    def again(self, move: Move) -> Any:
+        """What a step starts from, set apart if it repeats an earlier one on purpose."""
+        value = self.values[move.input]
+        if move.again:
+            # Keeps the compiler from merging this with the earlier, equal move.
+            value = hlo.optimization_barrier([value])
+            value = value[0] if isinstance(value, list | tuple) else value
+        return value
 
-        def per_value(layouts: tuple[Layout, ...]) -> Any:
-            inner = ", ".join(sharding(layout, mesh) for layout in layouts)
-            return ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
-
-        axes = ", ".join(f'"{name}"' for name in mesh.names)
-        with ir.InsertionPoint(returned):
-            manual = ir.Operation.create(
-                "sdy.manual_computation",
-                results=[v.type for v in returned.operands],
-                operands=list(block.arguments),
-                attributes={
-                    "in_shardings": per_value(spmd.argument_layouts),
-                    "out_shardings": per_value(spmd.result_layouts),
-                    "manual_axes": ir.Attribute.parse(f"#sdy<manual_axes{{{axes}}}>"),
-                },
-                regions=1,
-            )
-        types = [self.build.type(spmd.buffers[b].type) for b in spmd.arguments]
-        body = manual.regions[0].blocks.append(*types)
-        return manual, body
-
-    def _run(self, item: Run) -> None:
-        spmd, view = self.spmd, self.views[item.op]
-        operation = spmd.program.operations[item.op]
+    def with_inputs(self, item: Run) -> Any:
+        """The MLIR operation of a run, its operands replaced by the buffers that it reads."""
+        view, operation = self.views[item.op], self.spmd.program.operations[item.op]
         inputs = [self.values[b] for b in item.inputs]
         own = len(view.operands)
         if view.regions and len(inputs) > own:
@@ -174,7 +176,60 @@ class _Emitter:
             _replace_captured(view, captured, self.globals)
         for number, value in enumerate(inputs[:own]):
             view.operands[number] = value
-        values = spmd.program.values
+        return view
+
+    _WRITE: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        Run: lambda self, item: self.operate(item),
+        Move: lambda self, item: self.move(item),
+        Hold: _hold,
+        While: _while,
+        Case: _case,
+    }
+
+
+class _Emitter(Writer):
+    """Writes what each device runs: local types, collectives."""
+
+    channel = 0
+
+    def run(self) -> None:
+        block, operations = self.begin()
+        returned = operations[-1]
+        manual, body = self._manual(block, returned)
+        for buffer, argument in zip(self.spmd.arguments, body.arguments, strict=True):
+            self.values[buffer] = argument
+        self.fill(body, self.spmd.instructions, self.spmd.results, "sdy.return")
+        for number, result in enumerate(manual.results):
+            returned.operands[number] = result
+        for view in reversed(list(block.operations)):  # what was replaced and not moved
+            if view.operation != manual and view.operation != returned:
+                view.operation.erase()
+
+    def type_of(self, buffer: int) -> Any:
+        return self.build.type(self.spmd.buffers[buffer].type)
+
+    def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
+        spmd, mesh = self.spmd, self.mesh
+        axes = ", ".join(f'"{name}"' for name in mesh.names)
+        with ir.InsertionPoint(returned):
+            manual = ir.Operation.create(
+                "sdy.manual_computation",
+                results=[v.type for v in returned.operands],
+                operands=list(block.arguments),
+                attributes={
+                    "in_shardings": per_value(spmd.argument_layouts, mesh),
+                    "out_shardings": per_value(spmd.result_layouts, mesh),
+                    "manual_axes": ir.Attribute.parse(f"#sdy<manual_axes{{{axes}}}>"),
+                },
+                regions=1,
+            )
+        types = [self.type_of(b) for b in spmd.arguments]
+        body = manual.regions[0].blocks.append(*types)
+        return manual, body
+
+    def operate(self, item: Run) -> None:
+        spmd, view = self.spmd, self.with_inputs(item)
+        operation, values = spmd.program.operations[item.op], spmd.program.values
         run = LocalRun(
             operation,
             spmd.form(item.op),
@@ -188,13 +243,9 @@ class _Emitter:
         for buffer, result in zip(item.outputs, results, strict=True):
             self.values[buffer] = result
 
-    def _move(self, move: Move) -> None:
-        value = self.values[move.input]
-        if move.again:
-            # Keeps the compiler from merging this with the earlier, equal move.
-            value = hlo.optimization_barrier([value])
-            value = value[0] if isinstance(value, list | tuple) else value
-        self.values[move.output] = _MOVES[move.step.kind](self, value, move.step)
+    def move(self, item: Move) -> None:
+        value = self.again(item)
+        self.values[item.output] = _MOVES[item.step.kind](self, value, item.step)
 
     def _slice(self, value: Any, step: Step) -> Any:
         if not step.after.elements:
@@ -288,14 +339,6 @@ class _Emitter:
         if global_ids:
             attributes["use_global_device_ids"] = ir.UnitAttr.get()
         return attributes
-
-    _EMIT: ClassVar[dict[type, Callable[[_Emitter, Any], None]]] = {
-        Run: _run,
-        Move: _move,
-        Hold: _hold,
-        While: _while,
-        Case: _case,
-    }
 
 
 def _inner(region: Any) -> list[Any]:

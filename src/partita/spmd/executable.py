@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.export
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from partita.mesh import Mesh
+from partita.program import mlir
+from partita.program.artifact import artifact
 from partita.spmd.emit import emit
 from partita.spmd.program import SpmdProgram, spec
 from partita.tiling import Layout
@@ -32,42 +32,29 @@ def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, in
     return jax.tree.unflatten(structure, made)
 
 
-def export(spmd: SpmdProgram, arguments: Any, results: Any) -> jax.export.Exported:
+def export(
+    spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None
+) -> jax.export.Exported:
     """The SPMD program as an `Exported` over an abstract mesh; needs no device.
 
     Args:
       spmd: the program.
       arguments: `(args, kwargs)` of the original function, as `ShapeDtypeStruct`s.
       results: its results, as `ShapeDtypeStruct`s.
+      module: another form of the program, within its MLIR context.
     """
     mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
 
     def sharding(layout: Layout, rank: int) -> NamedSharding:
         return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
 
-    args, kwargs = arguments
-
-    # JAX builds the shell (trees, types, shardings) from a stand-in of the same signature; the
-    # module that the shell carries is then replaced by ours.
-    def stand_in(args: Any, kwargs: Any) -> Any:
-        del args, kwargs
-        return jax.tree.map(_nothing, results)
-
-    stand_in.__name__ = spmd.program.name
-    jitted = jax.jit(
-        stand_in,
-        in_shardings=layout_tree(arguments, spmd.argument_layouts, sharding),
-        out_shardings=layout_tree(results, spmd.result_layouts, sharding),
-        keep_unused=True,
+    with mlir.context():
+        serialized = mlir.serialize(emit(spmd) if module is None else module)
+    return artifact(
+        serialized,
+        spmd.program.name,
+        arguments,
+        results,
+        layout_tree(arguments, spmd.argument_layouts, sharding),
+        layout_tree(results, spmd.result_layouts, sharding),
     )
-    # The emitted module is plain StableHLO, the same for every platform.
-    anywhere = [jax.export.DisabledSafetyCheck.platform()]
-    shell = jax.export.export(jitted, platforms=("cpu",), disabled_checks=anywhere)(args, kwargs)
-    # The stand-in's derivative is not ours: JAX then refuses to differentiate.
-    return dataclasses.replace(shell, mlir_module_serialized=emit(spmd), _get_vjp=None)
-
-
-def _nothing(leaf: Any) -> jax.Array:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.split(jax.random.key(0, impl=leaf.dtype._impl.name), leaf.shape)
-    return jnp.zeros(leaf.shape, leaf.dtype)

@@ -72,6 +72,17 @@ class Step:
             return self.before.bytes * self.rim.size // self.before.shape[self.dim]
         return max(self.before.bytes, self.after.bytes)
 
+    def applied(self, layout: Layout) -> Layout:
+        """The layout of a value after the step, given that before it."""
+        after = list(layout)
+        if self.kind in ("all_gather", "all_to_all"):
+            after[self.dim] = tuple(axis for axis in layout[self.dim] if axis not in self.axes)
+        if self.kind == "all_to_all":
+            after[self.split] = (*layout[self.split], *self.axes)
+        if self.kind in ("slice", "reduce_scatter") and self.dim >= 0:
+            after[self.dim] = (*layout[self.dim], *self.axes)
+        return tuple(after)
+
     @property
     def is_collective(self) -> bool:
         """Whether devices exchange data."""

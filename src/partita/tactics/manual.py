@@ -56,7 +56,7 @@ class ManualPartition:
         for pattern, dims in self.patterns.items():
             for name, value in match(program, pattern):
                 if dims == "replicate":
-                    pins += [(v, axis) for v in _sharing_a_buffer(program, value)]
+                    pins += [(v, axis) for v in sharing_a_buffer(program, value)]
                     continue
                 wishes = _in_order(stage.context, value, _as_dims(dims, name, program, value))
                 seed, refusal = _seed(spreader, tiling, name, value, wishes, axis)
@@ -107,7 +107,7 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
     return found
 
 
-def _sharing_a_buffer(program: Program, value: int) -> set[int]:
+def sharing_a_buffer(program: Program, value: int) -> set[int]:
     """A value and those that are donated to it or from it, which are laid out alike."""
     pairs = ((program.arguments[a], program.results[r]) for a, r in program.aliases.items())
     return {value}.union(*(pair for pair in pairs if value in pair))

@@ -1,18 +1,20 @@
-# make demo | test | check | bench    each sets up the virtual environment first
+# make demo | test | check | bench | coverage-models    each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
+#   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+COVERAGE_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test check bench clean
+.PHONY: venv demo test check bench coverage-models clean
 
 venv: $(STAMP)
 
@@ -38,6 +40,10 @@ check: venv
 
 bench: venv
 	$(BIN)/python -m partita.bench
+
+# Every built-in model under every kind of schedule, run on 8 host devices and compared.
+coverage-models: venv
+	$(BIN)/python -m partita.coverage $(COVERAGE_ARGS)
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

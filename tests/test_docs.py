@@ -115,7 +115,7 @@ def commands(text):
 def run_command(words, where, monkeypatch):
     """Runs a `partita` command and returns what it prints; checks the targets of `make`."""
     if words[0] == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
         missing = [word for word in words[1:] if "=" not in word and word not in targets]
         assert not missing, f"{where}: the Makefile has no target {missing}"
         return ""

@@ -21,6 +21,7 @@ from partita.analysis import Analysis, analyse, fold
 from partita.cost import CostModel
 from partita.cost.fusion import analyse_fusion
 from partita.mesh import Mesh
+from partita.program import Program
 from partita.program.importer import import_stablehlo
 from partita.search import Problem
 from partita.tactics import AutomaticPartition, Context, Stage
@@ -35,7 +36,7 @@ def main() -> None:
     table = Table(title="gpt-24l on data=4,model=8, tpu_v5e", title_justify="left", box=None)
     for column in ("what", "measured", "target"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    text = lowered_text(24)
+    text = lowered_text(models.build("gpt-24l"))
     analysis, importing = timed(lambda: read(text))
     operations = len(analysis.program.operations)
     table.add_row(f"import + analysis of {operations} operations", f"{importing:.2f} s", "2 s")
@@ -44,25 +45,33 @@ def main() -> None:
     table.add_row("  and tiling it before", f"{reaching * 1e3:.2f} ms", "")
     searching = search_seconds(analysis)
     table.add_row("default search", f"{searching:.1f} s", "10 s")
-    few, many = (search_seconds(analyse(import_stablehlo(lowered_text(n)))) for n in (12, 48))
+    few, many = (
+        search_seconds(analyse(import_stablehlo(lowered_text(m))))
+        for m in (models.build("gpt-24l", layers=layers) for layers in (12, 48))
+    )
     table.add_row("search of 48 layers over 12", f"{many / few:.2f} x", "1.5 x")
     table.add_row("  12 layers, 48 layers", f"{few:.1f} s, {many:.1f} s", "")
     Console().print(table)
 
 
-def lowered_text(layers: int) -> str:
-    """The train step of a GPT with this many layers, as JAX lowers it."""
-    model = models.build("gpt-24l", layers=layers)
-    lowered = jax.jit(model.fn, keep_unused=True, donate_argnums=0).trace(*model.args).lower()
+def lowered_text(model: models.Model) -> str:
+    """The step of a model, as JAX lowers it."""
+    jitted = jax.jit(model.fn, keep_unused=True, donate_argnums=model.donate_argnums)
+    lowered = jitted.trace(*model.args).lower()
     text: str = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     return text
 
 
 def read(text: str) -> Analysis:
     """Everything that is found once for a program: names, colors, classes, kernels."""
-    analysis = analyse(import_stablehlo(text))
+    return analysed(import_stablehlo(text))
+
+
+def analysed(program: Program) -> Analysis:
+    """What is found once for an imported program."""
+    analysis = analyse(program)
     fold(analysis)
-    analyse_fusion(analysis.program, analysis.uses)
+    analyse_fusion(program, analysis.uses)
     return analysis
 
 

@@ -55,7 +55,8 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     values = tuple(((),) * len(v.type.shape) for v in program.values)
     stage = Stage(context, Assignment(layouts, values))
     history = []
-    spmd, estimate = lower_and_price(stage)
+    if not tactics:
+        return Scheduled(stage.assignment, *lower_and_price(stage), ())
     for tactic in tactics:
         outcome = tactic.apply(stage)
         after = Stage(context, outcome.assignment)

@@ -53,7 +53,12 @@ class Model:
 
 def names() -> tuple[str, ...]:
     """The presets of all built-in models."""
-    return tuple(name for family in FAMILIES for name in _module(family).PRESETS)
+    return tuple(name for found in FAMILIES for name in presets(found))
+
+
+def presets(family: str) -> tuple[str, ...]:
+    """The presets of one family."""
+    return tuple(_module(family).PRESETS)
 
 
 def build(name: str, **changes: Any) -> Model:
@@ -66,10 +71,14 @@ def build(name: str, **changes: Any) -> Model:
     Raises:
       ModelError: no such preset, or no such field.
     """
-    for family in FAMILIES:
-        module = _module(family)
-        if name in module.PRESETS:
-            return _build(module, name, changes)
+    return _build(_module(family(name)), name, changes)
+
+
+def family(name: str) -> str:
+    """The family that a preset belongs to, one of `FAMILIES`, or a `ModelError`."""
+    for found in FAMILIES:
+        if name in _module(found).PRESETS:
+            return found
     raise ModelError(f"no built-in model {name!r}{closest(name, names())}; {_expected()}")
 
 

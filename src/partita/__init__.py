@@ -21,7 +21,7 @@ from partita.mesh import Mesh
 from partita.plan import Plan
 from partita.schedule import TacticReport
 from partita.spmd import Collective
-from partita.tactics import AutomaticPartition, ManualPartition, Refusal, Tactic
+from partita.tactics import AutomaticPartition, LogicalAxes, ManualPartition, Refusal, Tactic
 
 __version__ = "0.1.0"
 
@@ -32,6 +32,7 @@ __all__ = [
     "Estimate",
     "Hardware",
     "HardwareError",
+    "LogicalAxes",
     "ManualPartition",
     "Mesh",
     "MeshError",

@@ -99,7 +99,15 @@ def plan(
         for name in _axes_of(tactic):
             mesh.axis(name)
     traced = trace(fn, args, kwargs, donate_argnums)
-    context = Context(analyse(traced.program), mesh, device, capacity, progress)
+    context = Context(
+        analyse(traced.program),
+        mesh,
+        device,
+        capacity,
+        progress,
+        traced.arguments,
+        traced.results,
+    )
     done = run_schedule(context, tactics)
     return Plan(
         fn=fn,

@@ -167,7 +167,7 @@ def update(page, outputs):
 @pytest.mark.parametrize("page", PAGES)
 def test_page_names_only_files_and_headings_that_exist(page):
     text = prose(page)
-    paths = re.findall(r"`((?:src|docs|tests)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:src|docs|tests|examples)/[\w./-]*)`", text)
     missing = [path for path in paths if not (ROOT / path).exists()]
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith("https://"):

@@ -16,7 +16,7 @@ from partita.cost import Hardware
 from partita.errors import HardwareError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
-from partita.program.trace import trace
+from partita.program.trace import abstract, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
@@ -163,7 +163,11 @@ def jit(
     @functools.wraps(fn)
     def partitioned(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
-        key = (structure, tuple(map(_key, leaves)))
+        try:
+            key = (structure, tuple(map(_key, leaves)))
+        except TypeError:
+            abstract(fn, args, kwargs)  # says which leaf is no array
+            raise
         if key not in compiled:
             plans[key] = plan(
                 fn,

@@ -139,6 +139,24 @@ class Plan:
         placed: tuple[Any, ...] = jax.device_put(args, self._named(concrete, specs))
         return placed
 
+    def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
+        """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
+
+        What restores a checkpoint in pieces takes such a tree.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+        """
+        concrete = self.device_mesh(mesh)
+        args: tuple[Any, ...] = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
+            ),
+            self.arguments[0],
+            self._named(concrete, self.in_shardings),
+        )
+        return args
+
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
         """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
         if mesh is not None:

@@ -168,8 +168,17 @@ class Plan:
         if len(devices) < self.mesh.devices:
             raise MeshError(
                 f"mesh {self.mesh} needs {self.mesh.devices} devices, this process sees "
-                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, or for tests "
-                f"set XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, on many hosts "
+                "call jax.distributed.initialize first, or for tests set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+            )
+        processes = {device.process_index for device in devices[: self.mesh.devices]}
+        if len(processes) < jax.process_count():
+            raise MeshError(
+                f"mesh {self.mesh} takes the first {self.mesh.devices} of {len(devices)} devices, "
+                f"and these belong to {len(processes)} of {jax.process_count()} processes; every "
+                f"process must have a part: plan for {len(devices)} devices, or give a mesh= of "
+                f"{self.mesh.devices} that all processes share"
             )
         if len(devices) == self.mesh.devices:
             return jax.make_mesh(

@@ -34,8 +34,8 @@ test: venv
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 check: venv
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
 
 bench: venv

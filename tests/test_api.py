@@ -317,6 +317,21 @@ def test_shard_puts_arguments_where_the_plan_takes_them(x, w):
     assert only.sharding == ours[0].sharding
 
 
+def test_abstract_says_where_every_argument_goes(x, w):
+    p = plan(
+        lambda inputs, scale: scale * (inputs["x"] @ inputs["w"]),
+        {"x": x, "w": w},
+        2.0,
+        tactics=[pt.ManualPartition({"inputs['x']": 0}, axis="data")],
+    )
+    inputs, scale = p.abstract()
+    assert inputs["x"].sharding.spec == BY_BATCH
+    assert (inputs["w"].shape, inputs["w"].dtype) == (w.shape, w.dtype)
+    assert scale.weak_type and scale.sharding.is_fully_replicated
+    (placed,) = p.shard({"x": x, "w": w})
+    assert jax.tree.map(lambda a: a.sharding, inputs) == jax.tree.map(lambda a: a.sharding, placed)
+
+
 def test_init_makes_an_argument_sharded():
     p = plan(layer, f32(16, 8), f32(8, 4), tactics=[pt.ManualPartition({"w": 0}, axis="data")])
     made = p.init(lambda key: jax.random.normal(key, (8, 4)), jax.random.key(0))
@@ -324,7 +339,7 @@ def test_init_makes_an_argument_sharded():
     np.testing.assert_allclose(made, jax.random.normal(jax.random.key(0), (8, 4)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["jit", "shard", "init"])
+@pytest.mark.parametrize("how", ["jit", "shard", "init", "abstract"])
 @pytest.mark.parametrize(
     ("mesh", "given", "message"),
     [
@@ -344,6 +359,7 @@ def test_a_mesh_that_does_not_fit(how, mesh, given, message):
         "jit": lambda: p.jit(given),
         "shard": lambda: p.shard(jnp.ones((16, 8)), mesh=given),
         "init": lambda: p.init(lambda: jnp.ones((16, 8)), mesh=given),
+        "abstract": lambda: p.abstract(given),
     }
     with pytest.raises(pt.MeshError, match=message):
         ways[how]()
@@ -535,6 +551,20 @@ def test_errors(fn, changed, error, message):
     with pytest.raises(error, match=message) as caught:
         pt.plan(fn, f32(16, 8), **keywords)
     assert isinstance(caught.value, pt.PartitaError)
+
+
+def test_what_is_no_array_is_named():
+    def apply(model, mode):
+        return model["activation"](model["w"])
+
+    planned = functools.partial(plan, apply)
+    ran = pt.jit(apply, mesh="data=8", hardware="cpu", tactics=[])
+    model = {"w": jnp.ones(8), "activation": jax.nn.relu}
+    for call in (planned, ran):
+        with pytest.raises(pt.TraceError, match=r"model\['activation'\] of apply .*\(relu\)"):
+            call(model, jnp.ones(3))
+        with pytest.raises(pt.TraceError, match=r"mode of apply is no array, but a str \(train\)"):
+            call({}, mode="train")
 
 
 @pytest.mark.parametrize(

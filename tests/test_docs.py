@@ -2,7 +2,8 @@
 
 The blocks of a page run in order and share a namespace, as if its Python blocks were one file
 `example.py`. Comments before a block say what it is: `<!-- output -->`, what the block before it
-prints (`...` stands for anything); `<!-- file: NAME -->`, a file that later blocks use.
+prints (`...` stands for anything); `<!-- file: NAME -->`, a file that later blocks use;
+`<!-- source: PATH -->`, a file of this repository, whole.
 
 `UPDATE_DOCS=1 make test PYTEST_ARGS="-k docs"` writes what is printed now into the pages. Outputs
 with a line `...` are left alone.
@@ -39,7 +40,7 @@ COLUMNS = 100
 METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.cached_property)
 
 # Commands that a page may show and that are not run here.
-UNCHECKED = {"pip", "git", "python", "cd"}
+UNCHECKED = {"pip", "git", "python", "cd", "export", "gcloud", "srun", "mpirun"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,8 @@ def printed(page, monkeypatch):
         where = f"{page}:{block.line}"
         if block.marker.startswith("file: "):
             Path(block.marker.removeprefix("file: ")).write_text(block.text, "utf-8")
+        elif block.marker.startswith("source: "):
+            output = (ROOT / block.marker.removeprefix("source: ")).read_text("utf-8")
         elif block.language == "python":
             output = run_python(block.text, lines, namespace)
             lines += block.text.count("\n")
@@ -145,7 +148,7 @@ def test_page_runs_and_prints_what_it_says(page, monkeypatch, tmp_path):
     checker = doctest.OutputChecker()
     wrong = []
     for block, where, output in printed(page, monkeypatch):
-        if block.marker == "output":
+        if block.marker == "output" or block.marker.startswith("source: "):
             want, got = stripped(block.text), stripped(output)
             if not checker.check_output(want, got, doctest.ELLIPSIS):
                 wrong.append((block, got, f"{where} says\n{want}\nbut it prints\n{got}"))
@@ -167,7 +170,7 @@ def update(page, outputs):
 @pytest.mark.parametrize("page", PAGES)
 def test_page_names_only_files_and_headings_that_exist(page):
     text = prose(page)
-    paths = re.findall(r"`((?:src|docs|tests)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:src|docs|tests|examples)/[\w./-]*)`", text)
     missing = [path for path in paths if not (ROOT / path).exists()]
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith("https://"):

@@ -23,7 +23,7 @@ from partita.plan import Plan
 from partita.program.files import Module, read
 from partita.schedule import TacticReport
 from partita.spmd import Collective
-from partita.tactics import AutomaticPartition, ManualPartition, Refusal, Tactic
+from partita.tactics import AutomaticPartition, LogicalAxes, ManualPartition, Refusal, Tactic
 
 __version__ = "0.1.0"
 
@@ -35,6 +35,7 @@ __all__ = [
     "FileError",
     "Hardware",
     "HardwareError",
+    "LogicalAxes",
     "ManualPartition",
     "Mesh",
     "MeshError",

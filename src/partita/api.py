@@ -18,7 +18,7 @@ from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
 from partita.program.files import Module, read
-from partita.program.trace import Traced, trace
+from partita.program.trace import Traced, abstract, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
@@ -121,7 +121,15 @@ def plan(
         traced = trace(fn, args, kwargs, donate_argnums, lift_from)
     if traced.program.given:
         tactics = [GivenShardings(traced.program.given), *tactics]
-    context = Context(analyse(traced.program), mesh, device, capacity, progress)
+    context = Context(
+        analyse(traced.program),
+        mesh,
+        device,
+        capacity,
+        progress,
+        traced.arguments,
+        traced.results,
+    )
     done = run_schedule(context, tactics)
     return Plan(
         fn=fn,
@@ -180,7 +188,11 @@ def jit(
     @functools.wraps(fn)
     def partitioned(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
-        key = (structure, tuple(map(_key, leaves)))
+        try:
+            key = (structure, tuple(map(_key, leaves)))
+        except TypeError:
+            abstract(fn, args, kwargs)  # says which leaf is no array
+            raise
         if key not in compiled:
             plans[key] = plan(
                 fn,

@@ -185,6 +185,24 @@ class Plan:
         placed: tuple[Any, ...] = jax.device_put(args, self._named(concrete, specs))
         return placed
 
+    def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
+        """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
+
+        What restores a checkpoint in pieces takes such a tree.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+        """
+        concrete = self.device_mesh(mesh)
+        args: tuple[Any, ...] = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
+            ),
+            self.arguments[0],
+            self._named(concrete, self.in_shardings),
+        )
+        return args
+
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
         """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
         if mesh is not None:
@@ -196,8 +214,17 @@ class Plan:
         if len(devices) < self.mesh.devices:
             raise MeshError(
                 f"mesh {self.mesh} needs {self.mesh.devices} devices, this process sees "
-                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, or for tests "
-                f"set XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, on many hosts "
+                "call jax.distributed.initialize first, or for tests set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
+            )
+        processes = {device.process_index for device in devices[: self.mesh.devices]}
+        if len(processes) < jax.process_count():
+            raise MeshError(
+                f"mesh {self.mesh} takes the first {self.mesh.devices} of {len(devices)} devices, "
+                f"and these belong to {len(processes)} of {jax.process_count()} processes; every "
+                f"process must have a part: plan for {len(devices)} devices, or give a mesh= of "
+                f"{self.mesh.devices} that all processes share"
             )
         if len(devices) == self.mesh.devices:
             return jax.make_mesh(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,13 +57,7 @@ def trace(
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
-    try:
-        args, kwargs = jax.tree.map(_abstract, (tuple(args), kwargs))
-    except TypeError as error:
-        raise TraceError(
-            f"an argument of {name} is no array: {error}; pass arrays or jax.ShapeDtypeStruct, and "
-            "bind anything else with functools.partial"
-        ) from error
+    args, kwargs = abstract(fn, args, kwargs)
     try:
         donated = as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
         jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
@@ -82,6 +77,40 @@ def trace(
     text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
     program = import_stablehlo(text, name, len(lifted))
     return Traced(program, (args, kwargs), traced.out_info, donated, lifted)
+
+
+def abstract(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Arguments of `fn` with every array as a `ShapeDtypeStruct`.
+
+    Raises `TraceError` for a leaf that is no array.
+    """
+    leaves, structure = jax.tree.flatten_with_path((tuple(args), kwargs))
+    shapes = []
+    for path, leaf in leaves:
+        try:
+            shapes.append(_abstract(leaf))
+        except TypeError as error:
+            raise TraceError(
+                f"{_argument(fn, path)} of {_name(fn)} is no array, but a {type(leaf).__name__} "
+                f"({getattr(leaf, '__name__', leaf)}); pass arrays or jax.ShapeDtypeStruct, and "
+                "bind anything else with functools.partial; in a module that holds other things "
+                "than arrays, separate them with equinox.partition(module, equinox.is_array)"
+            ) from error
+    made: tuple[Any, Any] = jax.tree.unflatten(structure, shapes)
+    return made
+
+
+def _argument(fn: Any, path: Sequence[Any]) -> str:
+    """A leaf of `(args, kwargs)` as JAX would name it, or by number where parameters have none."""
+    _, first, *rest = path
+    if isinstance(first, jax.tree_util.DictKey):
+        name = str(first.key)
+    else:
+        try:
+            name = list(inspect.signature(fn).parameters)[first.idx]
+        except (TypeError, ValueError, IndexError):
+            name = f"argument {first.idx}"
+    return name + jax.tree_util.keystr(tuple(rest))
 
 
 def _name(fn: Any) -> str:

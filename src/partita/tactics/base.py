@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from partita.analysis import Analysis, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
@@ -57,6 +57,10 @@ class Context:
     hardware: Hardware
     capacity: int
     progress: Progress = lambda done, total, text: None
+    arguments: Any = ((), {})
+    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
+    results: Any = ()
+    """The results as a pytree, one leaf for each result of the program."""
 
     @cached_property
     def fusion(self) -> Fusion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from partita.cost.estimate import size
@@ -45,36 +45,21 @@ class ManualPartition:
 
     def apply(self, stage: Stage) -> Outcome:
         """Seeds the named dimensions and spreads the axis from them."""
-        context = stage.context
-        axis = context.mesh.axis(self.axis)
-        program = context.analysis.program
-        spreader = context.single
-        tiling = Tiling(stage.assignment.ops, stage.assignment.values, stage.assignment.pins)
-        seeds: list[Node] = []
-        pins: list[tuple[int, int]] = []
-        refused: list[Refusal] = []
+        program = stage.context.analysis.program
+        axis = stage.context.mesh.axis(self.axis)
+        wishes: list[Wish] = []
+        kept: list[int] = []
         for pattern, dims in self.patterns.items():
             for name, value in match(program, pattern):
                 if dims == "replicate":
-                    pins += [(v, axis) for v in sharing_a_buffer(program, value)]
-                    continue
-                wishes = _in_order(stage.context, value, _as_dims(dims, name, program, value))
-                seed, refusal = _seed(spreader, tiling, name, value, wishes, axis)
-                seeds += [seed] if seed else []
-                refused += [refusal] if refusal else []
-        tiling = dataclasses.replace(tiling, pins=tiling.pins | set(pins))
-        resolution = self._resolution(stage) or _named_roles(spreader, seeds)
-        spread = spreader.tile_nodes(tiling, seeds, axis, resolution)
-        refused += _size_stops(spreader, spread.stops)
-        return Outcome(
-            Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
-            tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v, _ in pins),
-            tuple(dict.fromkeys(refused)),
-            _conflicts(stage, spread),
-            _scanned(stage.context, spread, axis),
-        )
+                    kept += sharing_a_buffer(program, value)
+                else:
+                    wishes.append(Wish(name, value, _as_dims(dims, name, program, value)))
+        outcome = place(keeping(stage, {(v, axis) for v in kept}), wishes, axis, self._roles(stage))
+        keeps = tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v in kept)
+        return dataclasses.replace(outcome, decisions=keeps)
 
-    def _resolution(self, stage: Stage) -> dict[int, int]:
+    def _roles(self, stage: Stage) -> dict[int, int]:
         groups = stage.context.analysis.groups.conflict_groups
         if self.resolve is None:
             return {}
@@ -87,6 +72,51 @@ class ManualPartition:
         return {
             n: roles[self.resolve] for n, roles in enumerate(groups) if self.resolve < len(roles)
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """An argument or result that should be sharded, on the first of these dimensions that can."""
+
+    name: str
+    value: int
+    dims: Sequence[int]
+
+
+def keeping(stage: Stage, pins: Iterable[tuple[int, int]]) -> Stage:
+    """A stage in which further values are kept whole, each along an axis."""
+    pinned = stage.assignment.pins.union(pins)
+    return dataclasses.replace(stage, assignment=dataclasses.replace(stage.assignment, pins=pinned))
+
+
+def place(
+    stage: Stage, wishes: Iterable[Wish], axis: int, roles: Mapping[int, int] | None = None
+) -> Outcome:
+    """Seeds the dimensions wished for, spreads the axis from them, and says what stood in the way.
+
+    Args:
+      stage: what has been decided so far.
+      wishes: what should take the axis.
+      axis: position of the axis in the mesh.
+      roles: for conflicts, the role that gets the axis; by default that of the seeds.
+    """
+    context, spreader = stage.context, stage.context.single
+    tiling = Tiling(stage.assignment.ops, stage.assignment.values, stage.assignment.pins)
+    seeds: list[Node] = []
+    refused: list[Refusal] = []
+    for wish in wishes:
+        dims = _in_order(context, wish.value, wish.dims)
+        seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
+        seeds += [seed] if seed else []
+        refused += [refusal] if refusal else []
+    spread = spreader.tile_nodes(tiling, seeds, axis, roles or _named_roles(spreader, seeds))
+    refused += _size_stops(spreader, spread.stops)
+    return Outcome(
+        Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
+        refused=tuple(dict.fromkeys(refused)),
+        conflicts=_conflicts(stage, spread),
+        warnings=_scanned(context, spread, axis),
+    )
 
 
 def match(program: Program, pattern: str) -> list[tuple[str, int]]:
@@ -128,7 +158,7 @@ def _as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
     return [dim % rank for dim in dims if -rank <= dim < rank]
 
 
-def _in_order(context: Context, value: int, dims: list[int]) -> list[int]:
+def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]:
     """Dimensions to try: those that a loop reads index by index come last, they cost most."""
     if len(dims) < 2:
         return dims

@@ -1,0 +1,285 @@
+"""`LogicalAxes`: axis names that a model's arrays carry, as Flax writes them.
+
+Flax puts an array with names for its dimensions into a box, a pytree node around it. Boxes are
+known here by what they have, so that partita needs no Flax:
+
+- `flax.linen`'s `Partitioned` and `LogicallyPartitioned` have `names` (and `rules`) and `unbox`;
+- `flax.nnx`'s variables have `get_metadata()`, with `out_sharding` (and `sharding_rules`) in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import jax
+
+from partita.errors import TacticError
+from partita.mesh import Mesh
+from partita.tactics.base import Outcome, Refusal, Stage
+from partita.tactics.manual import Wish, keeping, place, sharing_a_buffer
+
+Axes = str | Sequence[str] | None
+"""Mesh axes of a logical name: one, several (major first), or none."""
+
+Pairs = Sequence[tuple[str, Axes]]
+"""Rules as pairs of a logical name and its mesh axes, in order of precedence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogicalAxes:
+    """Shards arguments and results as the axis names say that they carry, and all that follows.
+
+    Within this tactic, the other dimensions of an array that carries names stay whole; later
+    tactics may split them.
+
+    Args:
+      rules: the mesh axes of each logical name, as pairs or a dict: an axis, several, or `None`
+        to leave the dimension whole. A name may have several pairs: the first counts whose axes
+        the array does not use yet. Rules that an array carries itself come after these. A name
+        without any rule is that of a mesh axis.
+
+    Example:
+      >>> LogicalAxes({"embed": None, "mlp": "model"}).name
+      'LogicalAxes(embed -> none, mlp -> model)'
+    """
+
+    rules: Mapping[str, Axes] | Pairs | None = None
+
+    def __post_init__(self) -> None:
+        for pair in _pairs(self.rules):
+            if not _is_rule(pair):
+                raise TacticError(
+                    f"cannot read the rule {pair!r} of LogicalAxes; expected a logical name and "
+                    "one mesh axis, several or None, such as ('mlp', 'model')"
+                )
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        shown = (f"{name} -> {' x '.join(_tuple(axes)) or 'none'}" for name, axes in self._rules)
+        return f"LogicalAxes({', '.join(shown)})"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the mesh axes in the rules."""
+        return tuple(dict.fromkeys(axis for _, axes in self._rules for axis in _tuple(axes)))
+
+    @property
+    def _rules(self) -> Pairs:
+        return _pairs(self.rules)
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Reads the names, then seeds and spreads one mesh axis after the other."""
+        context = stage.context
+        program, mesh = context.analysis.program, context.mesh
+        for axis in self.axes:
+            mesh.axis(axis)
+        named = _named_arrays(stage)
+        if not named:
+            raise TacticError(
+                f"{self.name}: no argument or result of {program.name} carries axis names; box "
+                "its arrays with flax.linen.with_logical_partitioning or "
+                "flax.nnx.with_partitioning, or write a ManualPartition"
+            )
+        placements = [
+            _resolve(array, (*self._rules, *array.rules), mesh) for array in named if array.fits
+        ]
+        now = keeping(stage, _others(placements, stage))
+        outcomes = []
+        for axis_name in _outer_first(placements, mesh):
+            wishes = [
+                Wish(placement.array.name, placement.array.value, (dim,))
+                for placement in placements
+                for dim, axes in enumerate(placement.dims)
+                if axis_name in axes
+            ]
+            outcomes.append(place(now, wishes, mesh.axis(axis_name)))
+            now = Stage(context, outcomes[-1].assignment)
+        return Outcome(
+            dataclasses.replace(now.assignment, pins=stage.assignment.pins),
+            _decisions(placements),
+            (
+                *(array.misfit for array in named if not array.fits),
+                *_unknown(placements, mesh),
+                *dict.fromkeys(refusal for o in outcomes for refusal in o.refused),
+            ),
+            tuple(dict.fromkeys(text for o in outcomes for text in o.conflicts)),
+            tuple(dict.fromkeys(text for o in outcomes for text in o.warnings)),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Named:
+    """An argument or result in a box: what its dimensions are called."""
+
+    name: str
+    value: int
+    rank: int
+    dims: tuple[tuple[str, ...], ...]
+    rules: Pairs
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are no more names than dimensions."""
+        return len(self.dims) <= self.rank
+
+    @property
+    def misfit(self) -> Refusal:
+        """What to say when there are."""
+        names = ", ".join("+".join(names) or "-" for names in self.dims)
+        reason = f"it has {len(self.dims)} names for {self.rank} dimensions"
+        return Refusal(f"{self.name} ({names})", reason, "another tactic can split it")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Placement:
+    """Which mesh axes the names of an array lead to."""
+
+    array: _Named
+    given: Mapping[tuple[int, str], tuple[str, ...]]
+    """The axes of every (dimension, name)."""
+    unknown: tuple[str, ...]
+    """Names that are those of no rule and no axis."""
+
+    @property
+    def dims(self) -> list[tuple[str, ...]]:
+        """The axes of every dimension, major first."""
+        return [
+            tuple(axis for name in names for axis in self.given.get((dim, name), ()))
+            for dim, names in enumerate(self.array.dims)
+        ]
+
+
+def _named_arrays(stage: Stage) -> list[_Named]:
+    """The arguments and results in boxes with axis names, in order."""
+    program = stage.context.analysis.program
+    sides = (
+        (stage.context.arguments, program.argument_names, program.arguments),
+        (stage.context.results, program.result_names, program.results),
+    )
+    found = []
+    for tree, names, values in sides:
+        number = 0
+        for node in jax.tree.leaves(tree, is_leaf=lambda node: _boxed(node) is not None):
+            box = _boxed(node)
+            for _ in jax.tree.leaves(node):
+                if box is not None:
+                    rank = len(program.values[values[number]].type.shape)
+                    found.append(_Named(names[number], values[number], rank, *box))
+                number += 1
+    return found
+
+
+def _boxed(node: Any) -> tuple[tuple[tuple[str, ...], ...], Pairs] | None:
+    """The names of every dimension and the rules of their own that a box carries, or None."""
+    if hasattr(node, "unbox") and hasattr(node, "names"):
+        names, rules = node.names, getattr(node, "rules", None)
+    elif hasattr(node, "get_metadata"):
+        metadata = node.get_metadata()
+        keys = ("out_sharding", "sharding_names", "sharding")  # the latter two in older versions
+        names = next((metadata[key] for key in keys if metadata.get(key)), None)
+        rules = metadata.get("sharding_rules")
+    else:
+        return None
+    names = getattr(names, "spec", names)  # of a NamedSharding
+    return None if names is None else (tuple(map(_tuple, names)), _pairs(rules))
+
+
+def _resolve(array: _Named, rules: Pairs, mesh: Mesh) -> _Placement:
+    """Looks the names of an array up, rule by rule; each axis is given once."""
+    ruled = {name for name, _ in rules}
+    own_names = [(axis, axis) for axis in mesh.names if axis not in ruled]
+    given: dict[tuple[int, str], tuple[str, ...]] = {}
+    used: set[str] = set()
+    for name, entry in (*rules, *own_names):
+        axes = _tuple(entry)
+        for dim, names in enumerate(array.dims):
+            if name in names and (dim, name) not in given and used.isdisjoint(axes):
+                given[dim, name] = axes
+                used.update(axes)
+    known = ruled.union(mesh.names)
+    unknown = (name for names in array.dims for name in names if name not in known)
+    return _Placement(array, given, tuple(unknown))
+
+
+def _outer_first(placements: Iterable[_Placement], mesh: Mesh) -> list[str]:
+    """The axes in use, in an order that keeps every dimension's own, major first."""
+    before: dict[str, set[str]] = {}
+    for axes in (axes for placement in placements for axes in placement.dims):
+        for number, axis in enumerate(axes):
+            before.setdefault(axis, set()).update(axes[:number])
+    ordered = {axis: sorted(before[axis], key=mesh.axis) for axis in mesh.names if axis in before}
+    try:
+        return list(TopologicalSorter(ordered).static_order())
+    except CycleError as error:
+        raise TacticError(
+            f"the rules split one dimension along {' before '.join(error.args[1][:-1])} and "
+            "another the other way round; write these axes in one order"
+        ) from error
+
+
+def _others(placements: Iterable[_Placement], stage: Stage) -> set[tuple[int, int]]:
+    """For every array with names, and what shares its buffer, the axes that it does not name."""
+    mesh, program = stage.context.mesh, stage.context.analysis.program
+    found = set()
+    for placement in placements:
+        named = {mesh.axis(axis) for axes in placement.dims for axis in axes}
+        for value in sharing_a_buffer(program, placement.array.value):
+            found |= {(value, axis) for axis in range(len(mesh.names)) if axis not in named}
+    return found
+
+
+def _unknown(placements: Iterable[_Placement], mesh: Mesh) -> list[Refusal]:
+    """Names that lead nowhere, each once."""
+    unknown: dict[str, list[str]] = {}
+    for placement in placements:
+        for name in placement.unknown:
+            unknown.setdefault(name, []).append(placement.array.name)
+    return [
+        Refusal(
+            f"{name!r} of {_some(where)}",
+            f"no rule is for it, and mesh {mesh} has no such axis",
+            f"the rule ({name!r}, None) would leave it whole",
+        )
+        for name, where in unknown.items()
+    ]
+
+
+def _decisions(placements: Iterable[_Placement]) -> tuple[str, ...]:
+    """What became of every name, each once."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for placement in placements:
+        for (_, name), axes in placement.given.items():
+            found.setdefault((name, axes), []).append(placement.array.name)
+    return tuple(
+        f"{name} -> {' x '.join(axes) or 'none'} of {_some(arrays)}"
+        for (name, axes), arrays in found.items()
+    )
+
+
+def _pairs(rules: Mapping[str, Axes] | Pairs | None) -> Pairs:
+    if rules is None:
+        return ()
+    return tuple(rules.items()) if isinstance(rules, Mapping) else tuple(rules)
+
+
+def _is_rule(pair: Any) -> bool:
+    if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+        return False
+    axes = pair[1]
+    several = isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes)
+    return axes is None or isinstance(axes, str) or several
+
+
+def _tuple(entry: Any) -> tuple[str, ...]:
+    """Names or axes of one dimension; what is no name (`PartitionSpec.UNCONSTRAINED`) is none."""
+    entries = entry if isinstance(entry, list | tuple) else (entry,)
+    return tuple(name for name in entries if isinstance(name, str))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return names[0] + more

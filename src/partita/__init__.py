@@ -12,6 +12,7 @@ from partita.errors import (
     MeshError,
     ModelError,
     PartitaError,
+    RuleError,
     TacticError,
     TraceError,
     UnknownNameError,
@@ -19,6 +20,7 @@ from partita.errors import (
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.program.custom import register_rule
 from partita.schedule import TacticReport
 from partita.spmd import Collective
 from partita.tactics import AutomaticPartition, ManualPartition, Refusal, Tactic
@@ -39,6 +41,7 @@ __all__ = [
     "PartitaError",
     "Plan",
     "Refusal",
+    "RuleError",
     "Tactic",
     "TacticError",
     "TacticReport",
@@ -48,4 +51,5 @@ __all__ = [
     "UnsupportedError",
     "jit",
     "plan",
+    "register_rule",
 ]

@@ -535,7 +535,7 @@ ERRORS = [
     # function, changed keywords, error, message
     (fails, {}, pt.TraceError, "JAX cannot trace fails on the arguments given: TypeError: "),
     (prints, {}, pt.UnsupportedError, "prints has side effects"),
-    (calls_back, {}, pt.UnsupportedError, r"calls back to the host at .*test_api.py:\d+"),
+    (calls_back, {}, pt.UnsupportedError, r"call back to the host at .*test_api.py:\d+"),
     (jnp.sin, {"hardware": "tpu_v9"}, pt.HardwareError, "unknown hardware kind 'tpu_v9'"),
     (jnp.sin, {"hardware": "none.toml"}, pt.HardwareError, "none.toml"),
     (jnp.sin, {"mesh": "data"}, pt.MeshError, "cannot read 'data' in mesh"),

@@ -13,6 +13,7 @@ from partita.errors import (
     MeshError,
     ModelError,
     PartitaError,
+    RuleError,
     TacticError,
     TraceError,
     UnknownNameError,
@@ -20,6 +21,7 @@ from partita.errors import (
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.program.custom import register_rule
 from partita.program.files import Module, read
 from partita.schedule import TacticReport
 from partita.spmd import Collective
@@ -44,6 +46,7 @@ __all__ = [
     "PartitaError",
     "Plan",
     "Refusal",
+    "RuleError",
     "Tactic",
     "TacticError",
     "TacticReport",
@@ -54,4 +57,5 @@ __all__ = [
     "jit",
     "plan",
     "read",
+    "register_rule",
 ]

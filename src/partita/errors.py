@@ -37,6 +37,10 @@ class TacticError(PartitaError, ValueError):
     """A tactic that is malformed: a dimension out of range, a resolution that does not exist."""
 
 
+class RuleError(PartitaError, ValueError):
+    """A sharding rule that cannot be read, or that does not fit the call it is for."""
+
+
 class TraceError(PartitaError):
     """A function that JAX cannot trace; JAX's own error is the cause."""
 

@@ -13,7 +13,7 @@ import dataclasses
 from functools import cached_property
 
 from partita.program.ir import BARRIER, CARRY, JOIN, Operation, Program
-from partita.program.rules import ELEMENTWISE
+from partita.program.operations import ELEMENTWISE
 
 _EXPENSIVE = frozenset(
     f"stablehlo.{kind}"

@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
-from partita.program import mlir, rules
+from partita.program import mlir, operations, rules
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
@@ -37,17 +37,12 @@ from partita.program.sliding import scatter_rule, slide_rule
 from partita.program.windows import block_windows
 
 _RULE = "sdy.sharding_rule"
-_SUMS = {f"stablehlo.{kind}" for kind in ("convolution", "dot_general", "dynamic_slice", "gather")}
+_SUMS = {
+    f"stablehlo.{kind}"
+    for kind in "convolution custom_call dot_general dynamic_slice einsum gather".split()
+}
 _SHARDING = "sdy.sharding"
 _KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
-_REFUSED = {
-    "sdy.sharding_constraint": "a sharding constraint (with_sharding_constraint)",
-    "sdy.manual_computation": "a shard_map region",
-    "Sharding": "a sharding constraint (with_sharding_constraint)",
-    "SPMDFullToShardShape": "a shard_map region",
-    "SPMDShardToFullShape": "a shard_map region",
-}
-"""Operations, and targets of custom calls, that say how a program is sharded."""
 
 
 def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
@@ -150,7 +145,7 @@ class _Importer:
         _check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
-        if op.regions and op.name not in rules.REGION_KINDS:
+        if op.regions and op.name not in operations.REGION_KINDS:
             operands += [self.numbers[v] for v in _captured(op, self.numbers)]
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
         combine = _combiner(op)
@@ -321,13 +316,9 @@ class _Importer:
     ) -> Rule:
         operand_types = [self.values[v].type for v in operands]
         result_types = [self.values[v].type for v in results]
-        if op.name in ("stablehlo.iota", "stablehlo.constant"):
-            return rules.identity(result_types[0])
-        if op.name not in rules.SHARDABLE:
-            return rules.opaque(operand_types, result_types)
-        if _RULE not in op.attributes:
-            known = rules.own(op.name, operand_types, result_types)
-            return known or rules.opaque(operand_types, result_types)
+        given = self._given_rule(op, operand_types, result_types)
+        if given is not None:
+            return given
         attribute = op.attributes[_RULE]
         key = (attribute, op.name, combine)
         known = self.rule_cache.get(key)
@@ -338,6 +329,18 @@ class _Importer:
         if op.name == "stablehlo.select_and_scatter":
             return scatter_rule(op, known, operand_types, result_types)
         return block_windows(op, known, operand_types)
+
+    def _given_rule(
+        self, op: Any, operands: list[TensorType], results: list[TensorType]
+    ) -> Rule | None:
+        """A rule that is not Shardy's; None where Shardy's is to be read."""
+        rule = None
+        if op.name == "stablehlo.custom_call":
+            rule = rules.of_custom_call(op, operands, results)
+        elif _RULE not in op.attributes or op.name in operations.GENERATED:
+            rule = rules.own(op, operands, results)
+        readable = op.name in operations.SHARDABLE and _RULE in op.attributes
+        return rule if rule or readable else rules.opaque(operands, results)
 
     def _source(self, location: Any) -> tuple[str, str]:
         """File and line, and scope. Locations nest and are shared, so each part is read once."""
@@ -406,50 +409,58 @@ def _tensor_type(type_: Any) -> TensorType:
     try:
         ranked = ir.RankedTensorType(type_)
     except (TypeError, ValueError):
-        ranked = None
-        if not str(type_).startswith("tensor<"):
-            raise UnsupportedError(f"a value of type {type_} {_not_a_tensor(type_)}") from None
-    if ranked is None or not ranked.has_static_shape:
+        for start, refused in operations.REFUSED_TYPES.items():
+            if str(type_).startswith(start):
+                raise _refusal(refused, str(type_)) from None
+        raise UnsupportedError(
+            f"a value of type {type_} cannot be partitioned; expected tensors of fixed rank"
+        ) from None
+    if not ranked.has_static_shape:
         raise UnsupportedError(
             f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
             "passing jax.ShapeDtypeStruct arguments"
         )
+    for start, refused in operations.REFUSED_ELEMENTS.items():
+        if str(ranked.element_type).startswith(start):
+            raise _refusal(refused, str(type_))
     return TensorType(tuple(ranked.shape), str(ranked.element_type))
 
 
-def _not_a_tensor(type_: Any) -> str:
-    """Why a value that is no tensor is refused, and what to do."""
-    if str(type_).startswith("tuple<"):
-        return "is a tuple; export the program with its arguments and results as separate tensors"
-    return (
-        "cannot be partitioned; effects that are ordered by tokens (callbacks, prints) have to be "
-        "taken out of the function"
-    )
-
-
 def _check_supported(op: Any, source: str) -> None:
-    where = f" at {source}" if source else ""
-    custom = op.name == "stablehlo.custom_call"
-    target = op.attributes["call_target_name"].value if custom else op.name
-    if custom and any(part in target for part in rules.HOST_CALLS):
-        raise UnsupportedError(
-            f"the program calls back to the host{where} ({target}), which cannot be exported; "
-            "take debug prints and callbacks out of the function"
-        )
-    refused = _REFUSED.get(target)
-    if refused is None and _SHARDING in op.attributes:
-        refused = f"a sharding given to {op.name.rpartition('.')[2]}"
+    refused = operations.REFUSED.get(op.name)
     if refused is not None:
+        raise _refusal(refused, op.name, source)
+    if op.name in operations.REWRITTEN:
         raise UnsupportedError(
-            f"the program contains {refused}{where}; take it out, and say what it says "
-            "with a ManualPartition tactic"
+            f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
+            "export the program with fixed shapes"
         )
+    if _SHARDING in op.attributes:
+        given = operations.Refused(
+            f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
+        )
+        raise _refusal(given, _SHARDING, source)
     dialect = op.name.partition(".")[0]
     if dialect not in ("stablehlo", "chlo"):
         raise UnsupportedError(
-            f"the program contains {op.name}{where}, of the dialect {dialect!r}; expected "
+            f"the program contains {op.name}{_at(source)}, of the dialect {dialect!r}; expected "
             "StableHLO, the dialects 'stablehlo' and 'chlo'"
         )
+    if op.name == "stablehlo.custom_call":
+        target = op.attributes["call_target_name"].value
+        for part, refused in operations.REFUSED_CALLS.items():
+            if part in target:
+                raise _refusal(refused, target, source)
+
+
+def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:
+    return UnsupportedError(
+        f"the program contains {refused.what}{_at(source)} ({name}); {refused.advice}"
+    )
+
+
+def _at(source: str) -> str:
+    return f" at {source}" if source else ""
 
 
 def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
@@ -476,7 +487,7 @@ def _combiner(op: Any) -> str | None:
     body = [inner.operation for inner in op.regions[0].blocks[0].operations]
     if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
         return None
-    combiner = rules.COMBINERS.get(body[0].name)
+    combiner = operations.COMBINERS.get(body[0].name)
     if combiner in ("and", "or") and "i1>" not in str(body[0].results[0].type):
         return None  # compilers combine booleans in this way, not the bits of integers
     if op.name == "stablehlo.scatter" and combiner != "add":

@@ -23,6 +23,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
+from partita.program.operations import REWRITTEN
 
 __all__ = [
     "attributes_of",
@@ -117,6 +118,7 @@ def attributes_of(function: Any, which: str, count: int) -> list[Any]:
 def prepare(text: str) -> str:
     """Inlines calls, splits shared constants, drops what is dead; returns the module's text."""
     module = parse(text)
+    _rewrite(module)
     inline(module)
     _drop_open_constraints(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
@@ -221,6 +223,43 @@ def serialize(module: Any) -> bytes:
 
 def _run(module: Any, passes: str) -> None:
     passmanager.PassManager.parse(f"builtin.module({passes})").run(module.operation)
+
+
+def _rewrite(module: Any) -> None:
+    """Replaces operations that are other ones in disguise, if there are any."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name in REWRITTEN:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        if op.name == "stablehlo.get_dimension_size":
+            _replace_by_its_size(op)
+    if found:
+        stablehlo.register_stablehlo_passes()
+        passes = ",".join(_REWRITES)
+        _run(module, f"func.func({passes})")
+
+
+_REWRITES = (
+    "stablehlo-legalize-composite-to-call",
+    "stablehlo-legalize-deprecated-ops{fail-on-unused=false}",
+    "stablehlo-canonicalize-dynamism",
+)
+
+
+def _replace_by_its_size(op: Any) -> None:
+    operand = ir.RankedTensorType(op.operands[0].type)
+    dimension = op.attributes["dimension"].value
+    if not operand.is_dynamic_dim(dimension):
+        type_ = ir.RankedTensorType(op.results[0].type)
+        size = ir.IntegerAttr.get(type_.element_type, operand.get_dim_size(dimension))
+        with ir.InsertionPoint(op), op.location:
+            constant = stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, size))
+        op.results[0].replace_all_uses_with(constant)
 
 
 def _calls(operation: Any) -> list[Any]:

@@ -1,78 +1,90 @@
-"""What partita knows of operations beyond Shardy's sharding rules. Operation knowledge is tables.
-
-`SHARDABLE` lists the kinds whose device-local form is the same operation on local shapes, or for
-which `partita.spmd.localize` has a rewriting. Any other kind is kept replicated and reported.
-"""
+"""Sharding rules of operations that Shardy has none for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from partita.program import custom, notation
 from partita.program.ir import Factor, Rule, TensorType
-
-_ELEMENTWISE = frozenset(
-    """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert cosine
-    count_leading_zeros divide exponential exponential_minus_one floor imag is_finite log
-    log_plus_one logistic maximum minimum multiply negate not or popcnt power real
-    reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
-    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor""".split()
-)
-_STRUCTURAL = frozenset(
-    """broadcast_in_dim reshape transpose dot_general reduce gather scatter iota constant slice pad
-    concatenate dynamic_slice dynamic_update_slice reverse convolution sort reduce_window
-    select_and_scatter fft cholesky triangular_solve custom_call""".split()
-)
-
-_CHLO_ELEMENTWISE = frozenset(
-    """acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma next_after
-    polygamma sinh square tan zeta""".split()
-)
-
-ELEMENTWISE = frozenset(f"stablehlo.{kind}" for kind in _ELEMENTWISE) | frozenset(
-    f"chlo.{kind}" for kind in _CHLO_ELEMENTWISE
-)
-"""Kinds that compute each result element from the operand elements at the same position."""
-
-SHARDABLE = ELEMENTWISE | {"chlo.top_k"} | {f"stablehlo.{kind}" for kind in _STRUCTURAL}
-
-REGION_KINDS = frozenset(
-    f"stablehlo.{kind}" for kind in "reduce scatter sort reduce_window select_and_scatter".split()
-)
-"""Kinds whose regions work on scalars and capture nothing."""
-
-COMBINERS = {
-    "stablehlo.add": "add",
-    "stablehlo.maximum": "max",
-    "stablehlo.minimum": "min",
-    "stablehlo.multiply": "mul",
-    "stablehlo.and": "and",
-    "stablehlo.or": "or",
-}
-"""Scalar operations under which partial results of several devices can be combined."""
-
-HOST_CALLS = ("callback", "infeed", "outfeed", "host_")
-"""Parts of custom-call targets that reach back to the host."""
+from partita.program.operations import BROADCASTING, ELEMENTWISE, GENERATED, OWN
 
 
-def identity(type_: TensorType) -> Rule:
-    """One parallel factor per dimension, for results made from nothing (iota, constants)."""
-    factors = tuple(Factor(size, "parallel") for size in type_.shape)
-    return Rule(factors, (), (tuple((i,) for i in range(len(factors))),))
-
-
-def own(kind: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
-    """Rules of operations that Shardy has none for; None if there is none here either."""
-    if kind in ELEMENTWISE and all(t.shape == results[0].shape for t in operands):
+def own(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
+    """The rule of an MLIR operation; None if there is none here."""
+    if op.name in GENERATED:
+        return same(results[0], 0, 1)
+    if op.name in ELEMENTWISE and all(t.shape == results[0].shape for t in operands):
         return same(results[0], len(operands), len(results))
-    if kind == "chlo.top_k":
-        whole = len(operands[0].shape) - 1
-        reason = "top_k needs this dimension whole"
-        factors = [Factor(size, "parallel") for size in operands[0].shape[:-1]]
-        factors.append(Factor(operands[0].shape[-1], "blocked", reason))
-        tensor = tuple((dim,) for dim in range(whole + 1))
-        kept = (*tensor[:-1], ())
-        return Rule(tuple(factors), (tensor,), (kept,) * len(results))
-    return None
+    short = op.name.rpartition(".")[2]
+    text = _text(op, short, operands, results) if op.name in OWN else None
+    return notation.read(text, operands, results, short) if text else None
+
+
+def of_custom_call(
+    op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Rule | None:
+    """The rule that a user has given for a custom call; None without."""
+    target = op.attributes["call_target_name"].value
+    text = custom.RULES.get(target)
+    return notation.read(text, operands, results, target) if text else None
+
+
+def _text(
+    op: Any, short: str, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> str | None:
+    """The rule of an operation in `OWN`, as text."""
+    if op.name in BROADCASTING:
+        return _broadcasting(op, operands, results[0])
+    if short == "einsum":
+        return _einsum(op.attributes["einsum_config"].value)
+    names = [f"d{dim}" for dim in range(len(operands[0].shape))]
+    if short == "map":
+        dims = " ".join(names)
+        return f"{', '.join([dims] * len(operands))} -> {dims}"
+    if short == "top_k":
+        kept = " ".join([*names[:-1], "."])
+        return f"{' '.join(names)}! -> {', '.join([kept] * len(results))}"
+    # Batch normalization, which takes means over everything but the features when it trains.
+    feature = op.attributes["feature_index"].value
+    mark = "" if short == "batch_norm_inference" else "!"
+    tensor = " ".join(n if dim == feature else n + mark for dim, n in enumerate(names))
+
+    def side(types: Sequence[TensorType]) -> str:
+        return ", ".join(tensor if len(t.shape) > 1 else names[feature] for t in types)
+
+    return f"{side(operands)} -> {side(results)}"
+
+
+def _broadcasting(op: Any, operands: Sequence[TensorType], result: TensorType) -> str:
+    """Operands stand at the end, or where the operation says; what is stretched is not split."""
+    rank = len(result.shape)
+    given = op.attributes.get("broadcast_dimensions", ())
+    least = min(len(t.shape) for t in operands)
+    sides = []
+    for type_ in operands:
+        own_rank = len(type_.shape)
+        start = rank - own_rank
+        places = list(given) if given and own_rank == least else range(start, rank)
+        sides.append(
+            " ".join(
+                f"d{place}" if size == result.shape[place] else "."
+                for place, size in zip(places, type_.shape, strict=True)
+            )
+        )
+    return f"{', '.join(sides)} -> {' '.join(f'd{dim}' for dim in range(rank))}"
+
+
+def _einsum(config: str) -> str | None:
+    """None where a letter stands for a diagonal, or dots for several dimensions."""
+    inputs, _, output = config.replace(" ", "").partition("->")
+    if "." in config or any(len(set(each)) < len(each) for each in (*inputs.split(","), output)):
+        return None
+    tensors = [
+        " ".join(letter if letter in output else f"{letter}+" for letter in tensor)
+        for tensor in inputs.split(",")
+    ]
+    return f"{', '.join(tensors)} -> {' '.join(output)}"
 
 
 def same(type_: TensorType, operands: int, results: int) -> Rule:

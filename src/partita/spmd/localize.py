@@ -472,6 +472,7 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
 
 
 LOCALIZERS: dict[str, Localizer] = {
+    "chlo.constant": _constant,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,
     "stablehlo.reduce": _reduce,

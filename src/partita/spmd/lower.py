@@ -20,7 +20,7 @@ from operator import itemgetter
 
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
-from partita.program.rules import ELEMENTWISE
+from partita.program.operations import ELEMENTWISE
 from partita.spmd.forms import Forms, Need, OpForm, layout_from_result
 from partita.spmd.partial import NONE, PartialAxes, PartialSums
 from partita.spmd.reshard import Step, reshard

@@ -428,6 +428,14 @@ RULES = [
         {8: "pad moves elements along this dimension"},
     ),
     (
+        "pad that keeps the size",
+        lambda x: lax.pad(x, jnp.float32(0), ((0, 0, 0), (-1, 1, 0))),
+        ["f32[4,8]"],
+        "pad",
+        "[i j], [] -> [i j]",
+        {8: "pad moves elements along this dimension"},
+    ),
+    (
         "concatenate",
         lambda x, y: jnp.concatenate([x, y], 1),
         ["f32[4,8]", "f32[4,2]"],

@@ -3,7 +3,8 @@
 A device can do its part of a look-up or an update alone only if that is one index wide: then
 indices outside of its piece are masked, and a look-up is summed over the devices. Wider windows
 could cross from one piece into the next. So it is for gather, scatter, and the dynamic slices by
-which a loop reads one layer of a stack and writes one.
+which a loop reads one layer of a stack and writes one. Padding moves elements into the next
+piece too, even where a dimension keeps its size.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
     short = op.name.rpartition(".")[2]
     if op.name == "stablehlo.custom_call":
         return _block(rule, _not_everywhere(rule), f"{short} is local along batch dimensions only")
+    if op.name == "stablehlo.pad":
+        return _block(rule, _padded(op, rule), f"{short} moves elements along this dimension")
     if op.name == "stablehlo.dynamic_slice":
         return _one_wide_slices(rule, op, operands[0])
     reason = f"{short} reads or writes windows along this dimension"
@@ -47,6 +50,13 @@ def _not_everywhere(rule: Rule) -> list[int]:
     tensors = (*rule.operands, *rule.results)
     held = [{factor for dim in tensor for factor in dim} for tensor in tensors]
     return [f for f in range(len(rule.factors)) if not all(f in each for each in held)]
+
+
+def _padded(op: Any, rule: Rule) -> list[int | None]:
+    """Factors of the dimensions that are padded or cropped, whether or not they keep their size."""
+    kinds = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    widths = zip(*(op.attributes[kind] for kind in kinds), strict=True)
+    return [rule.leading(rule.operands[0][dim]) for dim, each in enumerate(widths) if any(each)]
 
 
 def _gather(op: Any, rule: Rule, operands: list[TensorType]) -> list[int]:

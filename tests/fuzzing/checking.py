@@ -1,0 +1,172 @@
+"""A random program, partitioned, beside the original: the same numbers, the collectives predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import partita as pt
+from fuzzing.elements import KEYS
+from fuzzing.programs import Program, Schedule, tactics
+from partita import api
+from partita.analysis import analyse
+from partita.program.trace import trace
+from partita.spmd import Collective
+from partita.verify import compare
+
+
+class WrongNumbers(AssertionError):
+    """A partitioned program gives other numbers than the original."""
+
+
+class WrongCollectives(AssertionError):
+    """A compiled program exchanges other data than was predicted."""
+
+
+class Checker:
+    """Checks schedules of one program, which is traced, analysed and run by itself once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.args = program.arguments()
+        self.traced = trace(program.fn, (self.args,), {})
+        self.analysis = analyse(self.traced.program)
+        self.loose = self.simplified = 0
+        """How often rounding, or XLA's simplifications, kept a comparison from being strict."""
+
+    @property
+    def worth(self) -> int:
+        """How many schedules it is worth: large programs take long, and fail no more often."""
+        return 4 if len(self.traced.program.operations) <= 150 else 1
+
+    @cached_property
+    def original(self) -> list[np.ndarray]:
+        """The results of the program as it is."""
+        return _numbers(jax.jit(self.program.fn)(self.args))
+
+    def plan(self, schedule: Schedule) -> pt.Plan:
+        """A plan for this schedule, from the one tracing."""
+        groups = self.analysis.groups.conflict_groups
+        roles = max((len(roles) for roles in groups), default=0)
+        with (
+            mock.patch.object(api, "trace", return_value=self.traced),
+            mock.patch.object(api, "analyse", return_value=self.analysis),
+        ):
+            return pt.plan(
+                self.program.fn,
+                self.args,
+                mesh=schedule.mesh,
+                hardware="cpu",
+                tactics=tactics(self.program, schedule, roles),
+            )
+
+    def check(self, schedule: Schedule) -> None:
+        """Plans, compiles, runs and compares.
+
+        Raises:
+          WrongNumbers, WrongCollectives: they differ.
+        """
+        plan = self.plan(schedule)
+        placed = plan.shard(self.args)
+        lowered = plan.jit().lower(*placed)
+        compiled = lowered.compile()
+        self._compare_numbers(_numbers(compiled(*placed)))
+        self._compare_collectives(plan, lowered, compiled.as_text())
+
+    def _compare_numbers(self, made: list[np.ndarray]) -> None:
+        errors = self.program.errors(made)
+        for number, (mine, theirs, error) in enumerate(
+            zip(made, self.original, errors, strict=True)
+        ):
+            if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+                raise WrongNumbers(f"result {number}: types {mine.dtype} {theirs.dtype}")
+            if not _close(mine, theirs, error) and not self._loose(number, mine, error):
+                raise WrongNumbers(
+                    f"result {number}: {_distance(mine, theirs):.3g} apart, allowed {error:.3g}\n"
+                    f"{mine}\n{theirs}"
+                )
+
+    def _compare_collectives(self, plan: pt.Plan, lowered: Any, text: str) -> None:
+        """The compiled program has the collectives predicted, but for those that XLA saw through.
+
+        XLA drops a collective whose result nothing needs or that is there twice. Then what XLA
+        was given must have just the collectives predicted, and what it made of that none besides.
+        """
+        done = compare(map(_widened, plan.collectives), plan.mesh, text)
+        if done.equal:
+            return
+        given = compare(plan.collectives, plan.mesh, lowered.compiler_ir("hlo").as_hlo_text())
+        self.simplified += 1
+        if not given.equal or done.compiled - (done.predicted + given.predicted):
+            raise WrongCollectives(f"\ngiven:\n{given}\ncompiled:\n{done}\n{plan.spmd}")
+
+    def _loose(self, number: int, mine: np.ndarray, error: float) -> bool:
+        """Whether rounding alone moves a result that far: nothing can be said about it then.
+
+        Asked of other evaluations of the original: operation by operation, and of arguments
+        that differ in the last places.
+        """
+        self.loose += 1
+        return any(
+            _distance(other[number], self.original[number]) > 0.1 * error for other in self.others
+        )
+
+    @cached_property
+    def others(self) -> list[list[np.ndarray]]:
+        """Other evaluations of the original, that rounding alone sets apart."""
+        with jax.disable_jit():
+            found = [_numbers(self.program.fn(self.args))]
+        for seed in range(3):
+            found.append(_numbers(jax.jit(self.program.fn)(_shaken(self.args, seed))))
+        return found
+
+
+def _widened(collective: Collective) -> Collective:
+    """A collective as it mostly is on CPUs, which exchange narrow floats in 32 bits."""
+    wider = {"bf16": 2, "f16": 2, "f8E4M3FN": 4, "f8E5M2": 4}.get(collective.dtype, 1)
+    return dataclasses.replace(collective, bytes=wider * collective.bytes)
+
+
+def _shaken(args: dict[str, Any], seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+
+    def shake(leaf: Any) -> Any:
+        if leaf.dtype in KEYS or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        last = float(jnp.finfo(leaf.dtype).eps)
+        return (leaf * (1 + last * rng.choice([-1, 0, 1], leaf.shape))).astype(leaf.dtype)
+
+    return {name: shake(leaf) for name, leaf in args.items()}
+
+
+def _numbers(results: Any) -> list[np.ndarray]:
+    """The results as arrays that numpy can compare."""
+    found = []
+    for leaf in jax.tree.leaves(results):
+        array = np.asarray(jax.random.key_data(leaf) if leaf.dtype in KEYS else leaf)
+        small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4
+        found.append(array.astype(np.float32) if small else array)
+    return found
+
+
+def _close(mine: np.ndarray, theirs: np.ndarray, error: float) -> bool:
+    return _distance(mine, theirs) <= error
+
+
+def _distance(mine: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference, relative to the largest number that is finite, or to one."""
+    if mine.dtype == bool or np.issubdtype(mine.dtype, np.integer):
+        return 0.0 if np.array_equal(mine, theirs) else np.inf
+    finite = np.isfinite(theirs)
+    if not np.array_equal(np.isfinite(mine), finite):
+        return np.inf
+    if not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True):
+        return np.inf
+    scale = max(1.0, float(np.max(np.abs(theirs[finite]), initial=0.0)))
+    return float(np.max(np.abs(mine[finite] - theirs[finite]), initial=0.0)) / scale

@@ -1,0 +1,203 @@
+"""Whole programs, schedules for them, and arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import partita as pt
+from fuzzing.control import grow, total
+from fuzzing.elements import KEYS
+from fuzzing.pool import (
+    BF16,
+    BOOL,
+    COMPLEX,
+    F16,
+    FLOAT,
+    INT,
+    REAL,
+    WHOLE,
+    Pool,
+    Step,
+    Value,
+    needed,
+)
+
+MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
+MOST_TACTICS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A mesh and tactics; those by hand as (argument or pattern, dimension, axis, resolve)."""
+
+    mesh: str
+    manual: tuple[tuple[Value | str, Any, str, int | None], ...]
+    search: int | None = None
+    """Seed of a search that follows them."""
+
+    def __str__(self) -> str:
+        lines = [f"mesh {self.mesh}"]
+        for what, dims, axis, resolve in self.manual:
+            lines.append(f"  tactic: {what}: {dims} -> {axis}, resolve {resolve}")
+        if self.search is not None:
+            lines.append(f"  tactic: search with seed {self.search}")
+        return "\n".join(lines)
+
+
+class Program:
+    """A random program: a pool, what it returns, and whether that is differentiated."""
+
+    def __init__(self, pool: Pool, results: Sequence[Value], gradient: bool, seed: int) -> None:
+        self.pool = pool
+        self.results = list(results)
+        self.gradient = gradient
+        self.seed = seed
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that the results need."""
+        return needed(self.pool.steps, self.results)
+
+    def names(self) -> dict[Value, str]:
+        """Names of the arguments."""
+        return {v: f"a{i}" for i, v in enumerate(self.pool.arguments)}
+
+    def fn(self, args: dict[str, Any]) -> Any:
+        """The function; takes the arguments by name."""
+        names = self.names()
+        if not self.gradient:
+            return self.pool.run([args[names[v]] for v in self.pool.arguments], self.results)
+        floats = {names[v]: args[names[v]] for v in self.pool.arguments if v.dtype in REAL}
+
+        def loss(weights):
+            values = [{**args, **weights}[names[v]] for v in self.pool.arguments]
+            return total(self.pool.run(values, self.results))
+
+        return jax.value_and_grad(loss)(floats)
+
+    @property
+    def error(self) -> float:
+        """How far results may differ: as far as anything that goes into them."""
+        values = [v for step in self.steps for v in step.outputs] + self.results
+        return max(v.error for v in [*values, *self.pool.arguments])
+
+    def errors(self, made: Sequence[Any]) -> list[float]:
+        """The same for each result."""
+        if self.gradient:
+            return [max(self.error, 1e-4)] * len(made)
+        return [v.error for v in self.results]
+
+    def arguments(self, seed: int = 0) -> dict[str, Any]:
+        """Example arguments."""
+        rng = np.random.default_rng(self.seed + seed)
+        return {name: _example(v.type, rng) for v, name in self.names().items()}
+
+    def __str__(self) -> str:
+        names: dict[Value, str] = self.names()
+        pool = Pool(self.pool.rng, self.pool.arguments)
+        pool.steps = self.steps
+        lines = pool.show(names)
+        ending = "gradient of" if self.gradient else "return"
+        return "\n".join([*lines, f"{ending} {', '.join(names[v] for v in self.results)}"])
+
+
+def _example(type_: Any, rng: np.random.Generator) -> Any:
+    if type_.dtype in KEYS:
+        words = rng.integers(0, 2**32, (*type_.shape, 2), dtype=np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(words))
+    if type_.dtype == BOOL:
+        return rng.integers(0, 2, type_.shape).astype(bool)
+    if type_.dtype in WHOLE:
+        low = -9 if np.issubdtype(type_.dtype, np.signedinteger) else 0
+        return rng.integers(low, 18, type_.shape).astype(type_.dtype)
+    if type_.dtype == COMPLEX:
+        return (rng.standard_normal(type_.shape) + 1j * rng.standard_normal(type_.shape)).astype(
+            np.complex64
+        )
+    return np.asarray(rng.standard_normal(type_.shape)).astype(type_.dtype)
+
+
+def program(seed: int) -> Program:
+    """The program of this number, always the same."""
+    rng = random.Random(f"program {seed}")
+    sizes = (4, 8, 8, 16, 2, 6, 3)
+    arguments = []
+
+    def argument(dtype: Any, least: int, most: int) -> None:
+        shape = tuple(rng.choice(sizes) for _ in range(rng.randint(least, most)))
+        if np.prod(shape, dtype=int) <= 1024:
+            arguments.append(Value(jax.ShapeDtypeStruct(shape, dtype)))
+
+    for _ in range(rng.randint(1, 3)):
+        argument(rng.choice((FLOAT,) * 7 + (BF16, BF16, F16)), 1, 3)
+    if rng.random() < 0.5:
+        shape = rng.choice([(8, 8), (4, 8, 8), (8, 8), (4, 4, 4, 4), (8, 4, 6, 6)])
+        arguments.append(Value(jax.ShapeDtypeStruct(shape, FLOAT)))
+    for _ in range(rng.randint(1, 2)):
+        argument(INT if rng.random() < 0.7 else rng.choice(sorted(WHOLE, key=str)), 0, 2)
+    for dtype, chance in ((COMPLEX, 0.12), (BOOL, 0.2), (KEYS[0], 0.25)):
+        if rng.random() < chance:
+            argument(dtype, 0, 1 if dtype == KEYS[0] else 2)
+    pool = Pool(rng, arguments)
+    grow(pool, rng.randint(1, 8))
+    used = {v for step in pool.steps for v in step.inputs}
+    made = [v for step in pool.steps for v in step.outputs]
+    results = [v for v in made if v not in used or rng.random() < 0.15] or pool.values[:1]
+    found = Program(pool, results, rng.random() < 0.25, seed)
+    if found.gradient:
+        found.gradient = _has_gradient(found)
+    return found
+
+
+def _has_gradient(found: Program) -> bool:
+    """Whether JAX can differentiate it: loops of unknown length, say, it cannot."""
+    values = {name: v.type for v, name in found.names().items()}
+    try:
+        jax.eval_shape(found.fn, values)
+    except (ValueError, TypeError, NotImplementedError):
+        return False
+    return any(v.dtype in REAL for v in found.pool.arguments)
+
+
+def schedules(found: Program, count: int) -> list[Schedule]:
+    """So many schedules for a program."""
+    rng = random.Random(f"schedules {found.seed}")
+    return [_schedule(found, rng) for _ in range(count)]
+
+
+def _schedule(found: Program, rng: random.Random) -> Schedule:
+    mesh = rng.choice(MESHES)
+    axes = [part.partition("=")[0] for part in mesh.split(",")]
+    manual: list[tuple[Value | str, Any, str, int | None]] = []
+    shaped = [v for v in found.pool.arguments if v.ndim]
+    for _ in range(min(rng.randint(1, MOST_TACTICS), rng.randint(1, MOST_TACTICS))):
+        axis, resolve = rng.choice(axes), rng.choice([None, 0, 1])
+        if not shaped or rng.random() < 0.2:
+            manual.append(("result*", [rng.randint(0, 2)], axis, resolve))
+        else:
+            value = rng.choice(shaped)
+            dims = rng.choice([*range(value.ndim), *range(value.ndim), "replicate"])
+            manual.append((value, dims, axis, resolve))
+    search = rng.randint(0, 9) if rng.random() < 0.15 else None
+    return Schedule(mesh, tuple(manual), search)
+
+
+def tactics(found: Program, schedule: Schedule, roles: int) -> list[Any]:
+    """A schedule as partita's tactics; conflicts of the program have at most so many roles."""
+    names, made = found.names(), []
+    for what, dims, axis, resolve in schedule.manual:
+        if isinstance(what, Value) and what not in names:
+            continue  # its argument has been taken away
+        pattern = what if isinstance(what, str) else f"args['{names[what]}']"
+        resolve = None if resolve is None or not roles else min(resolve, roles - 1)
+        made.append(pt.ManualPartition({pattern: dims}, axis, resolve))
+    if schedule.search is not None:
+        made.append(pt.AutomaticPartition(budget=20, seed=schedule.search))
+    return made

@@ -269,9 +269,7 @@ def associative(pool: Pool) -> None:
 
 def branches(pool: Pool) -> None:
     """Two to four blocks of which one runs, by a number or by a condition."""
-    number, operands = pool.value(rank(0, 2), [INT]), pool.some(
-        pool.suitable(dtypes=NUMBERS), 1, 3
-    )
+    number, operands = pool.value(rank(0, 2), [INT]), pool.some(pool.suitable(dtypes=NUMBERS), 1, 3)
     if number is None or not operands:
         return
     count = pool.choice((2, 2, 3, 4))

@@ -32,9 +32,9 @@ UNARY = {
     "log softmax": lambda a: 0.1 * jax.nn.log_softmax(a, axis=0) if a.ndim else a,
     "iota": lambda a: a + 0.1 * jnp.arange(a.shape[-1], dtype=a.dtype) if a.ndim else a,
     "mean of itself": lambda a: a - jnp.mean(a, axis=0) if a.ndim else a,
-    "normalised": lambda a: a / (1 + jnp.linalg.norm(a.astype(FLOAT), axis=-1, keepdims=True))
-    if a.ndim
-    else a,
+    "normalised": lambda a: (
+        a / (1 + jnp.linalg.norm(a.astype(FLOAT), axis=-1, keepdims=True)) if a.ndim else a
+    ),
     "barrier": jax.lax.optimization_barrier,
     "constant": lambda a: (
         a * (np.arange(a.size, dtype=np.float32).reshape(a.shape) / max(a.size, 1)).astype(a.dtype)

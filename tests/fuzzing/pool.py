@@ -128,9 +128,7 @@ class Pool:
         """All values that suit."""
         allowed = set(dtypes)
         return [
-            v
-            for v in self.values
-            if v.dtype in allowed and not (exact and v.error) and suits(v)
+            v for v in self.values if v.dtype in allowed and not (exact and v.error) and suits(v)
         ]
 
     # ------------------------------------------------------------------ growing

@@ -151,9 +151,7 @@ def concatenate(pool: Pool) -> None:
         )
 
     others = [pool.value(fits, [a.dtype]) for _ in range(pool.choice((1, 1, 2)))]
-    pool.add(
-        f"concatenate {dim}", lambda *x: jnp.concatenate(x, dim), a, *others, moves=True
-    )
+    pool.add(f"concatenate {dim}", lambda *x: jnp.concatenate(x, dim), a, *others, moves=True)
 
 
 def split_apart(pool: Pool) -> None:

@@ -29,7 +29,9 @@ OF_WHOLE = {
     "largest": jnp.max,
     "any": lambda n, d: jnp.any(n > 3, d),
     "all": lambda n, d: jnp.all(n < 9, d),
-    "bits in all": lambda n, d: jax.lax.reduce(n, np.array(-1).astype(n.dtype), jax.lax.bitwise_and, d),
+    "bits in all": lambda n, d: jax.lax.reduce(
+        n, np.array(-1).astype(n.dtype), jax.lax.bitwise_and, d
+    ),
     "bits in any": lambda n, d: jax.lax.reduce(n, np.array(0, n.dtype), jax.lax.bitwise_or, d),
     "parity": lambda n, d: jax.lax.reduce(n, np.array(0, n.dtype), jax.lax.bitwise_xor, d),
     "from five": lambda n, d: jax.lax.reduce(n, np.array(5, n.dtype), jax.lax.add, d),
@@ -107,9 +109,11 @@ def product(pool: Pool) -> None:
 def attention(pool: Pool) -> None:
     q = pool.value(lambda v: v.ndim in (2, 3) and v.shape[-1] <= 16, [FLOAT])
     k = pool.value(
-        lambda v: q is not None
-        and v.ndim == q.ndim
-        and (v.shape[:-2], v.shape[-1]) == (q.shape[:-2], q.shape[-1]),
+        lambda v: (
+            q is not None
+            and v.ndim == q.ndim
+            and (v.shape[:-2], v.shape[-1]) == (q.shape[:-2], q.shape[-1])
+        ),
         [FLOAT],
     )
 
@@ -340,4 +344,3 @@ OPERATIONS = (
     *(reduce_whole, reduce_others, two_at_once, convolution, convolution, windows, cumulative),
     *(ordering, linear_algebra, fourier, pairs),
 )
-

@@ -412,10 +412,8 @@ def _tensor_type(type_: Any) -> TensorType:
         for start, refused in operations.REFUSED_TYPES.items():
             if str(type_).startswith(start):
                 raise _refusal(refused, str(type_)) from None
-        raise UnsupportedError(
-            f"a value of type {type_} cannot be partitioned; expected tensors of fixed rank"
-        ) from None
-    if not ranked.has_static_shape:
+        ranked = None
+    if ranked is None or not ranked.has_static_shape:
         raise UnsupportedError(
             f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
             "passing jax.ShapeDtypeStruct arguments"
@@ -435,11 +433,6 @@ def _check_supported(op: Any, source: str) -> None:
             f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
             "export the program with fixed shapes"
         )
-    if _SHARDING in op.attributes:
-        given = operations.Refused(
-            f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
-        )
-        raise _refusal(given, _SHARDING, source)
     dialect = op.name.partition(".")[0]
     if dialect not in ("stablehlo", "chlo"):
         raise UnsupportedError(
@@ -451,6 +444,11 @@ def _check_supported(op: Any, source: str) -> None:
         for part, refused in operations.REFUSED_CALLS.items():
             if part in target:
                 raise _refusal(refused, target, source)
+    if _SHARDING in op.attributes:
+        given = operations.Refused(
+            f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
+        )
+        raise _refusal(given, _SHARDING, source)
 
 
 def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:

@@ -97,7 +97,7 @@ _TUPLE = Refused("a tuple", "pass and return its elements instead")
 _QUANTIZED = Refused("a quantized type", "write the scaling out")
 _DYNAMIC = Refused("a size that depends on data", "pad to a fixed size instead")
 CONSTRAINT = "take it out, and say what it says with a ManualPartition tactic"
-_GSPMD = Refused("a sharding written for GSPMD", CONSTRAINT)
+_GSPMD = Refused("a sharding constraint or a shard_map region, written for GSPMD", CONSTRAINT)
 
 REFUSED = {
     **dict.fromkeys(

@@ -18,6 +18,7 @@ from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
 from partita.program.files import Module, read
+from partita.program.stages import in_stages
 from partita.program.trace import Traced, abstract, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
@@ -119,10 +120,11 @@ def plan(
         traced: Traced = _from_file(fn, args, kwargs, donate_argnums, lift_from)
     else:
         traced = trace(fn, args, kwargs, donate_argnums, lift_from)
-    if traced.program.given:
-        tactics = [GivenShardings(traced.program.given), *tactics]
+    program = in_stages(traced.program, mesh.devices)
+    if program.given:
+        tactics = [GivenShardings(program.given), *tactics]
     context = Context(
-        analyse(traced.program),
+        analyse(program),
         mesh,
         device,
         capacity,

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax.training.train_state import TrainState
 
 import partita as pt
 
@@ -38,17 +39,15 @@ optimizer = optax.adam(1e-2)
 
 def init(key):
     params = model.init(key, jnp.zeros((1, 32)))["params"]
-    return params, optimizer.init(params)
+    return TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
 
 
 def train_step(state, batch):
     def loss_fn(params):
-        return jnp.mean((model.apply({"params": params}, batch["x"]) - batch["y"]) ** 2)
+        return jnp.mean((state.apply_fn({"params": params}, batch["x"]) - batch["y"]) ** 2)
 
-    params, opt_state = state
-    loss, grads = jax.value_and_grad(loss_fn)(params)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), loss
+    loss, grads = jax.value_and_grad(loss_fn)(state.params)
+    return state.apply_gradients(grads=grads), loss
 
 
 def make_batch(number):

@@ -9,6 +9,7 @@ arguments of the step; the other things are the same in every step, and are boun
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import partita as pt
@@ -43,8 +44,8 @@ def train_step(state, batch):
 
 
 def make_batch(number):
-    x = jax.random.normal(jax.random.key(number), (64, 32))
-    return {"x": x, "y": jnp.sin(x)}
+    x = np.random.default_rng(number).standard_normal((64, 32), np.float32)
+    return {"x": x, "y": np.sin(x)}
 
 
 def main():

@@ -6,7 +6,9 @@ XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/flax_linen.py
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from flax.training.train_state import TrainState
 
 import partita as pt
 
@@ -38,22 +40,20 @@ optimizer = optax.adam(1e-2)
 
 def init(key):
     params = model.init(key, jnp.zeros((1, 32)))["params"]
-    return params, optimizer.init(params)
+    return TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
 
 
 def train_step(state, batch):
     def loss_fn(params):
-        return jnp.mean((model.apply({"params": params}, batch["x"]) - batch["y"]) ** 2)
+        return jnp.mean((state.apply_fn({"params": params}, batch["x"]) - batch["y"]) ** 2)
 
-    params, opt_state = state
-    loss, grads = jax.value_and_grad(loss_fn)(params)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), loss
+    loss, grads = jax.value_and_grad(loss_fn)(state.params)
+    return state.apply_gradients(grads=grads), loss
 
 
 def make_batch(number):
-    x = jax.random.normal(jax.random.key(number), (64, 32))
-    return {"x": x, "y": jnp.sin(x)}
+    x = np.random.default_rng(number).standard_normal((64, 32), np.float32)
+    return {"x": x, "y": np.sin(x)}
 
 
 def main():

@@ -5,6 +5,7 @@ XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/flax_nnx.py
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -54,8 +55,8 @@ def train_step(state, batch):
 
 
 def make_batch(number):
-    x = jax.random.normal(jax.random.key(number), (64, 32))
-    return {"x": x, "y": jnp.sin(x)}
+    x = np.random.default_rng(number).standard_normal((64, 32), np.float32)
+    return {"x": x, "y": np.sin(x)}
 
 
 def main():

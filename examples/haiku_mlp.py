@@ -6,6 +6,7 @@ XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/haiku_mlp.py
 import haiku as hk
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import partita as pt
@@ -36,8 +37,8 @@ def train_step(state, batch):
 
 
 def make_batch(number):
-    x = jax.random.normal(jax.random.key(number), (64, 32))
-    return {"x": x, "y": jnp.sin(x)}
+    x = np.random.default_rng(number).standard_normal((64, 32), np.float32)
+    return {"x": x, "y": np.sin(x)}
 
 
 def main():

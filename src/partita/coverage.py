@@ -39,7 +39,6 @@ from partita import largest, models
 from partita.analysis import analyse
 from partita.models.strategies import SCHEDULES, schedule
 from partita.program.trace import trace
-from partita.report import WIDTH
 from partita.verify import Comparison, compare
 
 PRESETS = (
@@ -62,6 +61,9 @@ PRESETS = (
 
 STEPS = ("trace", "analyse", "plan", "compile", "collectives", "run", "numbers")
 """What a cell has to pass, in order. Planning traces and analyses once more."""
+
+WIDTH = 140
+"""Columns of what is not printed to a terminal."""
 
 MEMORY = "100kB"
 """So little that a search has to split what it can, and that FSDP gathers again."""
@@ -312,7 +314,7 @@ def command(
         schedule("mlp", name)
     console = Console()
     if not console.is_terminal:
-        console.width = WIDTH
+        console.width = WIDTH  # nothing to fit into
     if at_scale:
         sizes = largest.measure(presets, Console(stderr=True))
         print(json.dumps(sizes.data(), indent=2)) if as_json else console.print(sizes.view())

@@ -148,6 +148,7 @@ class _Importer:
             source=source,
             scope=scope,
             region=self.region,
+            target=_target(op),
         )
         self.operations.append(made)
         self._note_constants(op, made)
@@ -317,8 +318,8 @@ class _Importer:
     ) -> Rule | None:
         """A rule that is not Shardy's; None where Shardy's is to be read."""
         rule = None
-        if op.name == "stablehlo.custom_call":
-            rule = rules.of_custom_call(op, operands, results)
+        if target := _target(op):
+            rule = rules.of_custom_call(target, operands, results)
         elif _RULE not in op.attributes or op.name in operations.GENERATED:
             rule = rules.own(op, operands, results)
         readable = op.name in operations.SHARDABLE and _RULE in op.attributes
@@ -392,11 +393,17 @@ def _check_supported(op: Any, source: str) -> None:
             f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
             "export the program with fixed shapes"
         )
-    if op.name == "stablehlo.custom_call":
-        target = op.attributes["call_target_name"].value
-        for part, refused in operations.REFUSED_CALLS.items():
-            if part in target:
-                raise _refusal(refused, target, source)
+    target = _target(op)
+    for part, refused in operations.REFUSED_CALLS.items():
+        if part in target:
+            raise _refusal(refused, target, source)
+
+
+def _target(op: Any) -> str:
+    """What a custom call calls; empty for other operations."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(op.attributes["call_target_name"].value)
 
 
 def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:

@@ -31,10 +31,11 @@ from partita.program.ir import (
     Rule,
     TensorType,
     Value,
+    bits,
 )
 from partita.program.mlir import ir
 from partita.program.sliding import scatter_rule, slide_rule
-from partita.program.windows import block_windows
+from partita.program.windows import block_kind, block_windows
 
 _RULE = "sdy.sharding_rule"
 _SUMS = {
@@ -164,6 +165,7 @@ class _Importer:
             source=source,
             scope=scope,
             region=self.region,
+            target=_target(op),
         )
         self.operations.append(made)
         self._note_constants(op, made)
@@ -314,8 +316,20 @@ class _Importer:
     def _rule(
         self, op: Any, operands: list[int], results: tuple[int, ...], combine: str | None
     ) -> Rule:
-        operand_types = [self.values[v].type for v in operands]
         result_types = [self.values[v].type for v in results]
+        rule = self._any_rule(op, [self.values[v].type for v in operands], result_types, combine)
+        if any(bits(t.dtype) < 8 for t in result_types):
+            # XLA reduces nothing narrower than a byte over devices.
+            rule = block_kind(rule, "reduction", f"parts of {result_types[0].dtype} have no sum")
+        return rule
+
+    def _any_rule(
+        self,
+        op: Any,
+        operand_types: list[TensorType],
+        result_types: list[TensorType],
+        combine: str | None,
+    ) -> Rule:
         given = self._given_rule(op, operand_types, result_types)
         if given is not None:
             return given
@@ -335,8 +349,8 @@ class _Importer:
     ) -> Rule | None:
         """A rule that is not Shardy's; None where Shardy's is to be read."""
         rule = None
-        if op.name == "stablehlo.custom_call":
-            rule = rules.of_custom_call(op, operands, results)
+        if target := _target(op):
+            rule = rules.of_custom_call(target, operands, results)
         elif _RULE not in op.attributes or op.name in operations.GENERATED:
             rule = rules.own(op, operands, results)
         readable = op.name in operations.SHARDABLE and _RULE in op.attributes
@@ -439,16 +453,22 @@ def _check_supported(op: Any, source: str) -> None:
             f"the program contains {op.name}{_at(source)}, of the dialect {dialect!r}; expected "
             "StableHLO, the dialects 'stablehlo' and 'chlo'"
         )
-    if op.name == "stablehlo.custom_call":
-        target = op.attributes["call_target_name"].value
-        for part, refused in operations.REFUSED_CALLS.items():
-            if part in target:
-                raise _refusal(refused, target, source)
+    target = _target(op)
+    for part, refused in operations.REFUSED_CALLS.items():
+        if part in target:
+            raise _refusal(refused, target, source)
     if _SHARDING in op.attributes:
         given = operations.Refused(
             f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
         )
         raise _refusal(given, _SHARDING, source)
+
+
+def _target(op: Any) -> str:
+    """What a custom call calls; empty for other operations."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(op.attributes["call_target_name"].value)
 
 
 def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters import mlir as jax_mlir
 
 import partita as pt
 from fuzzing.elements import KEYS
@@ -36,10 +38,16 @@ class Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.args = program.arguments()
-        self.traced = trace(program.fn, (self.args,), {})
+        self._context = functools.cache(jax_mlir.make_ir_context)
+        with self._one_context():
+            self.traced = trace(program.fn, (self.args,), {})
         self.analysis = analyse(self.traced.program)
         self.loose = self.simplified = 0
         """How often rounding, or XLA's simplifications, kept a comparison from being strict."""
+
+    def _one_context(self) -> Any:
+        """Has all modules made in one MLIR context: making contexts would take a fifth of all."""
+        return mock.patch.object(jax_mlir, "make_ir_context", self._context)
 
     @property
     def worth(self) -> int:
@@ -49,7 +57,9 @@ class Checker:
     @cached_property
     def original(self) -> list[np.ndarray]:
         """The results of the program as it is."""
-        return _numbers(_compile(jax.jit(self.program.fn).lower(self.args))(self.args))
+        with self._one_context():
+            lowered = jax.jit(self.program.fn).lower(self.args)
+        return _numbers(_compile(lowered)(self.args))
 
     def plan(self, schedule: Schedule) -> pt.Plan:
         """A plan for this schedule, from the one tracing."""
@@ -75,7 +85,8 @@ class Checker:
         """
         plan = self.plan(schedule)
         placed = plan.shard(self.args)
-        lowered = plan.jit().lower(*placed)
+        with self._one_context():
+            lowered = plan.jit().lower(*placed)
         compiled = _compile(lowered)
         self._compare_numbers(_numbers(compiled(*placed)))
         self._compare_collectives(plan, lowered, compiled.as_text())

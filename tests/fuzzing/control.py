@@ -430,8 +430,8 @@ def total(values: Any) -> Any:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *(scan, scan, scan, mapped, counted, counted, whiles, layers, cache, associative),
-    *(branches, branches, batched, batched, function, derivative),
+    *(scan, scan, scan, mapped, counted, counted, whiles, layers, layers, layers, cache, cache),
+    *(associative, branches, branches, batched, batched, function, derivative, derivative),
 )
 
 SIMPLE = (elements.OPERATIONS, shapes.OPERATIONS, sums.OPERATIONS, indexing.OPERATIONS)

@@ -141,8 +141,8 @@ def program(seed: int) -> Program:
 
     for _ in range(rng.randint(1, 3)):
         argument(rng.choice((FLOAT,) * 7 + (BF16, BF16, F16)), 1, 3)
-    if rng.random() < 0.5:
-        shape = rng.choice([(8, 8), (4, 8, 8), (8, 8), (4, 4, 4, 4), (8, 4, 6, 6)])
+    if rng.random() < 0.6:
+        shape = rng.choice([(8, 8), (4, 8, 8), (2, 4, 4), (8, 8), (4, 4, 4, 4), (8, 4, 6, 6)])
         arguments.append(Value(jax.ShapeDtypeStruct(shape, FLOAT)))
     for _ in range(rng.randint(1, 2)):
         argument(INT if rng.random() < 0.7 else rng.choice(sorted(WHOLE, key=str)), 0, 2)

@@ -6,6 +6,7 @@ OURS = (
     "--xla_force_host_platform_device_count=8",
     # Compiling takes most of the time of these tests; collectives and donation do not depend on it.
     "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
 )
 
 flags = os.environ.get("XLA_FLAGS", "").split()

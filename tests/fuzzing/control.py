@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,7 +157,7 @@ def counted(pool: Pool) -> None:
         fixed = values[len(carries) : len(carries) + len(outside)]
 
         def body(i, carry):
-            made = run(i, *carry, *fixed)
+            made = run(jnp.asarray(i), *carry, *fixed)
             return [_squashed(v, squash) for v, (_, squash) in zip(made, nexts, strict=True)]
 
         stop = start + rounds if limit is None else jnp.max(values[-1]) % 5
@@ -401,10 +402,9 @@ def derivative(pool: Pool) -> None:
     if rule != "vjp":
         kinds["tangent"] = tangent
     kind, fn = pool.choice(kinds.items())
-    try:
+    # JAX has no derivative of some things: of a loop of unknown length, say.
+    with contextlib.suppress(ValueError, NotImplementedError):
         pool.add(f"{kind}, rule {rule}", fn, *operands, *others, inner=(inner,))
-    except (ValueError, NotImplementedError):
-        pass  # JAX has no derivative of it: of a loop of unknown length, say
 
 
 def _with_rule(kind: str | None, fn: Run) -> Run:
@@ -430,8 +430,8 @@ def total(values: Any) -> Any:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *(scan, scan, scan, mapped, counted, counted, whiles, layers, cache, associative),
-    *(branches, branches, batched, batched, function, derivative),
+    *(scan, scan, scan, mapped, counted, counted, whiles, layers, layers, layers, cache, cache),
+    *(associative, branches, branches, batched, batched, function, derivative, derivative),
 )
 
 SIMPLE = (elements.OPERATIONS, shapes.OPERATIONS, sums.OPERATIONS, indexing.OPERATIONS)

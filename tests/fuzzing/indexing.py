@@ -151,16 +151,14 @@ def along_axis(pool: Pool) -> None:
     a = pool.value(rank(2, 3))
     if a is None:
         return
-    dim = pool.integer(0, a.ndim - 1)
-    i = pool.value(lambda v: v.ndim >= 1 and v.shape[0] == a.shape[0], WHOLE)
-    if i is None or dim == 0:
-        return
+    dim, rows = pool.integer(1, a.ndim - 1), a.shape[0]
+    i = pool.value(lambda v: v.type.size >= rows, WHOLE)
 
     def places(x, n):
-        n = n.reshape(len(n), -1)[:, :3]
-        n = n.reshape(len(n), *(n.shape[1] if d == dim else 1 for d in range(1, x.ndim)))
-        shape = [size if d != dim else n.shape[dim] for d, size in enumerate(x.shape)]
-        return jnp.broadcast_to(n, shape)
+        width = min(3, n.size // rows)
+        n = n.reshape(-1)[: rows * width]
+        n = n.reshape(rows, *(width if d == dim else 1 for d in range(1, x.ndim)))
+        return jnp.broadcast_to(n, (*x.shape[:dim], width, *x.shape[dim + 1 :]))
 
     def put(x, n):  # every place once at most: otherwise it is not said which value stays
         first = places(x, n)
@@ -274,6 +272,6 @@ def search(pool: Pool) -> None:
 
 OPERATIONS = (
     *(dynamic, dynamic, dynamic, dynamic_pairs, gather, gather, gather, gather_pairs),
-    *(gather_windows, along_axis, along_axis, one_hot, scatter, scatter, scatter_whole),
+    *(gather_windows, along_axis, along_axis, one_hot, scatter, scatter, scatter, scatter_whole),
     *(scatter_pairs, segments, search),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 LARGEST = 2048  # elements of any value
 DEEPEST = 3  # blocks in blocks
-MOST_STEPS = 12  # of a program, those of its blocks included
+MOST_STEPS = 9  # of a program, those of its blocks included
 
 FLOAT, INT, BOOL, COMPLEX = map(np.dtype, (np.float32, np.int32, np.bool_, np.complex64))
 BF16, F16 = map(np.dtype, (jnp.bfloat16, np.float16))

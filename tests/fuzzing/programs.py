@@ -30,22 +30,26 @@ from fuzzing.pool import (
 )
 
 MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
-MOST_TACTICS = 6
+MOST_TACTICS, MOST_WISHES = 3, 3
+
+Wish = tuple[Value | str, Any]
+"""An argument, or a pattern of results, and a dimension of it, or several, or "replicate"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A mesh and tactics; those by hand as (argument or pattern, dimension, axis, resolve)."""
+    """A mesh and tactics; those by hand as (wishes, axis, resolve)."""
 
     mesh: str
-    manual: tuple[tuple[Value | str, Any, str, int | None], ...]
+    manual: tuple[tuple[tuple[Wish, ...], str, int | None], ...]
     search: int | None = None
     """Seed of a search that follows them."""
 
     def __str__(self) -> str:
         lines = [f"mesh {self.mesh}"]
-        for what, dims, axis, resolve in self.manual:
-            lines.append(f"  tactic: {what}: {dims} -> {axis}, resolve {resolve}")
+        for wishes, axis, resolve in self.manual:
+            text = ", ".join(f"{what}: {dims}" for what, dims in wishes)
+            lines.append(f"  tactic: {text} -> {axis}, resolve {resolve}")
         if self.search is not None:
             lines.append(f"  tactic: search with seed {self.search}")
         return "\n".join(lines)
@@ -137,8 +141,8 @@ def program(seed: int) -> Program:
 
     for _ in range(rng.randint(1, 3)):
         argument(rng.choice((FLOAT,) * 7 + (BF16, BF16, F16)), 1, 3)
-    if rng.random() < 0.5:
-        shape = rng.choice([(8, 8), (4, 8, 8), (8, 8), (4, 4, 4, 4), (8, 4, 6, 6)])
+    if rng.random() < 0.6:
+        shape = rng.choice([(8, 8), (4, 8, 8), (2, 4, 4), (8, 8), (4, 4, 4, 4), (8, 4, 6, 6)])
         arguments.append(Value(jax.ShapeDtypeStruct(shape, FLOAT)))
     for _ in range(rng.randint(1, 2)):
         argument(INT if rng.random() < 0.7 else rng.choice(sorted(WHOLE, key=str)), 0, 2)
@@ -146,7 +150,7 @@ def program(seed: int) -> Program:
         if rng.random() < chance:
             argument(dtype, 0, 1 if dtype == KEYS[0] else 2)
     pool = Pool(rng, arguments)
-    grow(pool, rng.randint(1, 8))
+    grow(pool, rng.randint(1, 7))
     used = {v for step in pool.steps for v in step.inputs}
     made = [v for step in pool.steps for v in step.outputs]
     results = [v for v in made if v not in used or rng.random() < 0.15] or pool.values[:1]
@@ -175,29 +179,33 @@ def schedules(found: Program, count: int) -> list[Schedule]:
 def _schedule(found: Program, rng: random.Random) -> Schedule:
     mesh = rng.choice(MESHES)
     axes = [part.partition("=")[0] for part in mesh.split(",")]
-    manual: list[tuple[Value | str, Any, str, int | None]] = []
-    shaped = [v for v in found.pool.arguments if v.ndim]
-    for _ in range(min(rng.randint(1, MOST_TACTICS), rng.randint(1, MOST_TACTICS))):
-        axis, resolve = rng.choice(axes), rng.choice([None, 0, 1])
-        if not shaped or rng.random() < 0.2:
-            manual.append(("result*", [rng.randint(0, 2)], axis, resolve))
-        else:
-            value = rng.choice(shaped)
-            dims = rng.choice([*range(value.ndim), *range(value.ndim), "replicate"])
-            manual.append((value, dims, axis, resolve))
+    manual = []
+    for _ in range(rng.randint(1, MOST_TACTICS)):
+        wishes = tuple(_wish(found, rng) for _ in range(rng.randint(1, MOST_WISHES)))
+        manual.append((wishes, rng.choice(axes), rng.choice([None, 0, 1])))
     search = rng.randint(0, 9) if rng.random() < 0.15 else None
     return Schedule(mesh, tuple(manual), search)
+
+
+def _wish(found: Program, rng: random.Random) -> Wish:
+    shaped = [v for v in found.pool.arguments if v.ndim]
+    if not shaped or rng.random() < 0.2:
+        return "result*", [rng.randint(0, 2)]
+    value = rng.choice(shaped)
+    return value, rng.choice([*range(value.ndim), *range(value.ndim), "replicate"])
 
 
 def tactics(found: Program, schedule: Schedule, roles: int) -> list[Any]:
     """A schedule as partita's tactics; conflicts of the program have at most so many roles."""
     names, made = found.names(), []
-    for what, dims, axis, resolve in schedule.manual:
-        if isinstance(what, Value) and what not in names:
-            continue  # its argument has been taken away
-        pattern = what if isinstance(what, str) else f"args['{names[what]}']"
+    for wishes, axis, resolve in schedule.manual:
+        patterns = {
+            what if isinstance(what, str) else f"args['{names[what]}']": dims
+            for what, dims in wishes
+            if isinstance(what, str) or what in names  # its argument may have been taken away
+        }
         resolve = None if resolve is None or not roles else min(resolve, roles - 1)
-        made.append(pt.ManualPartition({pattern: dims}, axis, resolve))
+        made.append(pt.ManualPartition(patterns, axis, resolve))
     if schedule.search is not None:
         made.append(pt.AutomaticPartition(budget=20, seed=schedule.search))
     return made

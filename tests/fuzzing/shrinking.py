@@ -68,8 +68,14 @@ def _smaller(program: Program, schedule: Schedule) -> Iterator[Example]:
         yield _changed(program, gradient=False), schedule
     yield from ((_cut(program, step), schedule) for step in program.steps)
     manual = schedule.manual
-    for i in range(len(manual)):
-        yield program, dataclasses.replace(schedule, manual=(*manual[:i], *manual[i + 1 :]))
+    for i, (wishes, *how) in enumerate(manual):
+        fewer = [(), *((*wishes[:j], *wishes[j + 1 :]) for j in range(len(wishes)))]
+        for kept in fewer if len(wishes) > 1 else [()]:
+            left = ((kept, *how),) if kept else ()
+            yield (
+                program,
+                dataclasses.replace(schedule, manual=(*manual[:i], *left, *manual[i + 1 :])),
+            )
     if schedule.search is not None:
         yield program, dataclasses.replace(schedule, search=None)
     read = {v for step in program.steps for v in step.inputs} | set(results)

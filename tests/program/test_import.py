@@ -420,6 +420,22 @@ RULES = [
         {1: "dynamic_update_slice needs this dimension whole"},
     ),
     (
+        "reshape that cuts otherwise",
+        lambda x: x.reshape(3, 8),
+        ["f32[8,3]"],
+        "reshape",
+        "[i l] -> [j k]",
+        dict.fromkeys((8, 3), "reshape cuts this dimension otherwise"),
+    ),
+    (
+        "reshape that cuts a part otherwise",
+        lambda x: x.reshape(2, 3, 4),
+        ["f32[2,4,3]"],
+        "reshape",
+        "[i j m] -> [i k l]",
+        dict.fromkeys((4, 3), "reshape cuts this dimension otherwise"),
+    ),
+    (
         "pad",
         lambda x: jnp.pad(x, ((0, 0), (1, 1))),
         ["f32[4,8]"],

@@ -23,6 +23,8 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
     short = op.name.rpartition(".")[2]
     if op.name == "stablehlo.custom_call":
         return _block(rule, _not_everywhere(rule), f"{short} is local along batch dimensions only")
+    if op.name == "stablehlo.reshape":
+        return _block(rule, _cut_otherwise(rule), f"{short} cuts this dimension otherwise")
     if op.name == "stablehlo.pad":
         return _block(rule, _padded(op, rule), f"{short} moves elements along this dimension")
     if op.name == "stablehlo.dynamic_slice":
@@ -55,6 +57,19 @@ def _not_everywhere(rule: Rule) -> list[int]:
     tensors = (*rule.operands, *rule.results)
     held = [{factor for dim in tensor for factor in dim} for tensor in tensors]
     return [f for f in range(len(rule.factors)) if not all(f in each for each in held)]
+
+
+def _cut_otherwise(rule: Rule) -> list[int]:
+    """Factors of a reshape that only its operand has, or only its result.
+
+    They stand for a dimension that the other side does not have, not even as a part: `[8, 3]`
+    made into `[3, 8]`.
+    """
+    sides = [
+        {f for tensor in side for dim in tensor for f in dim}
+        for side in (rule.operands, rule.results)
+    ]
+    return sorted(f for f in sides[0] ^ sides[1] if rule.factors[f].size > 1)
 
 
 def _padded(op: Any, rule: Rule) -> list[int | None]:

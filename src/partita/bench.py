@@ -30,6 +30,9 @@ from partita.tiling import Assignment, untiled
 MESH = Mesh.of("data=4,model=8")
 HARDWARE = "tpu_v5e"
 
+LARGE_LAYERS = 200
+"""Unrolled, they make a program of more than 100,000 operations."""
+
 
 def main() -> None:
     """Prints each figure beside its target."""
@@ -51,6 +54,10 @@ def main() -> None:
     )
     table.add_row("search of 48 layers over 12", f"{many / few:.2f} x", "1.5 x")
     table.add_row("  12 layers, 48 layers", f"{few:.1f} s, {many:.1f} s", "")
+    text = lowered_text(models.build("gpt-24l", layers=LARGE_LAYERS))
+    analysis, importing = timed(lambda: read(text))
+    operations = len(analysis.program.operations)
+    table.add_row(f"import + analysis of {operations} operations", f"{importing:.1f} s", "20 s")
     Console().print(table)
 
 

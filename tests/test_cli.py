@@ -121,6 +121,61 @@ def test_a_plan_as_json(plan):
     assert made["estimate"]["fits"] is True
 
 
+HLO = """func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x16xf32>) -> tensor<64x16xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
+  return %0 : tensor<64x16xf32>
+}"""
+ROWS = ("--mesh=data=8", "--hardware=tpu_v5e", "--axes=none", "--manual=arg0:0@data")
+
+
+def test_a_stablehlo_file_is_planned_and_written(partita, tmp_path):
+    path = tmp_path / "product.mlir"
+    path.write_text(HLO)
+    outputs = [tmp_path / name for name in ("partitioned.mlir", "annotated.mlirbc")]
+    options = [f"--{output.stem}={output}" for output in outputs]
+    result = partita("plan", path, *ROWS, *options, "--json")
+    assert (result.code, result.err) == (0, "")
+    made = json.loads(result.out)
+    assert made["program"] == "product"
+    assert {a["name"]: a["sharding"] for a in made["arguments"]} == {"arg0": ["data"], "arg1": []}
+    assert "sdy.manual_computation" in outputs[0].read_text()
+    assert outputs[1].read_bytes().startswith(b"ML\xefR")
+    assert sorted(tmp_path.iterdir()) == sorted([path, *outputs])
+
+
+def test_constants_of_a_file_are_lifted(partita, tmp_path):
+    values = ", ".join(map(str, range(512)))
+    path = tmp_path / "table.mlir"
+    path.write_text(
+        f"""func.func @main(%x: tensor<512xi32>) -> tensor<512xi32> {{
+          %c = stablehlo.constant dense<[{values}]> : tensor<512xi32>
+          %0 = stablehlo.add %x, %c : tensor<512xi32>
+          return %0 : tensor<512xi32> }}"""
+    )
+    for option, names in ((), ["arg0"]), (("--lift-constants",), ["arg0", "constants[0]"]):
+        result = partita("plan", path, *ROWS, *option, "--json")
+        assert [a["name"] for a in json.loads(result.out)["arguments"]] == names
+
+
+def test_files_that_cannot_be_read_or_written_are_one_message(partita, tmp_path):
+    path = tmp_path / "product.mlir"
+    path.write_text(HLO[:150])
+    cases = [
+        (path, (), "not a readable StableHLO module"),
+        (tmp_path / "none.mlirbc", (), "No such file or directory"),
+        (tmp_path, (), "Is a directory"),
+        (path, ("--annotated=a.txt",), "expected a name that ends in .mlir"),
+    ]
+    for model, options, reason in cases:
+        result = partita("plan", model, *ROWS, *options)
+        assert result.code == 2
+        assert result.err.startswith("error: ")
+        assert reason in result.err
+        assert "Traceback" not in result.err
+        assert result.out == ""
+
+
 def test_manual_tactics_are_applied_in_order(plan):
     result = plan(
         "--json",

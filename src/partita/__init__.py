@@ -23,6 +23,7 @@ from partita.mesh import Mesh
 from partita.plan import Plan
 from partita.program.custom import register_rule
 from partita.program.files import Module, read
+from partita.program.ir import Constant
 from partita.schedule import TacticReport
 from partita.spmd import Collective
 from partita.tactics import AutomaticPartition, LogicalAxes, ManualPartition, Refusal, Tactic
@@ -33,6 +34,7 @@ __all__ = [
     "AutomaticPartition",
     "AxisError",
     "Collective",
+    "Constant",
     "Estimate",
     "FileError",
     "Hardware",

@@ -65,6 +65,14 @@ def plan(
     ] = None,
     budget: Annotated[int, typer.Option(help="Plans that the search may price.")] = 1500,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    lift_constants: Annotated[
+        bool,
+        typer.Option(
+            "--lift-constants",
+            help="Make arrays in the program arguments named constants[0], ..., so that they can "
+            "be split.",
+        ),
+    ] = False,
     partitioned: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +105,7 @@ def plan(
             tactics=_schedule(manual or [], axes, budget, seed),
             memory=memory,
             donate_argnums=loaded.donate_argnums,
+            lift_constants=lift_constants,
             progress=progress,
         )
     for form, path in files.items():

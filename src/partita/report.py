@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 WIDTH = 120
 """Columns of a report that is not printed to a terminal."""
 
+MOST_WHOLE = 8
+"""Lines of the user's that a tactic's report shows as needing dimensions whole."""
+
 LARGE = 2**20
 """Bytes of constants from which on a report shows them."""
 
@@ -97,6 +100,13 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
         branch.add(Text(f"conflict {conflict}", style="yellow"))
     for warning in entry.warnings:
         branch.add(Text(f"warning {warning}", style="yellow"))
+    largest = sorted(entry.whole, key=lambda use: -use.bytes)
+    for use in largest[:MOST_WHOLE]:
+        branch.add(Text(f"whole {use}", style="yellow"))
+    if len(largest) > MOST_WHOLE:
+        rest = sum(use.bytes for use in largest[MOST_WHOLE:])
+        more = f"whole: {len(largest) - MOST_WHOLE} more lines gather {size(rest)}"
+        branch.add(Text(more, style="yellow"))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
     estimate = entry.estimate
     branch.add(
@@ -185,7 +195,8 @@ def _warnings(plan: Plan) -> list[RenderableType]:
     opaque: dict[str, int] = {}
     for op in plan.program.operations:
         if not op.rule.known:
-            opaque[f"{op.short} at {op.source}"] = opaque.get(f"{op.short} at {op.source}", 0) + 1
+            where = f"{op.title} at {op.source}"
+            opaque[where] = opaque.get(where, 0) + 1
     unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
     if unknown:
         text = "\nLoops whose trip count is not known; they are priced as running once:"

@@ -10,7 +10,7 @@ from typing import Any
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
 from partita.program import Program
-from partita.spmd import Lowerer, SpmdProgram, entries, unfold
+from partita.spmd import Lowerer, SpmdProgram, WholeUse, entries, unfold, whole_uses
 from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
 from partita.tiling import Assignment, Layout
 
@@ -32,6 +32,8 @@ class TacticReport:
     """Conflicts that were met and not resolved, with the choices."""
     warnings: tuple[str, ...]
     """What was done as asked, but costs more than it looks."""
+    whole: tuple[WholeUse, ...]
+    """Operations that need dimensions whole which the tactic sharded, and what is gathered."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
     estimate: Estimate
@@ -57,12 +59,15 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     history = []
     if not tactics:
         return Scheduled(stage.assignment, *lower_and_price(stage), ())
+    known: tuple[WholeUse, ...] = ()
     for tactic in tactics:
         outcome = tactic.apply(stage)
         after = Stage(context, outcome.assignment)
         spmd, estimate = lower_and_price(after)
-        history.append(_report(program, tactic, stage, outcome, spmd, estimate))
-        stage = after
+        whole = whole_uses(spmd)
+        new = tuple(use for use in whole if use not in known)
+        history.append(_report(program, tactic, stage, outcome, spmd, estimate, new))
+        stage, known = after, whole
     return Scheduled(stage.assignment, spmd, estimate, tuple(history))
 
 
@@ -108,6 +113,7 @@ def _report(
     outcome: Outcome,
     spmd: SpmdProgram,
     estimate: Estimate,
+    whole: tuple[WholeUse, ...],
 ) -> TacticReport:
     old = [before.assignment.values[v] for v in program.arguments]
     new = [outcome.assignment.values[v] for v in program.arguments]
@@ -124,6 +130,7 @@ def _report(
         outcome.refused,
         outcome.conflicts,
         outcome.warnings,
+        whole,
         dict(counts),
         estimate,
     )

@@ -164,6 +164,7 @@ class _Importer:
             source=source,
             scope=scope,
             region=self.region,
+            target=_target(op),
         )
         self.operations.append(made)
         self._note_constants(op, made)
@@ -335,8 +336,8 @@ class _Importer:
     ) -> Rule | None:
         """A rule that is not Shardy's; None where Shardy's is to be read."""
         rule = None
-        if op.name == "stablehlo.custom_call":
-            rule = rules.of_custom_call(op, operands, results)
+        if target := _target(op):
+            rule = rules.of_custom_call(target, operands, results)
         elif _RULE not in op.attributes or op.name in operations.GENERATED:
             rule = rules.own(op, operands, results)
         readable = op.name in operations.SHARDABLE and _RULE in op.attributes
@@ -439,16 +440,22 @@ def _check_supported(op: Any, source: str) -> None:
             f"the program contains {op.name}{_at(source)}, of the dialect {dialect!r}; expected "
             "StableHLO, the dialects 'stablehlo' and 'chlo'"
         )
-    if op.name == "stablehlo.custom_call":
-        target = op.attributes["call_target_name"].value
-        for part, refused in operations.REFUSED_CALLS.items():
-            if part in target:
-                raise _refusal(refused, target, source)
+    target = _target(op)
+    for part, refused in operations.REFUSED_CALLS.items():
+        if part in target:
+            raise _refusal(refused, target, source)
     if _SHARDING in op.attributes:
         given = operations.Refused(
             f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
         )
         raise _refusal(given, _SHARDING, source)
+
+
+def _target(op: Any) -> str:
+    """What a custom call calls; empty for other operations."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(op.attributes["call_target_name"].value)
 
 
 def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:

@@ -138,11 +138,18 @@ class Operation:
     """How often it runs per step: the trip counts of the loops around it, multiplied."""
     region: int = 0
     """Number of the innermost loop body or branch it is in; 0 outside of all."""
+    target: str = ""
+    """What a custom call calls."""
 
     @property
     def short(self) -> str:
         """Name without the dialect."""
         return self.kind.rpartition(".")[2]
+
+    @property
+    def title(self) -> str:
+        """Name in reports: a custom call with its target."""
+        return f"{self.short} {self.target}" if self.target else self.short
 
 
 CARRY = "partita.carry"

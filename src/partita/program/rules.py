@@ -22,10 +22,9 @@ def own(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) 
 
 
 def of_custom_call(
-    op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]
+    target: str, operands: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Rule | None:
     """The rule that a user has given for a custom call; None without."""
-    target = op.attributes["call_target_name"].value
     text = custom.RULES.get(target)
     return notation.read(text, operands, results, target) if text else None
 

@@ -4,6 +4,7 @@ from partita.spmd.forms import OpForm
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
 from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
+from partita.spmd.whole import WholeUse, whole_uses
 
 __all__ = [
     "COLLECTIVES",
@@ -17,9 +18,11 @@ __all__ = [
     "SpmdProgram",
     "Step",
     "ValuePlan",
+    "WholeUse",
     "entries",
     "local_type",
     "reshard",
     "spec",
     "unfold",
+    "whole_uses",
 ]

@@ -233,11 +233,7 @@ GROUPS = {
         **{
             f.__name__: both(f)
             for f in (
-                *(
-                    jsp.special.betaln,
-                    jsp.special.xlogy,
-                    jsp.special.gammainc,
-                ),
+                *(jsp.special.betaln, jsp.special.xlogy),
                 *(jsp.special.kl_div, jsp.special.rel_entr),
             )
         },

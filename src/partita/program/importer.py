@@ -31,10 +31,11 @@ from partita.program.ir import (
     Rule,
     TensorType,
     Value,
+    bits,
 )
 from partita.program.mlir import ir
 from partita.program.sliding import scatter_rule, slide_rule
-from partita.program.windows import block_windows
+from partita.program.windows import block_kind, block_windows
 
 _RULE = "sdy.sharding_rule"
 _SUMS = {
@@ -315,8 +316,20 @@ class _Importer:
     def _rule(
         self, op: Any, operands: list[int], results: tuple[int, ...], combine: str | None
     ) -> Rule:
-        operand_types = [self.values[v].type for v in operands]
         result_types = [self.values[v].type for v in results]
+        rule = self._any_rule(op, [self.values[v].type for v in operands], result_types, combine)
+        if any(bits(t.dtype) < 8 for t in result_types):
+            # XLA reduces nothing narrower than a byte over devices.
+            rule = block_kind(rule, "reduction", f"parts of {result_types[0].dtype} have no sum")
+        return rule
+
+    def _any_rule(
+        self,
+        op: Any,
+        operand_types: list[TensorType],
+        result_types: list[TensorType],
+        combine: str | None,
+    ) -> Rule:
         given = self._given_rule(op, operand_types, result_types)
         if given is not None:
             return given

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 FactorKind = Literal["parallel", "reduction", "blocked"]
 
-_BITS = {"pred": 8, "i1": 8, "i4": 4, "ui4": 4, "i2": 2, "ui2": 2}
+_WIDTH = re.compile(r"(?:bf|f|ui|si|i)(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,14 +41,12 @@ class TensorType:
 @functools.cache
 def bits(dtype: str) -> int:
     """Bits of storage per element of a StableHLO element type; booleans take a byte."""
-    if dtype in _BITS:
-        return _BITS[dtype]
+    if dtype in ("i1", "pred"):
+        return 8
     if dtype.startswith("complex<"):
         return 2 * bits(dtype[len("complex<") : -1])
-    if dtype.startswith("f8"):
-        return 8
-    digits = "".join(c for c in dtype if c.isdigit())
-    return int(digits) if digits else 8
+    width = _WIDTH.match(dtype)  # f8E4M3FN has 8 bits, f4E2M1FN has 4
+    return int(width[1]) if width else 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

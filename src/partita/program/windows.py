@@ -37,6 +37,11 @@ def block_windows(op: Any, rule: Rule, operands: list[TensorType]) -> Rule:
     return _block(rule, leading - {None}, reason)
 
 
+def block_kind(rule: Rule, kind: FactorKind, reason: str) -> Rule:
+    """The rule with all factors of one kind blocked."""
+    return _block(rule, [n for n, f in enumerate(rule.factors) if f.kind == kind], reason)
+
+
 def _block(rule: Rule, factors: Iterable[int | None], reason: str) -> Rule:
     changed = list(rule.factors)
     for factor in factors:

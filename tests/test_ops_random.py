@@ -124,3 +124,16 @@ def test_rare_operations(name, dim):
     for mine, their in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == their.dtype
         np.testing.assert_allclose(mine, their, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_a_piece_of_a_slice_that_is_moved_back_inside(dtype):
+    """The slice begins at 4, not at 12; each device keeps a part of it."""
+
+    def fn(x):
+        return jax.lax.dynamic_slice_in_dim(x, x[0], 4)
+
+    x = np.array([12, 1, 2, 3, 4, 5, 6, 7], dtype)
+    tactics = pt.ManualPartition({"result": 0}, axis="y")
+    plan = pt.plan(fn, x, mesh="y=4", hardware="cpu", tactics=tactics)
+    np.testing.assert_array_equal(plan.jit()(x), [4, 5, 6, 7])

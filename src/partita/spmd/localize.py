@@ -230,11 +230,29 @@ def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Where one index of a split dimension is read, its device has it and the others zeros."""
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
     inside = _enter_piece(op, 1, run, build)
+    _stay_inside(op, run, build)
     results = build.place(op, run)
     if inside is None:
         return results
     (result,) = results
     return [hlo.select(build.spread(inside, result), result, build.fill(result.type, 0))]
+
+
+def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
+    """Has windows of several indices start where they fit, as the operation says they do.
+
+    XLA makes one of two slices that follow each other, adding up where they start, and forgets
+    that the first one stays inside: the second one may be the piece that a device keeps.
+    """
+    sizes = zip(run.inputs[0].shape, run.outputs[0].shape, strict=True)
+    last = {dim: whole - piece for dim, (whole, piece) in enumerate(sizes) if 1 < piece < whole}
+    if last:
+        for number in range(1, len(op.operands)):
+            op.operands[number] = _wide(op.operands[number])
+    for dim, most in last.items():
+        start = op.operands[1 + dim]
+        limits = build.fill(start.type, 0), build.fill(start.type, most)
+        op.operands[1 + dim] = hlo.clamp(limits[0], start, limits[1])
 
 
 def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:

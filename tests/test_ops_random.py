@@ -124,3 +124,25 @@ def test_rare_operations(name, dim):
     for mine, their in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert mine.dtype == their.dtype
         np.testing.assert_allclose(mine, their, rtol=1e-6)
+
+
+SLICED = {
+    "a slice that begins at 4, not at 12": lambda x: jax.lax.dynamic_slice_in_dim(x, x[0], 4),
+    "an update of what was put together": lambda x: jax.lax.dynamic_update_slice_in_dim(
+        jnp.roll(x, 3), x[:1], x[3], 0
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+@pytest.mark.parametrize("name", SLICED)
+def test_a_device_keeps_a_piece_of_a_slice(name, dtype):
+    """XLA merges slices that follow each other; what moves a window back inside must survive."""
+
+    def fn(x):
+        return SLICED[name](x)
+
+    x = np.array([12, 1, 2, 3, 4, 5, 6, 7], dtype)
+    tactics = pt.ManualPartition({"result": 0}, axis="y")
+    plan = pt.plan(fn, x, mesh="y=4", hardware="cpu", tactics=tactics)
+    np.testing.assert_array_equal(plan.jit()(x), jax.jit(fn)(x))

@@ -230,11 +230,27 @@ def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Where one index of a split dimension is read, its device has it and the others zeros."""
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
     inside = _enter_piece(op, 1, run, build)
+    _stay_inside(op, run, build)
     results = build.place(op, run)
     if inside is None:
         return results
     (result,) = results
     return [hlo.select(build.spread(inside, result), result, build.fill(result.type, 0))]
+
+
+def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
+    """Has windows of several indices start where they fit, as the operation says they do.
+
+    XLA makes one of two slices that follow each other, adding up where they start, and forgets
+    that the first one stays inside: the second one may be the piece that a device keeps.
+    """
+    sizes = zip(run.inputs[0].shape, run.outputs[0].shape, strict=True)
+    last = {dim: whole - piece for dim, (whole, piece) in enumerate(sizes) if 1 < piece < whole}
+    if last:
+        for number in range(1, len(op.operands)):
+            op.operands[number] = _wide(op.operands[number])
+    for dim, most in last.items():
+        op.operands[1 + dim] = _clamped(op.operands[1 + dim], most, build)
 
 
 def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -252,7 +268,8 @@ def _enter_piece(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
     """Makes the start of a window (operands from `first` on) relative to this device's piece.
 
     Returns whether the window lies in the piece; None if no dimension along which it moves is
-    split. Starts are clamped first, as the operation does on the whole.
+    split. Starts are clamped first, as the operation does on the whole, and then to the piece,
+    as in `_stay_inside`.
     """
     inside: Any = None
     rule, layout = run.operation.rule, run.form.needs[0]
@@ -260,20 +277,21 @@ def _enter_piece(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
         factor = rule.leading(rule.operands[0][dim])
         if not axes or factor is None or not _moves_along(run, dim, factor):
             continue
-        start = _wide(op.operands[first + dim])
-        last = build.fill(start.type, rule.factors[factor].size - 1)
-        start = hlo.clamp(build.fill(start.type, 0), start, last)
+        start = _clamped(_wide(op.operands[first + dim]), rule.factors[factor].size - 1, build)
         offset = hlo.convert(start.type, build.offset(axes, run.inputs[0].shape[dim]))
         local = hlo.subtract(start, offset)
-        fits = hlo.and_(
-            build.compare(local, build.fill(start.type, 0), "GE"),
-            build.compare(local, build.fill(start.type, run.inputs[0].shape[dim]), "LT"),
-        )
+        here = _clamped(local, run.inputs[0].shape[dim] - 1, build)
+        fits = build.compare(here, local, "EQ")
         inside = fits if inside is None else hlo.and_(inside, fits)
         for number in range(first, len(op.operands)):
             op.operands[number] = _wide(op.operands[number])
-        op.operands[first + dim] = local
+        op.operands[first + dim] = here
     return inside
+
+
+def _clamped(start: Any, last: int, build: Builder) -> Any:
+    """An index, moved to between 0 and `last`."""
+    return hlo.clamp(build.fill(start.type, 0), start, build.fill(start.type, last))
 
 
 def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:

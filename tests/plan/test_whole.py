@@ -23,6 +23,13 @@ def plan(fn, *args, tactics=ROWS, mesh="a=4"):
     return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=tactics)
 
 
+@pytest.fixture(autouse=True)
+def rule(monkeypatch):
+    """Registers a rule for one test; those of others do not count."""
+    monkeypatch.setattr(custom, "RULES", {})
+    return pt.register_rule
+
+
 NEEDING = {
     # function of x [32, 16], whose first dimension is sharded: the operation and its reason
     "cumulative": (lambda x: lax.cumlogsumexp(x, 0), "reduce_window", "reads windows"),
@@ -123,13 +130,6 @@ def qr(x):
 
 
 @pytest.fixture
-def rule(monkeypatch):
-    """Registers a rule for one test."""
-    monkeypatch.setattr(custom, "RULES", {})
-    return pt.register_rule
-
-
-@pytest.fixture
 def matrices():
     return jax.random.normal(jax.random.key(0), (16, 8, 8))
 
@@ -142,7 +142,7 @@ def run_and_compare(p, fn, *args):
         np.testing.assert_allclose(mine, their, rtol=1e-5, atol=1e-5)
 
 
-def test_an_unknown_custom_call_is_run_whole_priced_and_named(rule, matrices):
+def test_an_unknown_custom_call_is_run_whole_priced_and_named(matrices):
     p = plan(qr, matrices)
     assert [c.kind for c in p.collectives] == ["all_gather"]
     (use,) = p.history[0].whole

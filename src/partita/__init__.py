@@ -25,7 +25,7 @@ from partita.program.custom import register_rule
 from partita.program.files import Module, read
 from partita.program.ir import Constant
 from partita.schedule import TacticReport
-from partita.spmd import Collective
+from partita.spmd import Collective, WholeUse
 from partita.tactics import AutomaticPartition, LogicalAxes, ManualPartition, Refusal, Tactic
 
 __version__ = "0.1.0"
@@ -56,6 +56,7 @@ __all__ = [
     "Traffic",
     "UnknownNameError",
     "UnsupportedError",
+    "WholeUse",
     "jit",
     "plan",
     "read",

@@ -10,7 +10,7 @@ from typing import Any
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
 from partita.program import Program
-from partita.spmd import Lowerer, SpmdProgram, WholeUse, entries, unfold, whole_uses
+from partita.spmd import Lowerer, SpmdProgram, WholeUse, added, entries, unfold, whole_uses
 from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
 from partita.tiling import Assignment, Layout
 
@@ -65,7 +65,7 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
         after = Stage(context, outcome.assignment)
         spmd, estimate = lower_and_price(after)
         whole = whole_uses(spmd)
-        new = tuple(use for use in whole if use not in known)
+        new = added(whole, known)
         history.append(_report(program, tactic, stage, outcome, spmd, estimate, new))
         stage, known = after, whole
     return Scheduled(stage.assignment, spmd, estimate, tuple(history))

@@ -73,7 +73,14 @@ def trace(
             f"{name} has side effects ({', '.join(sorted(map(str, effects)))}) that cannot be "
             "exported; take debug prints and callbacks out of it"
         )
-    text = traced.lower().compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    try:
+        lowered = traced.lower()
+    except Exception as error:
+        raise TraceError(
+            f"JAX cannot lower {name} for {jax.default_backend()}: {type(error).__name__}: "
+            f"{str(error).strip()}"
+        ) from error
+    text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
     program = import_stablehlo(text, name, len(lifted))
     return Traced(program, (args, kwargs), traced.out_info, donated, lifted)

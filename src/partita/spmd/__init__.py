@@ -4,7 +4,7 @@ from partita.spmd.forms import OpForm
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
 from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
-from partita.spmd.whole import WholeUse, whole_uses
+from partita.spmd.whole import WholeUse, added, whole_uses
 
 __all__ = [
     "COLLECTIVES",
@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "ValuePlan",
     "WholeUse",
+    "added",
     "entries",
     "local_type",
     "reshard",

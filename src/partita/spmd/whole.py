@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from partita.program.ir import Operation, Program
 from partita.program.operations import WHOLE
@@ -42,17 +42,26 @@ class WholeUse:
         return f"{where} needs {what} whole, {cost}: {self.reason}"
 
 
+def added(uses: Sequence[WholeUse], before: Sequence[WholeUse]) -> tuple[WholeUse, ...]:
+    """Those that there were not before, though what they gathered may have changed since."""
+    known = set(map(_key, before))
+    return tuple(use for use in uses if _key(use) not in known)
+
+
 def whole_uses(spmd: SpmdProgram) -> tuple[WholeUse, ...]:
     """The operations that need sharded dimensions whole, each line once, in program order."""
-    found: dict[tuple[object, ...], WholeUse] = {}
+    found: dict[object, WholeUse] = {}
     for use in _uses(spmd):
-        key = (use.operation, use.source, use.dim, use.reason, use.made)
-        known = found.get(key)
+        known = found.get(_key(use))
         if known is not None:
             total, count = known.bytes + use.bytes, known.count + use.count
             use = dataclasses.replace(known, bytes=total, count=count)
-        found[key] = use
+        found[_key(use)] = use
     return tuple(found.values())
+
+
+def _key(use: WholeUse) -> object:
+    return use.operation, use.source, use.dim, use.reason, use.made
 
 
 def _uses(spmd: SpmdProgram) -> Iterator[WholeUse]:

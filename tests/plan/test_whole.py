@@ -1,0 +1,186 @@
+"""What cannot be split: the history says who needs a dimension whole, and what that costs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import partita as pt
+from partita.program import custom
+from partita.verify import compare
+
+ROWS = [pt.ManualPartition({"x": 0}, axis="a")]
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def plan(fn, *args, tactics=ROWS, mesh="a=4"):
+    return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=tactics)
+
+
+@pytest.fixture(autouse=True)
+def rule(monkeypatch):
+    """Registers a rule for one test; those of others do not count."""
+    monkeypatch.setattr(custom, "RULES", {})
+    return pt.register_rule
+
+
+NEEDING = {
+    # function of x [32, 16], whose first dimension is sharded: the operation and its reason
+    "cumulative": (lambda x: lax.cumlogsumexp(x, 0), "reduce_window", "reads windows"),
+    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "needs this dimension whole"),
+    "pad": (lambda x: jnp.pad(x, ((1, 2), (0, 0))), "pad", "moves elements along"),
+    "concatenate": (lambda x: jnp.concatenate([x, x]), "concatenate", "needs this dimension"),
+    "slice": (lambda x: x[1:8], "slice", "moves elements along"),
+    "reverse": (lambda x: x[::-1], "reverse", "moves elements along"),
+    "update": (
+        lambda x: lax.dynamic_update_slice_in_dim(x, x[:3] * 0, 2, 0),
+        "dynamic_update_slice",
+        "reads or writes windows along this dimension",
+    ),
+    "reshape": (lambda x: x.T.reshape(2, -1), "reshape", "inner factor of a dimension made of"),
+    "qr": (jnp.linalg.qr, "custom_call lapack_sgeqrf_ffi", "local along batch dimensions only"),
+    "solve": (
+        lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(16), x.T),
+        "custom_call lapack_strsm_ffi",
+        "local along batch dimensions only",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEEDING)
+def test_the_history_says_who_needs_a_dimension_whole_and_what_is_gathered(name):
+    fn, operation, reason = NEEDING[name]
+    p = plan(lambda x: fn(x), f32(32, 16))
+    (entry,) = p.history
+    use = next(use for use in entry.whole if use.operation == operation)
+    assert reason in use.reason
+    assert use.source.startswith(f"{__file__}:")
+    gathered = sum(c.bytes * c.count for c in p.collectives if c.kind == "all_gather")
+    assert sum(use.bytes for use in entry.whole) == gathered > 0
+    shown = " ".join(str(p).split())
+    assert f"whole {operation} at {use.source} needs dim" in shown
+
+
+def test_what_the_line_says():
+    def ordered(x):
+        return jnp.flip(jnp.tanh(x), 0)
+
+    line = ordered.__code__.co_firstlineno + 1
+    here = f"{__file__}:{line}"
+    (use,) = plan(ordered, f32(32, 16)).history[0].whole
+    assert str(use) == (
+        f"reverse at {here} needs dim 0 of tanh at {here} whole, gathers 2048 B: "
+        "reverse moves elements along this dimension"
+    )
+
+
+def test_what_is_gathered_once_is_counted_once():
+    def twice(x):
+        return x[::-1], x[1:5]
+
+    first, second = plan(twice, f32(32, 16)).history[0].whole
+    assert (first.bytes, second.bytes) == (32 * 16 * 4, 0)
+    assert "already gathered" in str(second)
+
+
+def test_lines_in_loops_count_as_often_as_they_run():
+    def loop(x):
+        return lax.fori_loop(0, 5, lambda i, h: jnp.tanh(h)[::-1] + x, x)
+
+    (use,) = plan(loop, f32(32, 16)).history[0].whole
+    assert use.bytes == 5 * 32 * 16 * 4
+
+
+def test_a_result_that_is_made_whole_and_cut():
+    def made(x):
+        return x[::-1]
+
+    tactic = pt.ManualPartition({"result": 0}, axis="a")
+    p = plan(made, f32(32, 16), tactics=[tactic])
+    (use,) = p.history[0].whole
+    assert not p.collectives and use.made
+    assert "makes dim 0 of result whole on every device: reverse moves elements" in str(use)
+
+
+def test_each_tactic_has_its_own():
+    columns = pt.ManualPartition({"x": 1}, axis="b")
+    p = plan(lambda x: x[::-1, ::-1], f32(32, 16), mesh="a=2,b=2", tactics=[*ROWS, columns])
+    assert [[use.dim for use in entry.whole] for entry in p.history] == [[0], [1]]
+
+
+# ------------------------------------------------------------------------------- custom calls
+
+QR = "lapack_sgeqrf_ffi"
+
+
+def qr(x):
+    """LAPACK's QR decomposition of matrices; JAX's own says what its batch is, this does not."""
+    return jax.ffi.ffi_call(
+        QR,
+        (x, jax.ShapeDtypeStruct(x.shape[:-1], x.dtype)),
+        input_layouts=[(0, 2, 1)],
+        output_layouts=[(0, 2, 1), (0, 1)],
+    )(x)
+
+
+@pytest.fixture
+def matrices():
+    return jax.random.normal(jax.random.key(0), (16, 8, 8))
+
+
+def run_and_compare(p, fn, *args):
+    placed = p.shard(*args)
+    compiled = p.jit().lower(*placed).compile()
+    assert compare(p.collectives, p.mesh, compiled.as_text()).equal
+    for mine, their in zip(compiled(*placed), jax.jit(fn)(*args), strict=True):
+        np.testing.assert_allclose(mine, their, rtol=1e-5, atol=1e-5)
+
+
+def test_an_unknown_custom_call_is_run_whole_priced_and_named(matrices):
+    p = plan(qr, matrices)
+    assert [c.kind for c in p.collectives] == ["all_gather"]
+    (use,) = p.history[0].whole
+    assert use.operation == f"custom_call {QR}"
+    assert (use.bytes, use.reason) == (16 * 8 * 8 * 4, "no sharding rule is known")
+    assert f"Replicated, for lack of a sharding rule:\n  custom_call {QR} at " in str(p)
+    run_and_compare(p, qr, matrices)
+
+
+def test_a_custom_call_with_a_rule_is_split(rule, matrices):
+    rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
+    p = plan(qr, matrices)
+    assert not p.collectives and not p.history[0].whole
+    assert p.out_shardings == (jax.sharding.PartitionSpec("a"),) * 2
+    run_and_compare(p, qr, matrices)
+
+
+def test_what_a_rule_marks_as_whole_is_gathered(rule, matrices):
+    rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
+    p = plan(qr, matrices, tactics=[pt.ManualPartition({"x": 1}, axis="a")])
+    assert [c.kind for c in p.collectives] == ["all_gather"]
+    assert p.history[0].whole[0].reason == f"{QR} needs this dimension whole"
+    run_and_compare(p, qr, matrices)
+
+
+def test_sums_over_a_split_dimension_are_added(rule):
+    rule("my_matmul", "m k+, k+ n -> m n")
+
+    def product(x, w):
+        return jax.ffi.ffi_call("my_matmul", f32(32, 8))(x, w)
+
+    features = pt.ManualPartition({"x": 1}, axis="a")
+    p = plan(product, f32(32, 16), f32(16, 8), tactics=[features])
+    assert p.in_shardings[1] == jax.sharding.PartitionSpec("a")
+    assert [str(c).partition(":")[0] for c in p.collectives] == ["all_reduce(a) 1024 B x1"]
+
+
+def test_a_rule_that_does_not_fit_its_call(rule, matrices):
+    rule(QR, "batch rows! -> batch rows!, batch")
+    with pytest.raises(pt.RuleError, match=f"of {QR} has 2 dimensions for operand 0, which is f32"):
+        plan(qr, matrices)

@@ -36,6 +36,19 @@ def test_a_dimension_that_does_not_divide_is_refused_and_another_one_offered():
     assert p.in_shardings == (PartitionSpec(),)
 
 
+def test_the_words_of_random_keys_stay_together():
+    keys = jax.random.split(jax.random.key(0), 3)
+    for words in ({"keys": 1}, {"result": [1]}):
+        p = plan(
+            lambda keys: jax.vmap(jax.random.fold_in)(keys, jnp.arange(3)),
+            keys,
+            mesh="x=2",
+            tactics=[pt.ManualPartition(words, axis="x"), pt.AutomaticPartition(budget=20)],
+        )
+        assert p.history[0].refused[0].reason == "the words of a random key stay together"
+        assert p.spmd.argument_layouts == p.spmd.result_layouts == (((), ()),)
+
+
 def test_a_composite_dimension_says_which_factors_it_is_made_of():
     def fused_qkv(x, w):
         qkv = (x @ w).reshape(4, 16, 3, 6, 16)

@@ -5,7 +5,8 @@ them (TOAST, "named dimension analysis"): *identity*, inside one operation, all 
 to one factor; and *flow*, a use is its definition. A color is a connected component. Sharding a
 whole color on one axis never needs a reshard, unless some operation or value holds it twice.
 
-Dimensions of size one and blocked factors carry no shards and have no color (-1).
+Dimensions of size one, the words of random keys and blocked factors carry no shards and have no
+color (-1).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def analyse_names(program: Program) -> Names:
     carries = np.zeros(factor_base[-1], bool)
     sizes = [size for value in program.values for size in value.type.shape]
     carries[: value_base[-1]] = np.array(sizes, dtype=np.int64) > 1
+    carries[[value_base[key + 1] - 1 for key in program.keys]] = False
     pairs: list[tuple[int, int]] = []
     links: dict[Rule, _Links] = {}
     for op in program.operations:

@@ -323,6 +323,9 @@ class Program:
     """By number; region 0 is outside of all loops and branches, its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
     """The same program as StableHLO text, operation for operation."""
+    keys: frozenset[int] = frozenset()
+    """Arguments and results that are random keys to the user; their last dimension, the words of
+    each key, cannot be sharded."""
     given: tuple[GivenSharding, ...] = ()
     """Shardings that arguments and results come with."""
     constants: tuple[Constant, ...] = ()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import source_info_util
 
@@ -83,7 +84,15 @@ def trace(
     text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
     program = import_stablehlo(text, name, len(lifted))
+    keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
+    program = dataclasses.replace(program, keys=keys)
     return Traced(program, (args, kwargs), traced.out_info, donated, lifted)
+
+
+def _keys(values: Sequence[int], tree: Any) -> frozenset[int]:
+    """The values that hold typed random keys; constants that have been lifted hold none."""
+    leaves = zip(values, jax.tree.leaves(tree), strict=False)
+    return frozenset(v for v, leaf in leaves if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def abstract(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:

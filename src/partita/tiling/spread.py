@@ -143,6 +143,8 @@ class Spreader:
             return f"{name} is already used there", True
         if node[0] == "value" and (node[1], axis) in tiling.pins:
             return f"it is kept whole along {name}", True
+        if node[0] == "value" and size > 1 and self.graph.values[node[1]].colors[node[2]] < 0:
+            return "the words of a random key stay together", True
         here = layout[node[2]]
         if size % (self.mesh.size(here) * self.mesh.sizes[axis]):
             axes = " x ".join(f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis))

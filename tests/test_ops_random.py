@@ -146,3 +146,25 @@ def test_a_device_keeps_a_piece_of_a_slice(name, dtype):
     tactics = pt.ManualPartition({"result": 0}, axis="y")
     plan = pt.plan(fn, x, mesh="y=4", hardware="cpu", tactics=tactics)
     np.testing.assert_array_equal(plan.jit()(x), jax.jit(fn)(x))
+
+
+def test_exchanged_pieces_of_what_was_transposed_and_padded():
+    """The gradient of the part of `x` that serves as a kernel is exchanged, zeros beside it."""
+
+    def fn(x):
+        def loss(x):
+            numbers = ("NWC", "WIO", "NWC")
+            kernel = jnp.moveaxis(x[:, :4], (0, 1), (-1, -2))
+            image = jnp.moveaxis(x, 1, -1)
+            made = jax.lax.conv_general_dilated(
+                image, kernel, (1,), "VALID", feature_group_count=2, dimension_numbers=numbers
+            )
+            return jnp.sum(jnp.tanh(made / 24))
+
+        return jax.grad(loss)(x)
+
+    x = np.cos(np.arange(48, dtype=np.float32)).reshape(2, 8, 3)
+    tactics = pt.ManualPartition({"x": 1}, axis="y")
+    plan = pt.plan(fn, x, mesh="y=2", hardware="cpu", tactics=tactics)
+    assert any(c.kind == "all_to_all" for c in plan.collectives)
+    np.testing.assert_allclose(plan.jit()(x), jax.jit(fn)(x), atol=1e-6)

@@ -162,8 +162,7 @@ class Writer:
         value = self.values[move.input]
         if move.again:
             # Keeps the compiler from merging this with the earlier, equal move.
-            value = hlo.optimization_barrier([value])
-            value = value[0] if isinstance(value, list | tuple) else value
+            value = _set_apart(value)
         return value
 
     def with_inputs(self, item: Run) -> Any:
@@ -284,10 +283,12 @@ class _Emitter(Writer):
         return op.results[0]
 
     def _all_to_all(self, value: Any, step: Step) -> Any:
+        # XLA's CPU compiler cuts the operand into one for each device, and fails where it then
+        # sees through the pieces: one may be of a transposed value, another one padding.
         return ir.Operation.create(
             "stablehlo.all_to_all",
             results=[self.build.type(step.after)],
-            operands=[value],
+            operands=[_set_apart(value)],
             attributes={
                 "split_dimension": _i64(step.split),
                 "concat_dimension": _i64(step.dim),
@@ -363,6 +364,12 @@ _COMBINE = {
     "and": hlo.and_,
     "or": hlo.or_,
 }
+
+
+def _set_apart(value: Any) -> Any:
+    """A value that the compiler does not see into."""
+    apart = hlo.optimization_barrier([value])
+    return apart[0] if isinstance(apart, list | tuple) else apart
 
 
 def _i64(value: int) -> Any:

@@ -432,9 +432,6 @@ def _tensor_type(type_: Any) -> TensorType:
             f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
             "passing jax.ShapeDtypeStruct arguments"
         )
-    for start, refused in operations.REFUSED_ELEMENTS.items():
-        if str(ranked.element_type).startswith(start):
-            raise _refusal(refused, str(type_))
     return TensorType(tuple(ranked.shape), str(ranked.element_type))
 
 

@@ -23,7 +23,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
-from partita.program.operations import REWRITTEN
+from partita.program.operations import QUANTIZED, REWRITTEN
 
 __all__ = [
     "attributes_of",
@@ -64,6 +64,9 @@ def parse(text: str | bytes) -> Any:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
         reason = error.error_diagnostics[0]
+        if "quant" in str(reason):  # a dialect of its own, which JAX does not load
+            what, advice = QUANTIZED
+            raise UnsupportedError(f"the program contains {what}; {advice}") from None
         line = re.search(r'"-":([1-9]\d*)', str(reason.location))
         where = f" (line {line[1]})" if line else ""
         raise UnsupportedError(

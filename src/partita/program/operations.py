@@ -94,7 +94,7 @@ _HOST = Refused(
 )
 _ASYNC = Refused("half of an asynchronous operation", "plan the program before XLA has split it")
 _TUPLE = Refused("a tuple", "pass and return its elements instead")
-_QUANTIZED = Refused("a quantized type", "write the scaling out")
+QUANTIZED = Refused("a quantized type", "write the scaling out")
 _DYNAMIC = Refused("a size that depends on data", "pad to a fixed size instead")
 CONSTRAINT = "take it out, and say what it says with a ManualPartition tactic"
 _GSPMD = Refused("a sharding constraint or a shard_map region, written for GSPMD", CONSTRAINT)
@@ -112,7 +112,7 @@ REFUSED = {
     **dict.fromkeys(_kinds("stablehlo", "after_all create_token infeed outfeed recv send"), _HOST),
     **dict.fromkeys(_kinds("stablehlo", "async_done async_start"), _ASYNC),
     **dict.fromkeys(_kinds("stablehlo", "get_tuple_element tuple"), _TUPLE),
-    **dict.fromkeys(_kinds("stablehlo", "uniform_dequantize uniform_quantize"), _QUANTIZED),
+    **dict.fromkeys(_kinds("stablehlo", "uniform_dequantize uniform_quantize"), QUANTIZED),
     "stablehlo.rng": Refused(
         "random numbers without a key", "devices would draw different ones: use jax.random"
     ),
@@ -137,9 +137,6 @@ REFUSED_CALLS = {
 
 REFUSED_TYPES = {"!stablehlo.token": _HOST, "!stablehlo.future": _ASYNC, "tuple": _TUPLE}
 """Types that a program must not contain, by how they begin."""
-
-REFUSED_ELEMENTS = {"!quant": _QUANTIZED}
-"""Element types that it must not contain, by how they begin."""
 
 COMPILED_CALLS = ("tpu_custom_call", "triton", "mosaic", "cudnn", "cublas")
 """Parts of custom-call targets that carry a kernel compiled for the sizes of the whole."""

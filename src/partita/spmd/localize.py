@@ -178,6 +178,7 @@ def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """A piece is cut out of it, or filled if all elements are equal."""
     layout = run.form.makes[0]
     if not any(layout):
         return build.place(op, run)
@@ -195,6 +196,7 @@ def _starts(layout: Layout, local: TensorType, build: Builder) -> dict[int, Any]
 
 
 def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """It starts from the number of the piece's first index."""
     (result,) = build.place(op, run)
     dim = op.attributes["iota_dimension"].value
     axes = run.form.makes[0][dim]
@@ -207,6 +209,7 @@ def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """The initial value enters the sum of all devices once."""
     neutral = {"add": 0, "mul": 1}.get(run.operation.combine)
     known = run.operation.zero_init and neutral == 0
     if run.sums and neutral is not None and not known:
@@ -218,6 +221,7 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Dimensions that are not cut are as long as the piece."""
     limits = list(op.attributes["limit_indices"])
     for dim, axes in enumerate(run.form.makes[0]):
         if axes:
@@ -350,6 +354,7 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Along a split dimension that is indexed, each device looks up what lies in its piece."""
     numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     _local_slice_sizes(op, run)
     layout, local = run.form.needs[0], run.inputs[0]
@@ -457,6 +462,7 @@ def _all_along(mask: Any, dim: int, build: Builder) -> Any:
 
 
 def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Indices outside of a device's piece are dropped."""
     attribute = op.attributes["scatter_dimension_numbers"]
     numbers = hlo.ScatterDimensionNumbers(attribute)
     layout, local = run.form.needs[0], run.inputs[0]

@@ -38,8 +38,8 @@ BROADCASTING = _kinds(
     "chlo",
     """broadcast_add broadcast_and broadcast_atan2 broadcast_compare broadcast_complex
     broadcast_divide broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after
-    broadcast_or broadcast_polygamma broadcast_power broadcast_remainder broadcast_select
-    broadcast_shift_left broadcast_shift_right_arithmetic broadcast_shift_right_logical
+    broadcast_or broadcast_polygamma broadcast_power broadcast_remainder broadcast_shift_left
+    broadcast_shift_right_arithmetic broadcast_shift_right_logical
     broadcast_subtract broadcast_xor broadcast_zeta""",
 )
 """Elementwise kinds that stretch smaller operands first, as NumPy does."""
@@ -117,6 +117,9 @@ REFUSED = {
         "random numbers without a key", "devices would draw different ones: use jax.random"
     ),
     "stablehlo.set_dimension_size": _DYNAMIC,
+    "chlo.broadcast_select": Refused(
+        "a select that XLA cannot read", "use stablehlo.select, on operands of one shape"
+    ),
     "sdy.sharding_constraint": Refused(
         "a sharding constraint (with_sharding_constraint)", CONSTRAINT
     ),

@@ -314,7 +314,7 @@ NOT_BUILT = {
 """Refused by the type of their values, which alone says what they are."""
 
 
-ELSEWHERE = {"chlo.broadcast_select", "chlo.mulhi", "chlo.ragged_dot"}
+ELSEWHERE = {"chlo.mulhi", "chlo.ragged_dot"}
 """Not run: XLA's CPU backend does not have them."""
 
 
@@ -411,6 +411,7 @@ What partita does with every operation of the dialects StableHLO and CHLO. The p
 tables in `src/partita/program/operations.py` and from examples that are run; each row is the case
 `tests/test_operations.py::test_operation[KIND]` of the test suite, or `test_refused[KIND]`.
 
+Rules are Shardy's or partita's own; partita narrows some of Shardy's, and widens those of windows.
 In an example's rule, equal letters are split alike, and `1` is not split. What a letter says:
 
 - *parallel*: a device makes its piece of the result from its pieces of the operands;
@@ -419,6 +420,19 @@ In an example's rule, equal letters are split alike, and `1` is not split. What 
   bytes that are moved (`plan.history[0].whole`).
 
 The rule of one call can differ from that of the example: it depends on sizes and attributes.
+"""
+
+STRUCTURE = """## Structure
+
+What is inside is split like the rest; what is carried or chosen has one layout. The condition is
+needed whole.
+"""
+
+REWRITTEN = """
+## Rewritten
+
+Replaced by other operations when a program is read, composites by their decomposition. Dynamic ones
+must have constant sizes, or they are refused.
 """
 
 SECTIONS = [
@@ -479,18 +493,8 @@ def page(folder):
             "|---|---|---|---|---|",
         ]
         lines += [*rows(kinds, folder), ""]
-    lines += [
-        "## Structure\n",
-        "What is inside is split like the rest; what is carried or chosen has",
-    ]
-    lines += ["one layout. The condition is needed whole.\n"]
-    lines += [f"- `{kind}`" for kind in sorted(operations.STRUCTURE)]
-    lines += [
-        "\n## Rewritten\n",
-        "Replaced by other operations when a program is read, composites by",
-    ]
-    lines += ["their decomposition. Dynamic ones must have constant sizes, or they are refused.\n"]
-    lines += [f"- `{kind}`" for kind in sorted(operations.REWRITTEN)]
+    lines += [STRUCTURE, *(f"- `{kind}`" for kind in sorted(operations.STRUCTURE))]
+    lines += [REWRITTEN, *(f"- `{kind}`" for kind in sorted(operations.REWRITTEN))]
     lines += ["\n## Whole\n", "Run in full by every device; operands are gathered, at a price.\n"]
     lines += ["| operation | why |", "|---|---|"]
     lines += [f"| `{kind}` | {why} |" for kind, why in sorted(operations.WHOLE.items())]

@@ -1,0 +1,60 @@
+"""Pallas kernels and other calls that a program can hold: run whole, or refused with a message."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+from partita.errors import TraceError, UnsupportedError
+from partita.program.importer import import_stablehlo
+
+
+def add_one(source, target):
+    target[...] = source[...] + 1
+
+
+def kernel(x, interpret=False):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(add_one, out_shape=shape, interpret=interpret)(x)
+
+
+@pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("platform", "target"), [("tpu", "tpu_custom_call"), ("cuda", "mosaic_gpu_v2")]
+)
+def test_a_kernel_is_one_operation_that_is_run_whole(platform, target):
+    x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    lowered = jax.jit(kernel).trace(x).lower(lowering_platforms=(platform,))
+    (op,) = import_stablehlo(lowered.as_text()).operations
+    assert op.title == f"custom_call {target}"
+    assert not op.rule.known
+
+
+def test_an_interpreted_kernel_is_a_program_like_others(program):
+    p = program(lambda x: kernel(x, interpret=True), "f32[16,128]")
+    assert all(op.rule.known for op in p.operations)
+
+
+def test_a_kernel_for_other_devices_than_those_at_hand(program):
+    with pytest.raises(TraceError, match=r"cannot lower kernel for cpu: .*interpret mode"):
+        program(kernel, "f32[16,128]")
+
+
+def test_shard_map_is_refused(program):
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("a")
+    mapped = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=rows, out_specs=rows)
+    with pytest.raises(UnsupportedError, match=r"contains a shard_map region .*ManualPartition"):
+        program(mapped, "f32[16,8]")
+
+
+def test_a_custom_partitioning_call_is_refused():
+    text = (
+        "module { func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { "
+        "%0 = stablehlo.custom_call @CustomSPMDPartitioning(%x) : "
+        "(tensor<4xf32>) -> tensor<4xf32> return %0 : tensor<4xf32> } }"
+    )
+    with pytest.raises(UnsupportedError, match=r"custom_partitioning function .*register_rule"):
+        import_stablehlo(text)

@@ -52,8 +52,7 @@ class Checker:
     @property
     def worth(self) -> int:
         """How many schedules it is worth: large programs take long, and fail no more often."""
-        size = len(self.traced.program.operations)
-        return 4 if size <= 100 else 2 if size <= 300 else 1
+        return 6 if len(self.traced.program.operations) <= 100 else 1
 
     @cached_property
     def original(self) -> list[np.ndarray]:

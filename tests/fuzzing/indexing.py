@@ -12,6 +12,15 @@ def _places(pool: Pool, most: int = 2) -> Value | None:
     return pool.value(rank(0, most), WHOLE)
 
 
+def _apart(update):
+    """An update made of what it is written into, out of the compiler's sight.
+
+    XLA's CPU compiler may write such an update while it still reads it (a batch of one, on one
+    device as well).
+    """
+    return jax.lax.optimization_barrier(update)
+
+
 def dynamic(pool: Pool) -> None:
     """A slice at a computed place, or an update there."""
     a, i = pool.value(rank(1), NUMBERS), _places(pool, 1)
@@ -52,7 +61,7 @@ def dynamic(pool: Pool) -> None:
         pool.add(
             f"dynamic update by itself of {size} in {dim}",
             lambda x, at: jax.lax.dynamic_update_slice_in_dim(
-                x, jax.lax.slice_in_dim(x, 0, size, axis=dim), at.reshape(-1)[0], dim
+                x, _apart(jax.lax.slice_in_dim(x, 0, size, axis=dim)), at.reshape(-1)[0], dim
             ),
             a,
             i,
@@ -86,7 +95,7 @@ def dynamic_pairs(pool: Pool) -> None:
         pool.add(
             f"dynamic update {sizes}",
             lambda x, n: jax.lax.dynamic_update_slice(
-                x, jax.lax.slice(x, [0] * x.ndim, sizes)[::-1], starts(n)
+                x, _apart(jax.lax.slice(x, [0] * x.ndim, sizes)[::-1]), starts(n)
             ),
             a,
             i,

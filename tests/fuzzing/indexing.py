@@ -112,10 +112,12 @@ def gather(pool: Pool) -> None:
         {
             "index": lambda x, n: x[along(dim, n)],
             "take": lambda x, n: jnp.take(x, n, axis=dim, mode="clip"),
-            "take filled": lambda x, n: x.at[along(dim, n)].get(mode="fill", fill_value=2),
+            "take filled": lambda x, n: (
+                jnp.asarray(x).at[along(dim, n)].get(mode="fill", fill_value=2)
+            ),
             "take wrapped": lambda x, n: jnp.take(x, n, axis=dim, mode="wrap"),
-            "take in bounds": lambda x, n: x.at[along(dim, n % x.shape[dim])].get(
-                mode="promise_in_bounds"
+            "take in bounds": lambda x, n: (
+                jnp.asarray(x).at[along(dim, n % x.shape[dim])].get(mode="promise_in_bounds")
             ),
         }.items()
     )

@@ -259,3 +259,16 @@ def test_a_cache_is_written_where_it_lies(positions, gathered):
     assert [c.kind for c in p.collectives] == gathered
     for at in (-3, 0, 5, 31, 40):
         same_numbers(p, write, cache, new, np.int32(at))
+
+
+@pytest.mark.parametrize("combine", [jax.lax.add, jax.lax.mul, jax.lax.max, jax.lax.min])
+def test_an_initial_value_counts_once_also_for_pieces_of_one_element(combine):
+    """Of a single element XLA's reduction makes that element, whatever it starts from."""
+
+    def reduce(x):
+        return jax.lax.reduce(x, np.int32(5), combine, (0,))
+
+    for x in np.arange(8, dtype=np.int32), np.arange(8, dtype=np.int32) - 9:
+        p = plan(reduce, x, mesh="x=8", tactics=[pt.ManualPartition({"x": 0}, axis="x")])
+        assert p.in_shardings == (PartitionSpec("x"),)
+        assert int(p.jit()(x)) == int(jax.jit(reduce)(x))

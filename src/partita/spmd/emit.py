@@ -17,7 +17,7 @@ from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Block, Branch, Loop, TensorType
 from partita.program.mlir import ir
-from partita.spmd.localize import Builder, LocalRun, localize
+from partita.spmd.localize import COMBINE, Builder, LocalRun, localize
 from partita.spmd.program import Case, Hold, Instruction, Move, Run, SpmdProgram, While
 from partita.spmd.reshard import Step
 from partita.tiling import Layout
@@ -279,7 +279,7 @@ class _Emitter(Writer):
         scalar = self.build.type(TensorType((), step.before.dtype))
         block = op.regions[0].blocks.append(scalar, scalar)
         with ir.InsertionPoint(block):
-            hlo.return_([_COMBINE[step.combine](*block.arguments)])
+            hlo.return_([COMBINE[step.combine](*block.arguments)])
         return op.results[0]
 
     def _all_to_all(self, value: Any, step: Step) -> Any:
@@ -354,15 +354,6 @@ _MOVES = {
     "reduce_scatter": _Emitter._reduce_scatter,
     "all_to_all": _Emitter._all_to_all,
     "collective_permute": _Emitter._collective_permute,
-}
-
-_COMBINE = {
-    "add": hlo.add,
-    "max": hlo.maximum,
-    "min": hlo.minimum,
-    "mul": hlo.multiply,
-    "and": hlo.and_,
-    "or": hlo.or_,
 }
 
 

@@ -166,6 +166,16 @@ class Builder:
         return hlo.select(inside, value, self.spread(fill, value))
 
 
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "add": hlo.add,
+    "max": hlo.maximum,
+    "min": hlo.minimum,
+    "mul": hlo.multiply,
+    "and": hlo.and_,
+    "or": hlo.or_,
+}
+"""The operation by which partial results are combined."""
+
 Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
 
 
@@ -209,15 +219,21 @@ def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """The initial value enters the sum of all devices once."""
+    """The initial value enters the results of all devices together, once if they are added.
+
+    It is combined with what a device makes of its piece, not left to the reduction: of a piece of
+    a single element, XLA makes that element.
+    """
+    known = run.operation.zero_init and run.operation.combine == "add"
+    if not run.sums or known:
+        return build.place(op, run)
+    combine, init = COMBINE[run.operation.combine], op.operands[1]
     neutral = {"add": 0, "mul": 1}.get(run.operation.combine)
-    known = run.operation.zero_init and neutral == 0
-    if run.sums and neutral is not None and not known:
-        # The initial value must enter the sum of all devices once.
-        for number in range(len(op.operands) // 2, len(op.operands)):
-            init = op.operands[number]
-            op.operands[number] = build.only_first(init, build.fill(init.type, neutral), run.sums)
-    return build.place(op, run)
+    if neutral is not None:
+        op.operands[1] = build.fill(init.type, neutral)
+        init = build.only_first(init, op.operands[1], run.sums)
+    (result,) = build.place(op, run)
+    return [combine(result, build.spread(init, result))]
 
 
 def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec
 
 import partita as pt
 from partita.verify import compare
@@ -65,3 +66,48 @@ def test_a_dimension_that_hardly_shrinks_is_left_as_it_is():
 def test_sums_need_no_stages():
     plan = planned(lambda x: (x.sum(1), x.max(1)))
     assert all(op.short != "reshape" for op in plan.program.operations)
+
+
+def test_what_is_known_of_arguments_and_results_stays_known():
+    """Drawing categories from keys takes the largest, so it is read again in stages."""
+
+    def draw(keys, logits, counts):
+        drawn = jax.vmap(jax.random.categorical)(keys, logits)
+        return keys, counts + drawn
+
+    keys = jax.random.split(jax.random.key(0), 8)
+    logits = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
+    counts = np.zeros(8, np.int32)
+    plan = pt.plan(
+        draw, keys, logits, counts, mesh="x=2", hardware="cpu", donate_argnums=2,
+        tactics=[
+            pt.ManualPartition({"logits": 1}, axis="x"),
+            pt.ManualPartition({"keys": 1}, axis="x"),
+        ],
+    )  # fmt: skip
+    program = plan.program
+    assert any(op.short == "reshape" for op in program.operations)  # it is done in stages
+    assert program.keys == {program.arguments[0], program.results[0]}
+    assert program.aliases == {2: 1}
+    (refusal,) = plan.history[1].refused
+    assert refusal.reason == "the words of a random key stay together"
+    same, counted = plan.jit(donate_argnums=())(*plan.shard(keys, logits, counts))
+    assert (jax.random.key_data(same) == jax.random.key_data(keys)).all()
+    np.testing.assert_array_equal(counted, draw(keys, logits, counts)[1])
+
+
+def test_shardings_given_in_a_file_hold_for_the_program_in_stages(tmp_path):
+    """What is first among the results may be another value of the program that is run."""
+
+    def step(x, y):
+        return jnp.argmax(x, axis=1), 2 * y
+
+    info = '{jax.result_info = "result[1]"'
+    text = jax.jit(step).lower(X, np.ones((8, 4), np.float32)).as_text()
+    text = text.replace(info, info + ', sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>')
+    path = tmp_path / "model.mlir"
+    path.write_text(text.replace("func.func", 'sdy.mesh @mesh = <["x"=2]>\n  func.func', 1))
+    plan = pt.plan(path, mesh="x=2", hardware="cpu", tactics=[])
+    (given,) = plan.program.given
+    assert given.value == plan.program.results[1]
+    assert plan.out_shardings == (PartitionSpec(), PartitionSpec("x"))

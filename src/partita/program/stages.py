@@ -56,8 +56,19 @@ def in_stages(program: Program, parts: int) -> Program:
                 op.erase()
         text = module.operation.get_asm(enable_debug_info=True)
     lifted = sum(constant.lifted for constant in program.constants)
-    again = import_stablehlo(text, program.name, lifted)
-    return dataclasses.replace(again, given=program.given)
+    return _with_facts(import_stablehlo(text, program.name, lifted), program)
+
+
+def _with_facts(program: Program, original: Program) -> Program:
+    """What is known of the arguments and results of the original, and not said in its module."""
+    old, new = ((*p.arguments, *p.results) for p in (original, program))
+    place = dict(zip(old, new, strict=True))
+    return dataclasses.replace(
+        program,
+        aliases=original.aliases,
+        keys=frozenset(place[value] for value in original.keys),
+        given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),
+    )
 
 
 def _cut(program: Program, op: Operation, parts: int) -> bool:

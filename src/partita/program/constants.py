@@ -70,6 +70,8 @@ def describe(
     for held, value in contents:
         groups.setdefault(held, []).append(value)
     arguments = program.arguments[len(program.arguments) - lifted :]
+    if not groups and not lifted:
+        return ()
     by_size = sorted(groups.values(), key=lambda values: -program.values[values[0]].type.bytes)
     uses = program.uses()
 

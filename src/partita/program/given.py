@@ -10,8 +10,9 @@ from jaxlib.mlir.dialects import sdy
 from partita.errors import UnsupportedError
 from partita.program import mlir
 from partita.program.ir import GivenSharding
+from partita.program.operations import CONSTRAINT
 
-_INSTEAD = "; take it out, and say what it says with a ManualPartition tactic"
+_INSTEAD = f"; {CONSTRAINT}"
 
 
 def given_shardings(

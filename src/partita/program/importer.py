@@ -7,10 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.errors import UnsupportedError
 from partita.program import mlir, operations, rules
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
@@ -22,27 +20,17 @@ from partita.program.ir import (
     Barrier,
     Block,
     Branch,
-    Factor,
-    FactorKind,
     Loop,
     Operation,
     Program,
     Region,
-    Rule,
     TensorType,
     Value,
-    bits,
 )
 from partita.program.mlir import ir
-from partita.program.sliding import scatter_rule, slide_rule
-from partita.program.windows import block_kind, block_windows
+from partita.program.refusals import check_supported, target_of, tensor_type
+from partita.program.shardy import Rules, combiner_of
 
-_RULE = "sdy.sharding_rule"
-_SUMS = {
-    f"stablehlo.{kind}"
-    for kind in "convolution custom_call dot_general dynamic_slice einsum gather".split()
-}
-_SHARDING = "sdy.sharding"
 _KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
 
 
@@ -80,7 +68,7 @@ class _Importer:
         self.operations: list[Operation] = []
         self.numbers: dict[Any, int] = {}
         self.types: dict[Any, TensorType] = {}
-        self.rule_cache: dict[Any, Rule] = {}
+        self.rules = Rules()
         self.sources: dict[Any, tuple[str, str]] = {}
         self.zeros: set[int] = set()
         self.integers: dict[int, int] = {}
@@ -138,18 +126,18 @@ class _Importer:
     def _type(self, type_: Any) -> TensorType:
         known = self.types.get(type_)
         if known is None:
-            known = self.types[type_] = _tensor_type(type_)
+            known = self.types[type_] = tensor_type(type_)
         return known
 
     def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
-        _check_supported(op, source)
+        check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
         if op.regions and op.name not in operations.REGION_KINDS:
             operands += [self.numbers[v] for v in _captured(op, self.numbers)]
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
-        combine = _combiner(op)
+        combine = combiner_of(op)
         if op.name == "stablehlo.compare":
             self.directions[results[0]] = hlo.ComparisonDirectionAttr(
                 op.attributes["comparison_direction"]
@@ -159,13 +147,18 @@ class _Importer:
             kind=op.name,
             operands=tuple(operands),
             results=results,
-            rule=self._rule(op, operands, results, combine),
+            rule=self.rules.of(
+                op,
+                [self.values[v].type for v in operands],
+                [self.values[v].type for v in results],
+                combine,
+            ),
             combine=combine or "",
             zero_init=self._starts_from_zeros(op.name, operands),
             source=source,
             scope=scope,
             region=self.region,
-            target=_target(op),
+            target=target_of(op),
         )
         self.operations.append(made)
         self._note_constants(op, made)
@@ -313,49 +306,6 @@ class _Importer:
         elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
 
-    def _rule(
-        self, op: Any, operands: list[int], results: tuple[int, ...], combine: str | None
-    ) -> Rule:
-        result_types = [self.values[v].type for v in results]
-        rule = self._any_rule(op, [self.values[v].type for v in operands], result_types, combine)
-        if any(bits(t.dtype) < 8 for t in result_types):
-            # XLA reduces nothing narrower than a byte over devices.
-            rule = block_kind(rule, "reduction", f"parts of {result_types[0].dtype} have no sum")
-        return rule
-
-    def _any_rule(
-        self,
-        op: Any,
-        operand_types: list[TensorType],
-        result_types: list[TensorType],
-        combine: str | None,
-    ) -> Rule:
-        given = self._given_rule(op, operand_types, result_types)
-        if given is not None:
-            return given
-        attribute = op.attributes[_RULE]
-        key = (attribute, op.name, combine)
-        known = self.rule_cache.get(key)
-        if known is None:
-            known = self.rule_cache[key] = _read_rule(attribute, op.name, combine)
-        if op.name in ("stablehlo.convolution", "stablehlo.reduce_window"):
-            return slide_rule(op, known, operand_types, result_types)
-        if op.name == "stablehlo.select_and_scatter":
-            return scatter_rule(op, known, operand_types, result_types)
-        return block_windows(op, known, operand_types)
-
-    def _given_rule(
-        self, op: Any, operands: list[TensorType], results: list[TensorType]
-    ) -> Rule | None:
-        """A rule that is not Shardy's; None where Shardy's is to be read."""
-        rule = None
-        if target := _target(op):
-            rule = rules.of_custom_call(target, operands, results)
-        elif _RULE not in op.attributes or op.name in operations.GENERATED:
-            rule = rules.own(op, operands, results)
-        readable = op.name in operations.SHARDABLE and _RULE in op.attributes
-        return rule if rule or readable else rules.opaque(operands, results)
-
     def _source(self, location: Any) -> tuple[str, str]:
         """File and line, and scope. Locations nest and are shared, so each part is read once."""
         known = self.sources.get(location)
@@ -419,65 +369,6 @@ def _text(attributes: Any, key: str) -> str:
     return str(attributes[key].value) if key in attributes else ""
 
 
-def _tensor_type(type_: Any) -> TensorType:
-    try:
-        ranked = ir.RankedTensorType(type_)
-    except (TypeError, ValueError):
-        for start, refused in operations.REFUSED_TYPES.items():
-            if str(type_).startswith(start):
-                raise _refusal(refused, str(type_)) from None
-        ranked = None
-    if ranked is None or not ranked.has_static_shape:
-        raise UnsupportedError(
-            f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
-            "passing jax.ShapeDtypeStruct arguments"
-        )
-    return TensorType(tuple(ranked.shape), str(ranked.element_type))
-
-
-def _check_supported(op: Any, source: str) -> None:
-    refused = operations.REFUSED.get(op.name)
-    if refused is not None:
-        raise _refusal(refused, op.name, source)
-    if op.name in operations.REWRITTEN:
-        raise UnsupportedError(
-            f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
-            "export the program with fixed shapes"
-        )
-    dialect = op.name.partition(".")[0]
-    if dialect not in ("stablehlo", "chlo"):
-        raise UnsupportedError(
-            f"the program contains {op.name}{_at(source)}, of the dialect {dialect!r}; expected "
-            "StableHLO, the dialects 'stablehlo' and 'chlo'"
-        )
-    target = _target(op)
-    for part, refused in operations.REFUSED_CALLS.items():
-        if part in target:
-            raise _refusal(refused, target, source)
-    if _SHARDING in op.attributes:
-        given = operations.Refused(
-            f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
-        )
-        raise _refusal(given, _SHARDING, source)
-
-
-def _target(op: Any) -> str:
-    """What a custom call calls; empty for other operations."""
-    if op.name != "stablehlo.custom_call":
-        return ""
-    return str(op.attributes["call_target_name"].value)
-
-
-def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:
-    return UnsupportedError(
-        f"the program contains {refused.what}{_at(source)} ({name}); {refused.advice}"
-    )
-
-
-def _at(source: str) -> str:
-    return f" at {source}" if source else ""
-
-
 def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
     """Values of the function that the regions of `op` read without receiving them as operands."""
     found: dict[Any, None] = {}
@@ -491,60 +382,3 @@ def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
 
     op.walk(visit)
     return list(found)
-
-
-def _combiner(op: Any) -> str | None:
-    """How partial results along a reduction factor combine; None when they cannot."""
-    if op.name in _SUMS:
-        return "add"
-    if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
-        return None
-    body = [inner.operation for inner in op.regions[0].blocks[0].operations]
-    if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
-        return None
-    combiner = operations.COMBINERS.get(body[0].name)
-    if combiner in ("and", "or") and "i1>" not in str(body[0].results[0].type):
-        return None  # compilers combine booleans in this way, not the bits of integers
-    if op.name == "stablehlo.scatter" and combiner != "add":
-        return None
-    return combiner
-
-
-def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:
-    rule = sdy.OpShardingRuleAttr(attribute)
-    sizes = list(rule.factor_sizes)
-    kinds: list[FactorKind] = ["parallel"] * len(sizes)
-    reasons = [""] * len(sizes)
-
-    def block(factors: Any, reason: str) -> None:
-        for factor in factors:
-            kinds[factor], reasons[factor] = "blocked", reason
-
-    short = kind.rpartition(".")[2]
-    for factor in rule.reduction_factors:
-        kinds[factor] = "reduction"
-    if combine is None:
-        block(rule.reduction_factors, f"partial results of {short} cannot be combined")
-    block(rule.need_replication_factors, f"{short} needs this dimension whole")
-    block(rule.permutation_factors, f"{short} moves elements along this dimension")
-    block(rule.blocked_propagation_factors, f"{short} does not pass shards along this dimension")
-    operands, results = _mappings(rule.operand_mappings), _mappings(rule.result_mappings)
-    draft = Rule(tuple(map(Factor, sizes, kinds)), operands, results)
-    for tensor in (*operands, *results):
-        for dimension in tensor:
-            leading = draft.leading(dimension)
-            inner = [f for f in dimension if f != leading and sizes[f] > 1]
-            made = " x ".join(str(sizes[f]) for f in dimension)
-            block(inner, f"it is an inner factor of a dimension made of {made}")
-    factors = tuple(map(Factor, sizes, kinds, reasons))
-    return dataclasses.replace(draft, factors=factors)
-
-
-def _mappings(tensors: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    return tuple(
-        tuple(
-            tuple(sdy.DimMappingAttr(dim).factor_indices)
-            for dim in sdy.TensorMappingAttr(tensor).dim_mappings
-        )
-        for tensor in tensors
-    )

@@ -17,7 +17,8 @@ from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Block, Branch, Loop, TensorType
 from partita.program.mlir import ir
-from partita.spmd.localize import COMBINE, Builder, LocalRun, localize
+from partita.spmd.builder import COMBINE, Builder
+from partita.spmd.localize import LocalRun, localize
 from partita.spmd.program import Case, Hold, Instruction, Move, Run, SpmdProgram, While
 from partita.spmd.reshard import Step
 from partita.tiling import Layout

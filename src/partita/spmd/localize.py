@@ -9,19 +9,19 @@ is known of the run; it changes attributes and operands, puts the operation in i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
 from partita.program.sliding import paddings, slides
+from partita.spmd.builder import COMBINE, Builder
 from partita.spmd.forms import OpForm
-from partita.tiling import Axes, Layout
+from partita.tiling import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,143 +39,6 @@ class LocalRun:
     whole_outputs: tuple[TensorType, ...]
 
 
-class Builder:
-    """Small pieces of StableHLO at the current insertion point."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
-        self.body: Any = None
-        """The block of the device-local program, at whose end everything is built."""
-        self._indices: dict[Axes, Any] = {}
-        self._partition: Any = None
-
-    def type(self, type_: TensorType) -> Any:
-        """The MLIR type of a tensor."""
-        return ir.RankedTensorType.get(type_.shape, ir.Type.parse(type_.dtype))
-
-    def enter(self, body: Any) -> Any:
-        """Goes on building in another block; returns what `leave` needs to come back."""
-        outer = self.body, self._indices, self._partition
-        self.body, self._indices = body, dict(self._indices)
-        return outer
-
-    def leave(self, outer: Any) -> None:
-        """Comes back from a block: what was built inside of it is not visible outside."""
-        self.body, self._indices, self._partition = outer
-
-    def place(self, op: Any, run: LocalRun) -> list[Any]:
-        """Moves an operation to the end of the body, with local result types; its results."""
-        self.body.append(op)
-        for result, type_ in zip(op.results, run.outputs, strict=True):
-            result.set_type(self.type(type_))
-        return list(op.results)
-
-    def scalar(self, value: int) -> Any:
-        """An i32 constant."""
-        i32 = ir.IntegerType.get_signless(32)
-        type_ = ir.RankedTensorType.get([], i32)
-        return hlo.constant(ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, value)))
-
-    def index(self, axes: Axes) -> Any:
-        """This device's number along axes, major first, as an i32 scalar."""
-        known = self._indices.get(axes)
-        if known is not None:
-            return known
-        if self._partition is None:
-            i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-            self._partition = hlo.convert(i32, hlo.partition_id())
-        total = None
-        for axis in axes:
-            sizes = self.mesh.sizes
-            stride = self.mesh.size(tuple(range(axis + 1, len(sizes))))
-            part = hlo.divide(self._partition, self.scalar(stride))
-            part = hlo.remainder(part, self.scalar(sizes[axis]))
-            total = (
-                part
-                if total is None
-                else hlo.add(hlo.multiply(total, self.scalar(sizes[axis])), part)
-            )
-        assert total is not None
-        self._indices[axes] = total
-        return total
-
-    def offset(self, axes: Axes, size: int) -> Any:
-        """Where this device's piece of `size` indices starts, as an i32 scalar."""
-        return hlo.multiply(self.index(axes), self.scalar(size))
-
-    def slice(self, value: Any, shape: Sequence[int], starts: dict[int, Any]) -> Any:
-        """The piece of `shape` that starts at `starts` (zero where not given)."""
-        zero = self.scalar(0)
-        at = [starts.get(dim, zero) for dim in range(len(shape))]
-        return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
-
-    def spread(self, scalar: Any, like: Any) -> Any:
-        """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
-        shape = ir.RankedTensorType(like.type).shape
-        element = ir.RankedTensorType(scalar.type).element_type
-        result = ir.RankedTensorType.get(list(shape), element)
-        return hlo.broadcast_in_dim(result, scalar, ir.DenseI64ArrayAttr.get([]))
-
-    def compare(self, a: Any, b: Any, direction: str) -> Any:
-        """Elementwise signed comparison: EQ, LT, GE, ..."""
-        return hlo.compare(a, b, hlo.ComparisonDirectionAttr.get(direction))
-
-    def fill(self, type_: Any, value: Any) -> Any:
-        """A tensor of one Python number."""
-        ranked = ir.RankedTensorType(type_)
-        element = ranked.element_type
-        attribute: Any
-        if isinstance(element, ir.ComplexType):
-            part = ir.RankedTensorType.get(list(ranked.shape), ir.ComplexType(element).element_type)
-            return hlo.complex(self.fill(part, value), self.fill(part, 0))
-        if isinstance(element, ir.IntegerType):
-            attribute = ir.IntegerAttr.get(element, int(value))
-        else:
-            attribute = ir.FloatAttr.get(element, float(value))
-        return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
-
-    def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
-        """`value` on the first device along the axes, `neutral` on the others."""
-        first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
-        return hlo.select(self.spread(first, value), value, neutral)
-
-    def fill_ends(
-        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], piece: int, axes: Axes
-    ) -> Any:
-        """A piece with its halo along a dimension, `fill` where the first or last device has none.
-
-        Args:
-          value: `reach[0]` elements of the piece before, `piece` own ones, `reach[1]` of the next.
-          fill: a scalar.
-          dim: the dimension.
-          reach: the halo.
-          piece: elements of a piece without it.
-          axes: that split the dimension.
-        """
-        shape = list(ir.RankedTensorType(value.type).shape)
-        i32 = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-        i64 = ir.IntegerType.get_signless(64)
-        position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
-        first = hlo.subtract(self.offset(axes, piece), self.scalar(reach[0]))
-        position = hlo.add(position, self.spread(first, position))
-        end = self.mesh.size(axes) * piece
-        inside = hlo.and_(
-            self.compare(position, self.fill(i32, 0), "GE"),
-            self.compare(position, self.fill(i32, end), "LT"),
-        )
-        return hlo.select(inside, value, self.spread(fill, value))
-
-
-COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "add": hlo.add,
-    "max": hlo.maximum,
-    "min": hlo.minimum,
-    "mul": hlo.multiply,
-    "and": hlo.and_,
-    "or": hlo.or_,
-}
-"""The operation by which partial results are combined."""
-
 Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
 
 
@@ -184,14 +47,14 @@ def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     special = LOCALIZERS.get(op.name)
     if special is not None:
         return special(op, run, build)
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """A piece is cut out of it, or filled if all elements are equal."""
     layout = run.form.makes[0]
     if not any(layout):
-        return build.place(op, run)
+        return build.place(op, run.outputs)
     element = mlir.splat(op)
     if element is not None:
         return [hlo.constant(ir.DenseElementsAttr.get_splat(build.type(run.outputs[0]), element))]
@@ -207,7 +70,7 @@ def _starts(layout: Layout, local: TensorType, build: Builder) -> dict[int, Any]
 
 def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """It starts from the number of the piece's first index."""
-    (result,) = build.place(op, run)
+    (result,) = build.place(op, run.outputs)
     dim = op.attributes["iota_dimension"].value
     axes = run.form.makes[0][dim]
     if not axes:
@@ -226,13 +89,13 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """
     known = run.operation.zero_init and run.operation.combine == "add"
     if not run.sums or known:
-        return build.place(op, run)
+        return build.place(op, run.outputs)
     combine, init = COMBINE[run.operation.combine], op.operands[1]
     neutral = {"add": 0, "mul": 1}.get(run.operation.combine)
     if neutral is not None:
         op.operands[1] = build.fill(init.type, neutral)
         init = build.only_first(init, op.operands[1], run.sums)
-    (result,) = build.place(op, run)
+    (result,) = build.place(op, run.outputs)
     return [combine(result, build.spread(init, result))]
 
 
@@ -243,7 +106,7 @@ def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         if axes:
             limits[dim] = run.outputs[0].shape[dim]
     op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -251,7 +114,7 @@ def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
     inside = _enter_piece(op, 1, run, build)
     _stay_inside(op, run, build)
-    results = build.place(op, run)
+    results = build.place(op, run.outputs)
     if inside is None:
         return results
     (result,) = results
@@ -281,7 +144,7 @@ def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[An
         shape = list(ir.RankedTensorType(update.type).shape)
         before = hlo.dynamic_slice(whole, starts, ir.DenseI64ArrayAttr.get(shape))
         op.operands[1] = hlo.select(build.spread(inside, update), update, before)
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _enter_piece(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
@@ -337,7 +200,7 @@ def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
             i64 = ir.IntegerType.get_signless(64)
             op.attributes[name] = ir.IntegerAttr.get(i64, count // build.mesh.size(axes))
     _pad_pieces(op, run, numbers.input_spatial_dimensions)
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _pad_pieces(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
@@ -366,7 +229,7 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
                     op.operands[number], op.operands[count + number], dim, reach, size, layout[dim]
                 )
     _pad_pieces(op, run, range(len(layout)))
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -380,7 +243,7 @@ def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         if dim in set(numbers.collapsed_slice_dims) and layout[dim]
     }
     if not split:
-        return build.place(op, run)
+        return build.place(op, run.outputs)
     # Every device looks up what lies in its piece; the others contribute zeros to the sum.
     vector = numbers.index_vector_dim
     whole = run.operation.rule.operands[0]
@@ -392,7 +255,7 @@ def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         op.operands[1], vector, split, layout, local, build, clamp_to=sizes
     )
     op.operands[1] = indices
-    (result,) = build.place(op, run)
+    (result,) = build.place(op, run.outputs)
     batch = [d for d in range(len(run.outputs[0].shape)) if d not in set(numbers.offset_dims)]
     shape = ir.RankedTensorType(result.type).shape
     mask_type = ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(1))
@@ -501,7 +364,7 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     if run.form.sums and not run.operation.zero_init:
         whole = op.operands[0]
         op.operands[0] = build.only_first(whole, build.fill(whole.type, 0), run.form.sums)
-    return build.place(op, run)
+    return build.place(op, run.outputs)
 
 
 def _along_vector(mask: Any, indices: Any, vector: int) -> Any:

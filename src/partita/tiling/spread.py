@@ -70,9 +70,9 @@ class _ValueRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ColorRows:
-    """The nodes of a color group; operations as (class, factor, size)."""
+    """The nodes of a color group; operations as (class, factor, size, fewest of a piece)."""
 
-    ops: list[tuple[int, int, int]]
+    ops: list[tuple[int, int, int, int]]
     values: list[_ValueRow]
 
 
@@ -150,7 +150,7 @@ class Spreader:
             axes = " x ".join(f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis))
             return f"{size} is not divisible by {axes}{self._made_of(node)}", False
         piece = size // (self.mesh.size(here) * self.mesh.sizes[axis])
-        if node[0] == "op" and piece < self._least(node[1], node[2]):
+        if node[0] == "op" and piece < self.graph.ops[node[1]].op.rule.factors[node[2]].least:
             return f"pieces of {piece} are narrower than what their neighbours need of them", False
         return None
 
@@ -203,11 +203,9 @@ class Spreader:
         """
         rows = self._rows(color, axis, frozenset(resolution.values()))
         ops: dict[int, int] = {}
-        for index, factor, size in rows.ops:
+        for index, factor, size, least in rows.ops:
             layout = tiling.ops[index]
-            if not any(layout) or self._open(
-                layout, factor, size, axis, self._least(index, factor)
-            ):
+            if not any(layout) or self._open(layout, factor, size, axis, least):
                 ops.setdefault(index, factor)
         codes = {_code(index, factor) for index, factor in ops.items()}
         values: dict[int, int] = {}
@@ -225,9 +223,6 @@ class Spreader:
             if any(values.get(partner) == row.dim for partner in row.partners):
                 values.setdefault(row.value, row.dim)
         return Spread(self._commit(tiling, ops, values, axis), ops, values)
-
-    def _least(self, op: int, factor: int) -> int:
-        return self.graph.ops[op].op.rule.factors[factor].least
 
     def _open(self, layout: Layout, place: int, size: int, axis: int, least: int = 1) -> bool:
         """Whether a layout has room for an axis at a place of this size."""
@@ -247,10 +242,10 @@ class Spreader:
             every, parts = self._color_rows[color], self.mesh.sizes[axis]
             self._candidates[key] = _ColorRows(
                 [
-                    (index, factor, size)
-                    for index, factor, size in every.ops
+                    (index, factor, size, least)
+                    for index, factor, size, least in every.ops
                     if size % parts == 0
-                    and size // parts >= self._least(index, factor)
+                    and size // parts >= least
                     and self._chosen(self.graph.ops[index].roles[factor], chosen)
                 ],
                 [
@@ -271,7 +266,8 @@ class Spreader:
         for op in self.graph.ops:
             for factor, color in enumerate(op.colors):
                 if color >= 0:
-                    row = (op.index, factor, op.op.rule.factors[factor].size)
+                    made = op.op.rule.factors[factor]
+                    row = (op.index, factor, made.size, made.least)
                     rows.setdefault(color, _ColorRows([], [])).ops.append(row)
         for value in self.graph.values:
             for dim, color in enumerate(value.colors):

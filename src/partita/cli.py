@@ -40,7 +40,7 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in model (gpt-tiny, gpt-small, gpt-24l, mlp), "
+            help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
             "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
             "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
         ),

@@ -23,10 +23,11 @@ class ManualPartition:
     Args:
       patterns: pytree paths of arguments and results as JAX prints them, with `*` and `?` as
         wildcards, each with the dimension to shard, several dimensions to try in order (those
-        that a value does not have are passed over), or `"replicate"` to keep the value whole
-        along this axis.
+        that a value does not have are passed over, those that a loop reads index by index come
+        last), or `"replicate"` to keep the value whole along this axis.
       axis: name of the mesh axis.
-      resolve: where a conflict is met, the number of the role that gets the axis.
+      resolve: where a conflict is met, the number of the role that gets the axis; by default the
+        role of the dimensions named, if they are in the conflict and in one role of it.
 
     Example:
       >>> ManualPartition({"batch*": 0}, axis="data").name

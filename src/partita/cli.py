@@ -189,7 +189,12 @@ def _hardware_json(names: Any) -> str:
 
 
 def main() -> None:
-    """Entry point; prints errors of ours as one message and exits with 2."""
+    """Entry point."""
+    run(app)
+
+
+def run(app: typer.Typer) -> None:
+    """Runs a command; prints errors of ours as one message and exits with 2."""
     try:
         app()
     except pt.PartitaError as error:

@@ -37,6 +37,7 @@ from rich.text import Text
 import partita as pt
 from partita import largest, models
 from partita.analysis import analyse
+from partita.cli import run
 from partita.models.strategies import SCHEDULES, schedule
 from partita.program.trace import trace
 from partita.verify import Comparison, compare
@@ -337,12 +338,8 @@ def command(
 
 
 def main() -> None:
-    """Entry point; prints errors of ours as one message and exits with 2."""
-    try:
-        app()
-    except pt.PartitaError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-        raise SystemExit(2) from None
+    """Entry point."""
+    run(app)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ class Step:
         return self.kind != "slice" and bool(self.axes)
 
 
+@functools.cache
 def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
     """Type of one device's piece of a value; every dimension divides by construction."""
     shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))

@@ -272,3 +272,18 @@ def test_an_initial_value_counts_once_also_for_pieces_of_one_element(combine):
         p = plan(reduce, x, mesh="x=8", tactics=[pt.ManualPartition({"x": 0}, axis="x")])
         assert p.in_shardings == (PartitionSpec("x"),)
         assert int(p.jit()(x)) == int(jax.jit(reduce)(x))
+
+
+@pytest.mark.parametrize("row", [0, 3, 7])
+def test_a_row_that_another_device_has_is_not_written(row):
+    """XLA turns a scatter of one index into a slice, which it merges with the one before."""
+
+    def write(x, at):
+        reversed_ = jax.lax.rev(jnp.tanh(x), (0,))
+        return reversed_.at[at].set(reversed_[:1])
+
+    x = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
+    args = (x, np.array([row], np.int32))
+    p = plan(write, *args, mesh="x=4", tactics=[pt.ManualPartition({"result": 0}, axis="x")])
+    assert p.out_shardings == PartitionSpec("x")
+    same_numbers(p, write, *args)

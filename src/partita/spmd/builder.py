@@ -23,6 +23,12 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 """The operation by which partial results are combined."""
 
 
+def set_apart(value: Any) -> Any:
+    """A value that the compiler does not see into."""
+    apart = hlo.optimization_barrier([value])
+    return apart[0] if isinstance(apart, list | tuple) else apart
+
+
 class Builder:
     """Small pieces of StableHLO at the current insertion point."""
 

@@ -17,7 +17,7 @@ from partita.mesh import Mesh
 from partita.program import mlir
 from partita.program.ir import Block, Branch, Loop, TensorType
 from partita.program.mlir import ir
-from partita.spmd.builder import COMBINE, Builder
+from partita.spmd.builder import COMBINE, Builder, set_apart
 from partita.spmd.localize import LocalRun, localize
 from partita.spmd.program import Case, Hold, Instruction, Move, Run, SpmdProgram, While
 from partita.spmd.reshard import Step
@@ -163,7 +163,7 @@ class Writer:
         value = self.values[move.input]
         if move.again:
             # Keeps the compiler from merging this with the earlier, equal move.
-            value = _set_apart(value)
+            value = set_apart(value)
         return value
 
     def with_inputs(self, item: Run) -> Any:
@@ -289,7 +289,7 @@ class _Emitter(Writer):
         return ir.Operation.create(
             "stablehlo.all_to_all",
             results=[self.build.type(step.after)],
-            operands=[_set_apart(value)],
+            operands=[set_apart(value)],
             attributes={
                 "split_dimension": _i64(step.split),
                 "concat_dimension": _i64(step.dim),
@@ -356,12 +356,6 @@ _MOVES = {
     "all_to_all": _Emitter._all_to_all,
     "collective_permute": _Emitter._collective_permute,
 }
-
-
-def _set_apart(value: Any) -> Any:
-    """A value that the compiler does not see into."""
-    apart = hlo.optimization_barrier([value])
-    return apart[0] if isinstance(apart, list | tuple) else apart
 
 
 def _i64(value: int) -> Any:

@@ -19,7 +19,7 @@ from partita.program import mlir
 from partita.program.ir import Operation, TensorType
 from partita.program.mlir import ir
 from partita.program.sliding import paddings, slides
-from partita.spmd.builder import COMBINE, Builder
+from partita.spmd.builder import COMBINE, Builder, set_apart
 from partita.spmd.forms import OpForm
 from partita.tiling import Layout
 
@@ -361,6 +361,10 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         )
         for promise in ("indices_are_sorted", "unique_indices"):
             op.attributes[promise] = ir.BoolAttr.get(False)
+        if run.inputs[1].elements == len(numbers.scattered_dims_to_operand_dims):
+            # Of a single index XLA makes a slice and an update. A slice out of bounds of a piece
+            # it then takes together with the one that cut the piece, as if it were in bounds.
+            op.operands[0] = set_apart(op.operands[0])
     if run.form.sums and not run.operation.zero_init:
         whole = op.operands[0]
         op.operands[0] = build.only_first(whole, build.fill(whole.type, 0), run.form.sums)

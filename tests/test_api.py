@@ -585,7 +585,7 @@ def test_an_unknown_axis_is_found_before_tracing(tactic):
 @pytest.mark.parametrize(
     ("tactic", "error", "message"),
     [
-        ({"y": 0}, pt.UnknownNameError, "'y' matches no argument or result"),
+        ({"y": 0}, pt.UnknownNameError, "'y' matches no argument, result or tagged value"),
         ({"x": 2}, pt.TacticError, r"x has 2 dimensions .*; there is no dimension 2"),
         ({"x": -3}, pt.TacticError, r"x has 2 dimensions .*; there is no dimension -3"),
         ({"x": "whole"}, pt.TacticError, "expected a dimension, .* got 'whole'"),

@@ -26,13 +26,26 @@ from partita.program.files import Module, read
 from partita.program.ir import Constant
 from partita.schedule import TacticReport
 from partita.spmd import Collective, WholeUse
-from partita.tactics import AutomaticPartition, LogicalAxes, ManualPartition, Refusal, Tactic
+from partita.tactics import (
+    Action,
+    AutomaticPartition,
+    Blocked,
+    LogicalAxes,
+    ManualPartition,
+    Outcome,
+    Refusal,
+    Stage,
+    Tactic,
+    in_turn,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Action",
     "AutomaticPartition",
     "AxisError",
+    "Blocked",
     "Collective",
     "Constant",
     "Estimate",
@@ -45,10 +58,12 @@ __all__ = [
     "MeshError",
     "ModelError",
     "Module",
+    "Outcome",
     "PartitaError",
     "Plan",
     "Refusal",
     "RuleError",
+    "Stage",
     "Tactic",
     "TacticError",
     "TacticReport",
@@ -57,6 +72,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "WholeUse",
+    "in_turn",
     "jit",
     "plan",
     "read",

@@ -133,19 +133,7 @@ def plan(
         traced.results,
     )
     done = run_schedule(context, tactics)
-    return Plan(
-        fn=fn,
-        mesh=mesh,
-        hardware=device,
-        spmd=done.spmd,
-        estimate=done.estimate,
-        history=done.history,
-        colors=context.colors,
-        arguments=traced.arguments,
-        results=traced.results,
-        donate_argnums=traced.donate_argnums,
-        lifted=traced.lifted,
-    )
+    return Plan(fn, done, traced.donate_argnums, traced.lifted)
 
 
 def jit(

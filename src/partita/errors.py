@@ -27,7 +27,7 @@ class HardwareError(PartitaError, ValueError):
 
 
 class UnknownNameError(PartitaError, KeyError):
-    """A pattern that matches no argument or result of the program."""
+    """A pattern that matches no argument, result or tagged value of the program."""
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return str(self.args[0])

@@ -21,11 +21,13 @@ from partita.program import Program, mlir
 from partita.program.files import contents, format_of, write
 from partita.program.ir import Constant
 from partita.report import render
-from partita.schedule import TacticReport
+from partita.schedule import Scheduled, TacticReport
 from partita.spmd import Collective, SpmdProgram
 from partita.spmd.annotate import annotate
 from partita.spmd.emit import emit
 from partita.spmd.executable import export, layout_tree, partition_spec
+from partita.tactics import Tactic
+from partita.tiling import Assignment
 
 Form = Literal["partitioned", "annotated"]
 
@@ -39,25 +41,69 @@ class Plan:
 
     fn: Callable[..., Any]
     """The function that was planned."""
-    mesh: Mesh
-    """The mesh that it is for."""
-    hardware: Hardware
-    """The kind of device that it was priced for."""
-    spmd: SpmdProgram
-    """The device-local program with its collectives."""
-    estimate: Estimate
-    """Predicted time and memory of a step."""
-    history: tuple[TacticReport, ...]
-    """What each tactic did."""
-    colors: Colors
-    """The analysis: colors and conflicts."""
-    arguments: Any
-    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
-    results: Any
-    """The results as a pytree of `ShapeDtypeStruct`s."""
+    done: Scheduled
+    """Where the schedule has come to."""
     donate_argnums: tuple[int, ...] = ()
     lifted: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
+
+    def then(self, *tactics: Tactic) -> Plan:
+        """The plan with further tactics applied, in order; this one stays as it is.
+
+        Nothing is traced or analysed again. Earlier decisions win.
+
+        Raises:
+          PartitaError: a tactic does not fit the mesh or the program.
+        """
+        done = self.done
+        for tactic in tactics:
+            done = done.then(tactic)
+        return dataclasses.replace(self, done=done)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that it is for."""
+        return self.done.stage.context.mesh
+
+    @property
+    def hardware(self) -> Hardware:
+        """The kind of device that it was priced for."""
+        return self.done.stage.context.hardware
+
+    @property
+    def colors(self) -> Colors:
+        """The analysis: colors and conflicts."""
+        return self.done.stage.context.colors
+
+    @property
+    def arguments(self) -> Any:
+        """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
+        return self.done.stage.context.arguments
+
+    @property
+    def results(self) -> Any:
+        """The results as a pytree of `ShapeDtypeStruct`s."""
+        return self.done.stage.context.results
+
+    @property
+    def spmd(self) -> SpmdProgram:
+        """The device-local program with its collectives."""
+        return self.done.spmd
+
+    @property
+    def estimate(self) -> Estimate:
+        """Predicted time and memory of a step."""
+        return self.done.estimate
+
+    @property
+    def history(self) -> tuple[TacticReport, ...]:
+        """What each tactic did."""
+        return self.done.history
+
+    @property
+    def assignment(self) -> Assignment:
+        """The layout of every operation and value, as the tactics asked for it."""
+        return self.done.stage.assignment
 
     @property
     def program(self) -> Program:

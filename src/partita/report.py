@@ -96,6 +96,10 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
         branch.add(Text("tiled no argument"))
     for refusal in entry.refused:
         branch.add(Text(f"refused {refusal}", style="yellow"))
+    for blocked in entry.blocked:
+        branch.add(Text(f"stopped {blocked}"))
+    for conflict in entry.resolved:
+        branch.add(Text(f"resolved {conflict}"))
     for conflict in entry.conflicts:
         branch.add(Text(f"conflict {conflict}", style="yellow"))
     for warning in entry.warnings:
@@ -108,10 +112,11 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
         more = f"whole: {len(largest) - MOST_WHOLE} more lines gather {size(rest)}"
         branch.add(Text(more, style="yellow"))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
-    estimate = entry.estimate
+    before, now = entry.before, entry.estimate
     branch.add(
         Text(
-            f"now: step {seconds(estimate.step_time)}, peak {size(estimate.peak_memory)}, "
+            f"step {seconds(before.step_time)} -> {seconds(now.step_time)}, "
+            f"peak {size(before.peak_memory)} -> {size(now.peak_memory)}, "
             f"{kinds or 'no collectives'}"
         )
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
 from partita.program import Program
 from partita.spmd import Lowerer, SpmdProgram, WholeUse, added, entries, unfold, whole_uses
-from partita.tactics import Context, Outcome, Refusal, Stage, Tactic
-from partita.tiling import Assignment, Layout
+from partita.tactics import Action, Blocked, Context, Outcome, Refusal, Stage, Tactic
+from partita.tiling import Assignment, Layout, replicated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,51 +25,63 @@ class TacticReport:
     decisions: tuple[str, ...]
     """What the tactic chose, in its own words."""
     tiled: Mapping[str, tuple[Any, ...]]
-    """Argument patterns whose sharding the tactic changed, with the entries of the
-    `PartitionSpec` after it."""
+    """Patterns of arguments and tagged values whose sharding the tactic changed, with the entries
+    of the `PartitionSpec` after it."""
+    actions: tuple[Action, ...]
+    """Where it put axes, before they spread from there."""
     refused: tuple[Refusal, ...]
     """Wishes that were not met, with the reasons."""
+    blocked: tuple[Blocked, ...]
+    """Where axes stopped spreading, and why."""
     conflicts: tuple[str, ...]
     """Conflicts that were met and not resolved, with the choices."""
+    resolved: tuple[str, ...]
+    """Conflicts that were met and resolved, with the role that got the axis."""
     warnings: tuple[str, ...]
     """What was done as asked, but costs more than it looks."""
     whole: tuple[WholeUse, ...]
     """Operations that need dimensions whole which the tactic sharded, and what is gathered."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
+    before: Estimate
+    """Cost before the tactic."""
     estimate: Estimate
     """Cost after the tactic."""
+    assignment: Assignment = dataclasses.field(repr=False)
+    """The layout of every operation and value after the tactic."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheduled:
-    """Where a schedule ends."""
+    """Where a schedule has come to."""
 
-    assignment: Assignment
+    stage: Stage
     spmd: SpmdProgram
     estimate: Estimate
-    history: tuple[TacticReport, ...]
+    history: tuple[TacticReport, ...] = ()
+
+    @cached_property
+    def whole(self) -> tuple[WholeUse, ...]:
+        """Operations that need sharded dimensions whole."""
+        return whole_uses(self.spmd)
+
+    def then(self, tactic: Tactic) -> Scheduled:
+        """Applies one tactic more. Earlier decisions win."""
+        outcome = tactic.apply(self.stage)
+        after = Stage(self.stage.context, outcome.assignment)
+        done = Scheduled(after, *lower_and_price(after))
+        return dataclasses.replace(
+            done, history=(*self.history, _report(tactic, outcome, self, done))
+        )
 
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
-    """Applies tactics in order. Earlier decisions win."""
-    program = context.analysis.program
-    layouts = tuple(((),) * len(op.rule.factors) for op in program.operations)
-    values = tuple(((),) * len(v.type.shape) for v in program.values)
-    stage = Stage(context, Assignment(layouts, values))
-    history = []
-    if not tactics:
-        return Scheduled(stage.assignment, *lower_and_price(stage), ())
-    known: tuple[WholeUse, ...] = ()
+    """Applies tactics in order, to a program of which nothing is split."""
+    stage = Stage(context, replicated(context.analysis.program))
+    done = Scheduled(stage, *lower_and_price(stage))
     for tactic in tactics:
-        outcome = tactic.apply(stage)
-        after = Stage(context, outcome.assignment)
-        spmd, estimate = lower_and_price(after)
-        whole = whole_uses(spmd)
-        new = added(whole, known)
-        history.append(_report(program, tactic, stage, outcome, spmd, estimate, new))
-        stage, known = after, whole
-    return Scheduled(stage.assignment, spmd, estimate, tuple(history))
+        done = done.then(tactic)
+    return done
 
 
 def lower_and_price(stage: Stage) -> tuple[SpmdProgram, Estimate]:
@@ -106,31 +119,36 @@ def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, li
     }
 
 
-def _report(
-    program: Program,
-    tactic: Tactic,
-    before: Stage,
-    outcome: Outcome,
-    spmd: SpmdProgram,
-    estimate: Estimate,
-    whole: tuple[WholeUse, ...],
-) -> TacticReport:
-    old = [before.assignment.values[v] for v in program.arguments]
-    new = [outcome.assignment.values[v] for v in program.arguments]
-    tiled = {
-        label: entries(new[numbers[0]], spmd.mesh)
-        for label, numbers in argument_groups(program, new).items()
-        if old[numbers[0]] != new[numbers[0]]
-    }
-    counts = Counter[str](c.kind for c in spmd.collectives)
+def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Scheduled) -> TacticReport:
     return TacticReport(
-        tactic.name,
-        outcome.decisions,
-        tiled,
-        outcome.refused,
-        outcome.conflicts,
-        outcome.warnings,
-        whole,
-        dict(counts),
-        estimate,
+        name=tactic.name,
+        decisions=outcome.decisions,
+        tiled=_tiled(before.stage, after),
+        actions=outcome.actions,
+        refused=outcome.refused,
+        blocked=outcome.blocked,
+        conflicts=outcome.conflicts,
+        resolved=outcome.resolved,
+        warnings=outcome.warnings,
+        whole=added(after.whole, before.whole),
+        collectives=dict(Counter[str](c.kind for c in after.spmd.collectives)),
+        before=before.estimate,
+        estimate=after.estimate,
+        assignment=outcome.assignment,
     )
+
+
+def _tiled(before: Stage, after: Scheduled) -> dict[str, tuple[Any, ...]]:
+    """What users can name and a tactic has changed."""
+    program, mesh = after.spmd.program, after.spmd.mesh
+    old, new = before.assignment.values, after.stage.assignment.values
+    layouts = [new[v] for v in program.arguments]
+    found = {
+        label: entries(layouts[numbers[0]], mesh)
+        for label, numbers in argument_groups(program, layouts).items()
+        if old[program.arguments[numbers[0]]] != layouts[numbers[0]]
+    }
+    for tag, value in program.tagged:
+        if old[value] != new[value]:
+            found.setdefault(tag, entries(new[value], mesh))
+    return found

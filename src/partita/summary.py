@@ -58,9 +58,13 @@ def _tactic(entry: TacticReport) -> dict[str, Any]:
         "name": entry.name,
         "decisions": list(entry.decisions),
         "tiled": {label: list(entries) for label, entries in entry.tiled.items()},
+        "actions": [str(action) for action in entry.actions],
         "refused": [str(refusal) for refusal in entry.refused],
+        "blocked": [str(blocked) for blocked in entry.blocked],
         "conflicts": list(entry.conflicts),
+        "resolved": list(entry.resolved),
         "warnings": list(entry.warnings),
         "collectives": dict(entry.collectives),
+        "before": _estimate(entry.before),
         "estimate": _estimate(entry.estimate),
     }

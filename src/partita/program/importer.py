@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import mlir, operations, rules
+from partita.program import mlir, operations, rules, tags
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
@@ -159,6 +159,7 @@ class _Importer:
             scope=scope,
             region=self.region,
             target=target_of(op),
+            tags=tuple(tags.of(op)),
         )
         self.operations.append(made)
         self._note_constants(op, made)

@@ -139,6 +139,8 @@ class Operation:
     """Number of the innermost loop body or branch it is in; 0 outside of all."""
     target: str = ""
     """What a custom call calls."""
+    tags: tuple[str, ...] = ()
+    """Names that the user has given to its result."""
 
     @property
     def short(self) -> str:
@@ -332,6 +334,11 @@ class Program:
     """Constants that differ from element to element."""
 
     @functools.cached_property
+    def tagged(self) -> tuple[tuple[str, int], ...]:
+        """The names that users gave to intermediate values, each with its value."""
+        return tuple((tag, op.results[0]) for op in self.operations for tag in op.tags)
+
+    @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outer ones before those inside."""
         return tuple(_loops(self.body))
@@ -374,7 +381,8 @@ class Program:
         if v.producer is None:
             return self.argument_names[v.position]
         op = self.operations[v.producer]
-        return f"{op.short} at {op.source}" if op.source else f"{op.short} %{value}"
+        text = f"{op.short} at {op.source}" if op.source else f"{op.short} %{value}"
+        return f"{', '.join(op.tags)} ({text})" if op.tags else text
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]

@@ -22,6 +22,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
+from partita.program import tags
 from partita.program.ir import TensorType
 from partita.program.operations import QUANTIZED, REWRITTEN
 
@@ -123,6 +124,7 @@ def prepare(text: str) -> str:
     module = parse(text)
     _rewrite(module)
     inline(module)
+    tags.note(main_function(module))
     _drop_open_constraints(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))

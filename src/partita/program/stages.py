@@ -16,7 +16,7 @@ from typing import Any
 from jaxlib.mlir.dialects import chlo
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import mlir
+from partita.program import mlir, tags
 from partita.program.importer import import_stablehlo
 from partita.program.ir import Operation, Program
 from partita.program.mlir import ir
@@ -53,6 +53,7 @@ def in_stages(program: Program, parts: int) -> Program:
                     results = _SPLIT[op.name](op, dim, cut)
                 for old, new in zip(op.results, results, strict=True):
                     old.replace_all_uses_with(new)
+                tags.add(results[0].owner, tags.of(op))
                 op.erase()
         text = module.operation.get_asm(enable_debug_info=True)
     lifted = sum(constant.lifted for constant in program.constants)

@@ -12,14 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import source_info_util
+from jax._src.interpreters.mlir import LoweringParameters
 
 from partita.errors import TraceError, UnsupportedError
+from partita.program import tags
 from partita.program.constants import lift
 from partita.program.importer import import_stablehlo
 from partita.program.ir import Program
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
+
+_LOWERING = LoweringParameters(override_lowering_rules=(tags.LOWERING,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,7 @@ def trace(
             "exported; take debug prints and callbacks out of it"
         )
     try:
-        lowered = traced.lower()
+        lowered = traced.lower(_private_parameters=_LOWERING)
     except Exception as error:
         raise TraceError(
             f"JAX cannot lower {name} for {jax.default_backend()}: {type(error).__name__}: "

@@ -1,12 +1,24 @@
 """Tactics: parts of a partitioning strategy, composed in a schedule."""
 
 from partita.tactics.automatic import AutomaticPartition
-from partita.tactics.base import Context, Outcome, Refusal, Stage, Tactic
+from partita.tactics.base import (
+    Action,
+    Blocked,
+    Context,
+    Outcome,
+    Refusal,
+    Stage,
+    Tactic,
+    in_turn,
+    joined,
+)
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
 
 __all__ = [
+    "Action",
     "AutomaticPartition",
+    "Blocked",
     "Context",
     "LogicalAxes",
     "ManualPartition",
@@ -14,4 +26,6 @@ __all__ = [
     "Refusal",
     "Stage",
     "Tactic",
+    "in_turn",
+    "joined",
 ]

@@ -11,7 +11,7 @@ from partita.cost import CostModel
 from partita.cost.estimate import seconds, size
 from partita.errors import TacticError
 from partita.search import Move, Problem, State, refine, tree_search
-from partita.tactics.base import Outcome, Refusal, Stage
+from partita.tactics.base import Action, Outcome, Refusal, Stage
 from partita.tiling import assignment
 
 
@@ -64,7 +64,13 @@ class AutomaticPartition:
                     "this is that plan; use more devices, a smaller batch, or rematerialisation",
                 ),
             )
-        return Outcome(assignment(graph, best.tiling), tuple(decisions), refused)
+        actions = (
+            Action(mesh.names[move.axis], context.colors.name(move.color), color=move.color)
+            for move in best.moves
+        )
+        return Outcome(
+            assignment(graph, best.tiling), tuple(decisions), refused, actions=tuple(actions)
+        )
 
 
 class _Reporter:

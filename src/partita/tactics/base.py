@@ -6,7 +6,7 @@ A new tactic is one file with one class that has a `name` and an `apply`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -35,6 +35,38 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Action:
+    """One tile action: where a tactic put an axis, before it spread from there."""
+
+    axis: str
+    what: str
+    """In words: the dimensions named, or the color."""
+    seeds: tuple[tuple[int, int], ...] = ()
+    """The `(value, dimension)` pairs that it started from."""
+    color: int | None = None
+    """The color group that was tiled as a whole, if it was one."""
+
+    def __str__(self) -> str:
+        return f"{self.what} -> {self.axis}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocked:
+    """Where an axis stopped spreading, and why: all places of one reason."""
+
+    axis: str
+    reason: str
+    count: int
+    """How many operations and values it did not reach for this reason."""
+    example: str
+    """The first of them, in the user's words."""
+
+    def __str__(self) -> str:
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        return f"{self.axis} at {self.example}{more}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a tactic decided."""
 
@@ -43,9 +75,15 @@ class Outcome:
     """What it chose, in its own words, one line each."""
     refused: tuple[Refusal, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Conflicts that were met, and how they were resolved."""
+    """Conflicts that were met and not resolved, with the choices."""
     warnings: tuple[str, ...] = ()
     """What was done as asked, but costs more than it looks."""
+    actions: tuple[Action, ...] = ()
+    """The tile actions, in order."""
+    blocked: tuple[Blocked, ...] = ()
+    """Where spreading stopped."""
+    resolved: tuple[str, ...] = ()
+    """Conflicts that were met and resolved, with the role that got the axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +139,30 @@ class Stage:
     def folded(self) -> tuple[ClassGraph, Tiling]:
         """The program folded into classes, and its tiling."""
         return refold(self.context.analysis, self.assignment)
+
+
+def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
+    """What several outcomes say together; each thing once.
+
+    Args:
+      outcomes: of steps that were taken one after the other.
+      assignment: where they led.
+    """
+
+    def every(field: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
+
+    said = (f.name for f in dataclasses.fields(Outcome) if f.name != "assignment")
+    return Outcome(assignment, **{field: every(field) for field in said})
+
+
+def in_turn(stage: Stage, tactics: Sequence[Tactic]) -> Outcome:
+    """What tactics decide one after the other, as the outcome of one."""
+    outcomes = []
+    for tactic in tactics:
+        outcomes.append(tactic.apply(stage))
+        stage = dataclasses.replace(stage, assignment=outcomes[-1].assignment)
+    return joined(outcomes, stage.assignment)
 
 
 def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:

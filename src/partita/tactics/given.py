@@ -7,7 +7,7 @@ import dataclasses
 from partita.errors import MeshError, UnsupportedError
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding
-from partita.tactics.base import Outcome, Stage
+from partita.tactics.base import Action, Outcome, Stage
 from partita.tactics.manual import sharing_a_buffer
 from partita.tiling import Assignment, Layout, Node, Tiling
 
@@ -44,9 +44,16 @@ class GivenShardings:
                     if axis in axes:
                         around += spreader.neighbours.get(("value", value, dim), [])
             tiling = spreader.tile_nodes(tiling, around, axis, {}).tiling
+        actions = (
+            Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
+            for value, (given, layout) in placed.items()
+            for dim, axes in enumerate(layout)
+            for axis in axes
+        )
         return Outcome(
             Assignment(tiling.ops, tiling.values, tiling.pins),
             tuple(f"keeps {given.name} as {given}" for given in self.given),
+            actions=tuple(actions),
         )
 
     def _place(self, stage: Stage) -> dict[int, tuple[GivenSharding, Layout]]:

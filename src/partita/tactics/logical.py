@@ -18,7 +18,7 @@ import jax
 
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.tactics.base import Outcome, Refusal, Stage
+from partita.tactics.base import Outcome, Refusal, Stage, joined
 from partita.tactics.manual import Wish, keeping, place, sharing_a_buffer
 
 Axes = str | Sequence[str] | None
@@ -98,16 +98,13 @@ class LogicalAxes:
             ]
             outcomes.append(place(now, wishes, mesh.axis(axis_name)))
             now = Stage(context, outcomes[-1].assignment)
-        return Outcome(
-            dataclasses.replace(now.assignment, pins=stage.assignment.pins),
-            _decisions(placements),
-            (
-                *(array.misfit for array in named if not array.fits),
-                *_unknown(placements, mesh),
-                *dict.fromkeys(refusal for o in outcomes for refusal in o.refused),
-            ),
-            tuple(dict.fromkeys(text for o in outcomes for text in o.conflicts)),
-            tuple(dict.fromkeys(text for o in outcomes for text in o.warnings)),
+        assignment = dataclasses.replace(now.assignment, pins=stage.assignment.pins)
+        done = joined(outcomes, assignment)
+        misfits = (array.misfit for array in named if not array.fits)
+        return dataclasses.replace(
+            done,
+            decisions=_decisions(placements),
+            refused=(*misfits, *_unknown(placements, mesh), *done.refused),
         )
 
 

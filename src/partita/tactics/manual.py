@@ -10,7 +10,15 @@ from typing import Literal
 from partita.cost.estimate import size
 from partita.errors import TacticError, UnknownNameError, closest
 from partita.program import Program
-from partita.tactics.base import Context, Outcome, Refusal, Stage, read_one_by_one
+from partita.tactics.base import (
+    Action,
+    Blocked,
+    Context,
+    Outcome,
+    Refusal,
+    Stage,
+    read_one_by_one,
+)
 from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
 
 Dims = int | Sequence[int] | Literal["replicate"]
@@ -21,10 +29,11 @@ class ManualPartition:
     """Shards what the user names along one axis, and all that follows from it.
 
     Args:
-      patterns: pytree paths of arguments and results as JAX prints them, with `*` and `?` as
-        wildcards, each with the dimension to shard, several dimensions to try in order (those
-        that a value does not have are passed over, those that a loop reads index by index come
-        last), or `"replicate"` to keep the value whole along this axis.
+      patterns: pytree paths of arguments and results as JAX prints them, or names of intermediate
+        values (`jax.ad_checkpoint.checkpoint_name`), with `*` and `?` as wildcards; each with the
+        dimension to shard, several dimensions to try in order (those that a value does not have
+        are passed over, those that a loop reads index by index come last), or `"replicate"` to
+        keep the value whole along this axis.
       axis: name of the mesh axis.
       resolve: where a conflict is met, the number of the role that gets the axis; by default the
         role of the dimensions named, if they are in the conflict and in one role of it.
@@ -105,35 +114,48 @@ def place(
     tiling = Tiling(stage.assignment.ops, stage.assignment.values, stage.assignment.pins)
     seeds: list[Node] = []
     refused: list[Refusal] = []
+    actions: list[Action] = []
     for wish in wishes:
         dims = _in_order(context, wish.value, wish.dims)
         seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
-        seeds += [seed] if seed else []
+        if seed is not None:
+            seeds.append(seed)
+            what = f"{wish.name} dim {seed[2]}"
+            actions.append(Action(context.mesh.names[axis], what, (seed[1:],)))
         refused += [refusal] if refusal else []
-    spread = spreader.tile_nodes(tiling, seeds, axis, roles or _named_roles(spreader, seeds))
+    roles = roles or _named_roles(spreader, seeds)
+    spread = spreader.tile_nodes(tiling, seeds, axis, roles)
     refused += _size_stops(spreader, spread.stops)
     return Outcome(
         Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
         refused=tuple(dict.fromkeys(refused)),
         conflicts=_conflicts(stage, spread),
         warnings=_scanned(context, spread, axis),
+        actions=tuple(actions),
+        blocked=_blocked(spreader, spread.stops, axis),
+        resolved=_resolved(stage, spread, roles),
     )
 
 
 def match(program: Program, pattern: str) -> list[tuple[str, int]]:
-    """Arguments and results whose names match a pattern, as (name, value).
+    """Arguments, results and tagged values whose names match a pattern, as (name, value).
 
     Raises `UnknownNameError`, with the closest names, if there are none.
     """
-    names = [*program.argument_names, *program.result_names]
-    values = [*program.arguments, *program.results]
+    named = [
+        *zip(program.argument_names, program.arguments, strict=True),
+        *zip(program.result_names, program.results, strict=True),
+        *program.tagged,
+    ]
     expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
-    found = [(n, v) for n, v in zip(names, values, strict=True) if re.fullmatch(expression, n)]
+    found = [(name, value) for name, value in named if re.fullmatch(expression, name)]
     if not found:
+        names = [name for name, _ in named]
         raise UnknownNameError(
-            f"{pattern!r} matches no argument or result of {program.name}"
+            f"{pattern!r} matches no argument, result or tagged value of {program.name}"
             f"{closest(pattern, names)}; names are pytree paths as JAX prints them, such as "
-            f"{names[0]!r}, and * and ? are wildcards"
+            f"{names[0]!r}, or what jax.ad_checkpoint.checkpoint_name says, and * and ? are "
+            "wildcards"
         )
     return found
 
@@ -223,6 +245,39 @@ def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:
             refusal = Refusal(where, stop.reason, "the value is gathered there")
             found.setdefault((where, stop.reason), refusal)
     return list(found.values())
+
+
+def _blocked(spreader: Spreader, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
+    """Where something else than a size stopped the axis, each reason once."""
+    places: dict[str, list[Node]] = {}
+    for stop in stops:
+        if stop.divides:
+            places.setdefault(stop.reason, []).append(stop.node)
+    name = spreader.mesh.names[axis]
+    return tuple(
+        Blocked(name, reason, len(nodes), _describe(spreader, min(nodes)))
+        for reason, nodes in places.items()
+    )
+
+
+def _describe(spreader: Spreader, node: Node) -> str:
+    """A node in the user's words."""
+    kind, index, place = node
+    program = spreader.graph.program
+    if kind == "value":
+        return f"{program.describe(index)} dim {place}"
+    op = program.operations[index]
+    return f"{op.title} at {op.source}" if op.source else op.title
+
+
+def _resolved(stage: Stage, spread: Spread, roles: Mapping[int, int]) -> tuple[str, ...]:
+    """Conflicts that the axis met, and which role got it."""
+    colors, groups = stage.context.colors, stage.context.analysis.groups.conflict_groups
+    found = []
+    for number in sorted(spread.resolved):
+        role = groups[number].index(roles[number])
+        found.append(f"{colors.conflict(number)}; it went to {role}")
+    return tuple(found)
 
 
 def _scanned(context: Context, spread: Spread, axis: int) -> tuple[str, ...]:

@@ -1,7 +1,16 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
 from partita.tiling.spread import Node, Resolution, Spread, Spreader, Stop
-from partita.tiling.tiling import Assignment, Axes, Layout, Tiling, assignment, refold, untiled
+from partita.tiling.tiling import (
+    Assignment,
+    Axes,
+    Layout,
+    Tiling,
+    assignment,
+    refold,
+    replicated,
+    untiled,
+)
 
 __all__ = [
     "Assignment",
@@ -15,5 +24,6 @@ __all__ = [
     "Tiling",
     "assignment",
     "refold",
+    "replicated",
     "untiled",
 ]

@@ -47,6 +47,8 @@ class Spread:
     stops: tuple[Stop, ...] = ()
     unresolved: frozenset[int] = frozenset()
     """Groups of conflict sets that were met and for which no role was chosen."""
+    resolved: frozenset[int] = frozenset()
+    """Groups of conflict sets that were met and of which a role was chosen."""
 
     @property
     def taken(self) -> frozenset[Node]:
@@ -177,6 +179,7 @@ class Spreader:
         reached: set[Node] = set()
         stops: dict[Node, Stop] = {}
         unresolved: set[int] = set()
+        resolved: set[int] = set()
         queue = list(dict.fromkeys(seeds))
         while queue:
             node = queue.pop()
@@ -190,11 +193,18 @@ class Spreader:
                 if conflict not in resolution:
                     unresolved.add(conflict)
                     continue
+                resolved.add(conflict)
                 if resolution[conflict] != role:
                     continue
             reached.add(node)
             queue.extend(self.neighbours.get(node, ()))
-        return self._spread(tiling, reached, axis, tuple(stops.values()), frozenset(unresolved))
+        spread = self._spread(tiling, reached, axis)
+        return dataclasses.replace(
+            spread,
+            stops=tuple(stops.values()),
+            unresolved=frozenset(unresolved),
+            resolved=frozenset(resolved),
+        )
 
     def tile_color(self, tiling: Tiling, color: int, axis: int, resolution: Resolution) -> Spread:
         """Tiles every operation of a color group that can take the axis, and values with them.
@@ -308,21 +318,14 @@ class Spreader:
             tiling, (n for n in taken if self.refusal(tiling, n, axis) is None), axis
         )
 
-    def _spread(
-        self,
-        tiling: Tiling,
-        nodes: Iterable[Node],
-        axis: int,
-        stops: tuple[Stop, ...] = (),
-        unresolved: frozenset[int] = frozenset(),
-    ) -> Spread:
+    def _spread(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Spread:
         """Takes the axis on these nodes, at most one of each operation and value."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         for kind, index, place in sorted(nodes):
             (ops if kind == "op" else values).setdefault(index, place)
         tiled = self._commit(tiling, ops, values, axis)
-        return Spread(tiled, ops, values, stops, unresolved)
+        return Spread(tiled, ops, values)
 
     def _commit(
         self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int

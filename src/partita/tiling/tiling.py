@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from partita.analysis import Analysis, ClassGraph, fold
+from partita.program import Program
 
 Axes = tuple[int, ...]
 """Mesh axes (by position) that split one dimension, major first."""
@@ -45,6 +46,14 @@ def untiled(graph: ClassGraph) -> Tiling:
     return Tiling(
         tuple(((),) * len(op.op.rule.factors) for op in graph.ops),
         tuple(((),) * len(value.value.type.shape) for value in graph.values),
+    )
+
+
+def replicated(program: Program) -> Assignment:
+    """The assignment that splits nothing."""
+    return Assignment(
+        tuple(((),) * len(op.rule.factors) for op in program.operations),
+        tuple(((),) * len(value.type.shape) for value in program.values),
     )
 
 

@@ -1,0 +1,85 @@
+"""Names that users give to intermediate values, with `jax.ad_checkpoint.checkpoint_name`.
+
+JAX lowers such a name to nothing. While partita traces, it lowers to a custom call, which `note`
+turns into an attribute of the operation that makes the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax._src.ad_checkpoint import name_p
+from jax.extend.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.program.operations import STRUCTURE
+
+_TARGET = "partita.tag"
+_ATTRIBUTES, _KEY = "mhlo.frontend_attributes", "partita.tag"
+"""Attributes of this kind may stay in a program that is compiled."""
+
+_SEPARATOR = "\n"
+
+
+def _lower(context: Any, value: Any, *, name: str) -> list[Any]:
+    """The lowering rule, as JAX wants it."""
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[value.type],
+        operands=[value],
+        attributes={
+            "call_target_name": ir.StringAttr.get(_TARGET),
+            "backend_config": ir.StringAttr.get(name),
+        },
+    )
+    return list(call.results)
+
+
+LOWERING = (name_p, _lower)
+"""How names are lowered while partita traces."""
+
+
+def note(main: Any) -> None:
+    """Replaces the calls that stand for names by attributes of what makes the values."""
+    for call in _calls(main):
+        value = call.operands[0]
+        maker = value.owner if isinstance(value, ir.OpResult) else None
+        if maker is None or len(maker.results) > 1 or maker.name in STRUCTURE:
+            # Nothing else makes this value alone: a reshape to the shape that it has does.
+            with ir.InsertionPoint(call), call.location:
+                value = hlo.reshape(value.type, value)
+            maker = value.owner
+        add(maker, [call.attributes["backend_config"].value])
+        call.results[0].replace_all_uses_with(value)
+        call.erase()
+
+
+def of(operation: Any) -> list[str]:
+    """The names of the value that an operation makes."""
+    if _ATTRIBUTES not in operation.attributes:
+        return []
+    known = ir.DictAttr(operation.attributes[_ATTRIBUTES])
+    return ir.StringAttr(known[_KEY]).value.split(_SEPARATOR) if _KEY in known else []
+
+
+def add(operation: Any, names: list[str]) -> None:
+    """Gives further names to the value that an operation makes."""
+    if not names:
+        return
+    text = ir.StringAttr.get(_SEPARATOR.join(dict.fromkeys([*of(operation), *names])))
+    known = operation.attributes
+    others = {a.name: a.attr for a in known[_ATTRIBUTES]} if _ATTRIBUTES in known else {}
+    known[_ATTRIBUTES] = ir.DictAttr.get(others | {_KEY: text})
+
+
+def _calls(main: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        calls = op.name == "stablehlo.custom_call"
+        if calls and op.attributes["call_target_name"].value == _TARGET:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    return found

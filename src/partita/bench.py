@@ -8,6 +8,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -21,11 +22,13 @@ from partita.analysis import Analysis, analyse, fold
 from partita.cost import CostModel
 from partita.cost.fusion import analyse_fusion
 from partita.mesh import Mesh
+from partita.models.strategies import data_parallel, fsdp, tensor_parallel
 from partita.program import Program
 from partita.program.importer import import_stablehlo
+from partita.schedule import run_schedule
 from partita.search import Problem
 from partita.tactics import AutomaticPartition, Context, Stage
-from partita.tiling import Assignment, untiled
+from partita.tiling import replicated, untiled
 
 MESH = Mesh.of("data=4,model=8")
 HARDWARE = "tpu_v5e"
@@ -48,6 +51,7 @@ def main() -> None:
     table.add_row("  and tiling it before", f"{reaching * 1e3:.2f} ms", "")
     searching = search_seconds(analysis)
     table.add_row("default search", f"{searching:.1f} s", "10 s")
+    table.add_row("one manual tactic, slowest", f"{tactic_seconds(analysis):.2f} s", "0.3 s")
     few, many = (
         search_seconds(analyse(import_stablehlo(lowered_text(m))))
         for m in (models.build("gpt-24l", layers=layers) for layers in (12, 48))
@@ -119,17 +123,28 @@ def price_states(analysis: Analysis, count: int) -> tuple[float, float]:
     return statistics.median(pricing), statistics.median(reaching)
 
 
+def tactic_seconds(analysis: Analysis) -> float:
+    """Seconds to apply and report the slowest of an expert's tactics, the best of three each."""
+    done = run_schedule(context(analysis), [])
+    slowest = 0.0
+    for tactic in (data_parallel(), tensor_parallel("gpt-24l"), fsdp()):
+        tries = [timed(partial(done.then, tactic)) for _ in range(3)]
+        slowest = max(slowest, min(seconds for _, seconds in tries))
+        done = tries[0][0]
+    return slowest
+
+
+def context(analysis: Analysis) -> Context:
+    """What tactics of an analysed program start from."""
+    hardware = cost.load(HARDWARE)
+    return Context(analysis, MESH, hardware, int(hardware.memory.value))
+
+
 def search_seconds(analysis: Analysis) -> float:
     """Seconds of the default search on an analysed program, the best of three."""
-    program = analysis.program
-    nothing = Assignment(
-        tuple(((),) * len(op.rule.factors) for op in program.operations),
-        tuple(((),) * len(v.type.shape) for v in program.values),
-    )
-    hardware = cost.load(HARDWARE)
-    stage = Stage(Context(analysis, MESH, hardware, int(hardware.memory.value)), nothing)
+    stage = Stage(context(analysis), replicated(analysis.program))
     # Classes and kernels are read off the program, and timed with the import.
-    _ = stage.folded, stage.context.fusion
+    _ = stage.folded, stage.context.timing
     # The best of three: machines that share their cores are noisy, and only ever slower.
     return min(timed(lambda: AutomaticPartition().apply(stage))[1] for _ in range(3))
 

@@ -10,8 +10,18 @@ from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
+from partita.garbage import paused
 from partita.program import Program
-from partita.spmd import Lowerer, SpmdProgram, WholeUse, added, entries, unfold, whole_uses
+from partita.spmd import (
+    Lowerer,
+    Lowering,
+    SpmdProgram,
+    WholeUse,
+    added,
+    entries,
+    unfold,
+    whole_uses,
+)
 from partita.tactics import Action, Blocked, Context, Outcome, Refusal, Stage, Tactic
 from partita.tiling import Assignment, Layout, replicated
 
@@ -56,23 +66,28 @@ class Scheduled:
     """Where a schedule has come to."""
 
     stage: Stage
-    spmd: SpmdProgram
+    lowering: Lowering
     estimate: Estimate
     history: tuple[TacticReport, ...] = ()
 
     @cached_property
+    def spmd(self) -> SpmdProgram:
+        """The device-local program, operation for operation."""
+        return unfold(self.lowering, self.estimate.regather)
+
+    @cached_property
     def whole(self) -> tuple[WholeUse, ...]:
         """Operations that need sharded dimensions whole."""
-        return whole_uses(self.spmd)
+        return whole_uses(self.lowering)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""
-        outcome = tactic.apply(self.stage)
-        after = Stage(self.stage.context, outcome.assignment)
-        done = Scheduled(after, *lower_and_price(after))
-        return dataclasses.replace(
-            done, history=(*self.history, _report(tactic, outcome, self, done))
-        )
+        with paused():
+            outcome = tactic.apply(self.stage)
+            after = Stage(self.stage.context, outcome.assignment)
+            done = Scheduled(after, *lower_and_price(after))
+            report = _report(tactic, outcome, self, done)
+        return dataclasses.replace(done, history=(*self.history, report))
 
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
@@ -84,17 +99,16 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     return done
 
 
-def lower_and_price(stage: Stage) -> tuple[SpmdProgram, Estimate]:
-    """The SPMD program of a stage, and what it costs."""
+def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
+    """The lowering of a stage, and what it costs."""
     context = stage.context
     graph, tiling = stage.folded
     cost = CostModel(
-        graph, context.analysis, context.mesh, context.hardware, context.capacity, context.fusion
+        graph, context.analysis, context.mesh, context.hardware, context.capacity, context.timing
     )
     lowering = Lowerer(graph, context.mesh).lower(tiling)
     price = cost.price(lowering)
-    spmd = unfold(lowering, price.regather)
-    return spmd, cost.estimate(price, spmd)
+    return lowering, cost.estimate(price, lowering)
 
 
 def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, list[int]]:
@@ -131,7 +145,7 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
         resolved=outcome.resolved,
         warnings=outcome.warnings,
         whole=added(after.whole, before.whole),
-        collectives=dict(Counter[str](c.kind for c in after.spmd.collectives)),
+        collectives=after.lowering.counts(after.estimate.regather),
         before=before.estimate,
         estimate=after.estimate,
         assignment=outcome.assignment,
@@ -140,7 +154,7 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
 
 def _tiled(before: Stage, after: Scheduled) -> dict[str, tuple[Any, ...]]:
     """What users can name and a tactic has changed."""
-    program, mesh = after.spmd.program, after.spmd.mesh
+    program, mesh = after.lowering.graph.program, after.lowering.mesh
     old, new = before.assignment.values, after.stage.assignment.values
     layouts = [new[v] for v in program.arguments]
     found = {

@@ -168,7 +168,7 @@ def test_an_estimate_says_what_was_priced(bench):
     lowering = b.lowerer.lower(b.tile(("x", 0, "x")))
     cost = model(b)
     priced = cost.price(lowering)
-    estimate = cost.estimate(priced, b.spmd(("x", 0, "x")))
+    estimate = cost.estimate(priced, lowering)
     assert estimate.step_time == priced.step_time
     assert estimate.serial_time == pytest.approx(
         priced.compute_time + priced.exposed_time + priced.hidden_time
@@ -184,8 +184,9 @@ def test_traffic_is_the_sum_of_the_collectives(gpt_bench):
     heads = next(name for name in b.program.argument_names if name.endswith("['wq']"))
     actions = (batch, 0, "x"), (heads, 1, "y")
     cost, spmd = model(b), b.spmd(*actions)
-    priced = cost.price(b.lowerer.lower(b.tile(*actions)))
-    traffic = cost.estimate(priced, spmd).traffic
+    lowering = b.lowerer.lower(b.tile(*actions))
+    priced = cost.price(lowering)
+    traffic = cost.estimate(priced, lowering).traffic
     assert {key[1] for key in traffic} == {("x",), ("y",)}
     for (kind, axes), entry in traffic.items():
         mine = [c for c in spmd.collectives if (c.kind, c.axes) == (kind, axes)]

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import partita as pt
 from jax.ad_checkpoint import checkpoint_name
+
+import partita as pt
 
 
 def array(*shape):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 
 from partita.analysis.conflicts import Conflicts
 from partita.analysis.groups import Groups
@@ -99,6 +100,11 @@ class Analysis:
     labels: list[int]
     """For every operation, a number for its signature, color groups and role groups."""
 
+    @cached_property
+    def runs(self) -> list[list[int]]:
+        """For every value, the number of the episode of each of its uses."""
+        return [episodes(self.program, uses) for uses in self.uses]
+
     def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Color groups and role groups of the nodes `start..end` of the name graph."""
         color, role = self.names.color[start:end].tolist(), self.conflicts.role[start:end].tolist()
@@ -131,7 +137,7 @@ def fold(
     results = frozenset(program.results)
     for _ in range(ROUNDS):
         color = _refine(analysis, color, arguments, results)
-    runs = [episodes(program, uses) for uses in analysis.uses]
+    runs = analysis.runs
     value_color = _numbering(
         (
             arguments[v.index]
@@ -147,16 +153,13 @@ def fold(
         )
         for v in program.values
     )
-    return _build(analysis, color, value_color, runs)
+    return _build(analysis, color, value_color)
 
 
 def discrete(analysis: Analysis) -> ClassGraph:
     """The unfolded program: every operation and value is a class of its own, in order."""
     program = analysis.program
-    runs = [episodes(program, uses) for uses in analysis.uses]
-    return _build(
-        analysis, list(range(len(program.operations))), list(range(len(program.values))), runs
-    )
+    return _build(analysis, list(range(len(program.operations))), list(range(len(program.values))))
 
 
 def _numbering(keys: object) -> list[int]:
@@ -212,7 +215,6 @@ def _build(
     analysis: Analysis,
     op_class: list[int],
     value_class: list[int],
-    runs: list[list[int]],
 ) -> ClassGraph:
     program, names = analysis.program, analysis.names
     op_members = _members(op_class)
@@ -263,7 +265,7 @@ def _build(
         uses = tuple(
             Use(op_class[op], number, episode)
             for (op, number), episode in zip(
-                analysis.uses[value.index], runs[value.index], strict=True
+                analysis.uses[value.index], analysis.runs[value.index], strict=True
             )
         )
         values.append(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.fusion import Fusion
 from partita.cost.hardware import Hardware
+from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import OpForm
 from partita.spmd.reshard import shards
@@ -19,7 +22,7 @@ MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 class ComputeModel:
     """Prices operation classes; what was priced once is remembered."""
 
-    def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, fusion: Fusion) -> None:
+    def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
         self.graph = graph
         self.mesh = mesh
         self.bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
@@ -27,11 +30,11 @@ class ComputeModel:
             dtype: hardware.flops(dtype) * hardware.efficiency.matmul.value
             for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
         }
-        operations = graph.program.operations
-        self.times = [sum(operations[m].times for m in op.members) for op in graph.ops]
+        classes = np.array(graph.op_class, dtype=np.int64)
+        self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
-        self.weights = _read_weights(graph, fusion)
-        self.written = [_written_weights(op, graph, fusion) for op in graph.ops]
+        self.weights = _read_weights(graph, timing.fusion)
+        self.written = [_written_weights(op, graph, timing.fusion) for op in graph.ops]
         self._seconds: dict[OpForm, float] = {}
 
     def seconds(self, op: OpClass, form: OpForm) -> float:

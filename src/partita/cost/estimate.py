@@ -38,6 +38,8 @@ class Estimate:
     """Arrays that the function closes over, alive during the whole step on every device."""
     capacity: int
     """Memory that a plan may use."""
+    regather: bool
+    """Whether what is gathered for uses far apart is gathered again, not kept in between."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
     """By kind and axes."""
 

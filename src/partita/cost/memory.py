@@ -10,10 +10,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
-from partita.analysis.classes import episodes
-from partita.cost.fusion import Fusion
+from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.program.ir import CARRY, Value
 from partita.spmd import ValuePlan
 from partita.spmd.reshard import shards
 from partita.tiling import Layout
@@ -31,45 +29,29 @@ class Copies:
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
-    def __init__(
-        self, graph: ClassGraph, mesh: Mesh, fusion: Fusion, uses: list[list[tuple[int, int]]]
-    ) -> None:
+    def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing) -> None:
         self.graph = graph
         self.mesh = mesh
-        self.uses = uses
-        program = graph.program
-        self.steps = len(fusion.kernels) + 2
-        self._schedule = _Schedule(fusion)
-        constants = [c for c in program.constants if not c.lifted]
+        self.runs = timing.analysis.runs
+        self.uses = timing.analysis.uses
+        self._schedule = timing.schedule
+        self.steps = timing.steps
+        constants = [c for c in graph.program.constants if not c.lifted]
         self.constants = sum(c.bytes for c in constants)
         """Bytes of the constants: every device has them whole, during the whole step."""
         self._constants = frozenset(graph.value_class[v] for c in constants for v in c.values)
-        aliased = {program.results[r] for r in program.aliases.values()}
-        results = frozenset(program.results)
-        rows = []
-        for value in program.values:
-            if value.producer is None or not fusion.stored[value.index] or value.index in aliased:
-                continue
-            birth = self._schedule.birth(value)
-            if birth is None:
-                continue
-            reads = (self._schedule.read(value.index, *use) for use in uses[value.index])
-            death = self.steps - 1 if value.index in results else max(reads, default=birth)
-            if graph.value_class[value.index] in self._constants:
-                birth = death  # the piece of a constant that is split is cut out when it is read
-            rows.append((graph.value_class[value.index], birth, max(birth, death)))
-        classes, births, deaths = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        values, births, deaths = timing.lifetimes.T
+        of_value = np.array(graph.value_class, dtype=np.int64)
+        classes = of_value[values]
         # Row p of this matrix says how many values of each class begin, less those that end, at p.
         self._changes = csr_array(
             (
-                np.repeat([1.0, -1.0], len(rows)),
+                np.repeat([1.0, -1.0], len(values)),
                 (np.concatenate([births, deaths + 1]), np.concatenate([classes, classes])),
             ),
             shape=(self.steps + 1, len(graph.values)),
         )
-        self._arguments = np.array(
-            [graph.value_class[v] for v in program.arguments], dtype=np.int64
-        )
+        self._arguments = of_value[list(graph.program.arguments)]
         self._spans: dict[tuple[int, tuple[int, ...], bool], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
@@ -119,14 +101,14 @@ class MemoryModel:
         """From the first to the last of some uses, for every member (and episode)."""
         key = (index, users, regather)
         known = self._spans.get(key)
-        program, schedule = self.graph.program, self._schedule
+        schedule = self._schedule
         if known is None:
             value = self.graph.values[index]
             starts, ends = [], []
             wanted = {(value.uses[i].op, value.uses[i].number) for i in users}
             for member in self.graph.values[index].members:
                 uses = self.uses[member]
-                numbers = episodes(program, uses) if regather else [0] * len(uses)
+                numbers = self.runs[member] if regather else [0] * len(uses)
                 chosen = [
                     (episode, use)
                     for episode, use in zip(numbers, uses, strict=True)
@@ -139,63 +121,3 @@ class MemoryModel:
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known
         return known
-
-
-class _Schedule:
-    """When values are made and read, as positions in the order of the kernels."""
-
-    def __init__(self, fusion: Fusion) -> None:
-        self.program = fusion.program
-        self._first: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        for op, kernels in fusion.inside.items():
-            positions = [fusion.order[k] for k in kernels]
-            self._first[op], self._last[op] = min(positions), max(positions)
-        self._ends = [0] * len(self.program.regions)
-        for kernel, position in fusion.order.items():
-            for region in self.program.around(self.program.operations[kernel].region):
-                self._ends[region] = max(self._ends[region], position)
-
-    def first(self, op: int) -> int:
-        """Where an operation is first computed."""
-        return self._first.get(op, 0)
-
-    def birth(self, value: Value) -> int | None:
-        """Where a value's buffer comes into being; None if it shares another's.
-
-        A carried value takes over the initial value's buffer when the loop starts, and hands its
-        own over when the loop ends; the condition and the body see the same one.
-        """
-        assert value.producer is not None
-        at = self._last.get(value.producer, 0)
-        if self.program.operations[value.producer].kind != CARRY:
-            return at
-        return (None, at + 1, self._loop_end(value.producer) + 1)[value.position]
-
-    def read(self, value: int, op: int, number: int) -> int:
-        """Until where a value is kept for a read; all through the loops it is read inside of."""
-        operation = self.program.operations[op]
-        if operation.kind == CARRY and number == 1:
-            return self._loop_end(op)
-        at = self._last.get(op, 0)
-        if operation.region:
-            producer = self.program.values[value].producer
-            home = 0 if producer is None else self.program.operations[producer].region
-            if producer is not None and self.program.operations[producer].kind == CARRY:
-                home = operation.region  # a carried value is made anew each time around
-            around = self.program.around(home)
-            for region in self.program.around(operation.region):
-                if region in around:
-                    break
-                if self.program.regions[region].repeats:
-                    at = max(at, self._ends[region])
-        if operation.kind == "stablehlo.dynamic_update_slice" and number == 0:
-            return at - 1  # updated in place
-        return at
-
-    def _loop_end(self, carry: int) -> int:
-        last = self.program.operations[self.program.ends[carry]]
-        inside = self.program.around(last.region)
-        around = self.program.around(self.program.operations[carry].region)
-        outermost = [region for region in inside if region not in around][-1]
-        return self._ends[outermost]

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from partita.analysis import Analysis, ClassGraph
-from partita.analysis.classes import EPISODE
 from partita.cost.collectives import Topology, topology
 from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, Traffic
-from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
 from partita.cost.memory import Copies, MemoryModel
+from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.spmd import Lowering, SpmdProgram, ValuePlan
-from partita.spmd.program import defined_times
+from partita.spmd import Lowering, ValuePlan
 from partita.spmd.reshard import Step
 
 
@@ -79,20 +78,31 @@ class CostModel:
         mesh: Mesh,
         hardware: Hardware,
         capacity: int | None = None,
-        fusion: Fusion | None = None,
+        timing: Timing | None = None,
     ) -> None:
         self.graph = graph
         self.mesh = mesh
         self.hardware = hardware
         self.capacity = int(hardware.memory.value) if capacity is None else capacity
-        fusion = fusion or analyse_fusion(graph.program, analysis.uses)
+        timing = timing or Timing(analysis)
         self.topology: Topology = topology(mesh, hardware)
-        self.compute = ComputeModel(graph, mesh, hardware, fusion)
-        self.memory = MemoryModel(graph, mesh, fusion, analysis.uses)
-        self._slack = _Slack(graph, analysis)
-        self._times = [
-            sum(defined_times(graph.program, m) for m in value.members) for value in graph.values
-        ]
+        self.compute = ComputeModel(graph, mesh, hardware, timing)
+        self.memory = MemoryModel(graph, mesh, timing)
+        classes = np.array(graph.value_class, dtype=np.int64)
+        count = len(graph.values)
+        self._times: list[int] = (
+            np.bincount(classes, timing.value_times, count).astype(int).tolist()
+        )
+        members = np.bincount(classes, minlength=count)
+        self._behind: list[float] = (np.bincount(classes, timing.behind, count) / members).tolist()
+        """Of every value class, the share of members whose reductions are hidden."""
+        values, places, hidden = timing.ahead
+        self._first_use = [0, *accumulate(len(value.uses) for value in graph.values)]
+        slots = np.array(self._first_use)[classes[values]] + places
+        total = np.bincount(slots, hidden, self._first_use[-1])
+        per_use = np.repeat(members, [len(value.uses) for value in graph.values])
+        self._ahead: list[float] = (total / per_use).tolist()
+        """Of every use of every value class, the share of members for which moves are hidden."""
         self._priced: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, float] = {}
 
@@ -129,28 +139,28 @@ class CostModel:
                 hidden = sum(p.hidden_again for p in moving)
         return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)
 
-    def estimate(self, price: Price, spmd: SpmdProgram) -> Estimate:
-        """A price in full, with the traffic of the unfolded program."""
+    def estimate(self, price: Price, lowering: Lowering) -> Estimate:
+        """A price in full, with the traffic of the whole program."""
         traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
-        for move in spmd.moves():
-            step = move.step
+        for index, step, repeats in lowering.moves(price.regather):
             if step.is_collective:
+                times = repeats * self._times[index]
                 key = (step.kind, self.mesh.axis_names(step.axes))
                 so_far = traffic.get(key, Traffic(0, 0, 0.0))
                 traffic[key] = Traffic(
-                    so_far.count + move.times,
-                    so_far.bytes + move.times * step.bytes,
-                    so_far.seconds + move.times * self._step_seconds(step),
+                    so_far.count + times,
+                    so_far.bytes + times * step.bytes,
+                    so_far.seconds + times * self._step_seconds(step),
                 )
-        arguments = self.memory.arguments(price.kept)
         return Estimate(
             price.compute_time,
             price.exposed_time,
             price.hidden_time,
             round(price.peak),
-            round(arguments),
+            round(self.memory.arguments(price.kept)),
             self.memory.constants,
             self.capacity,
+            price.regather,
             traffic,
         )
 
@@ -161,7 +171,7 @@ class CostModel:
     def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         value = self.graph.values[index]
         count = self._times[index]
-        behind, ahead = self._slack.behind[index], self._slack.ahead[index]
+        behind, ahead = self._behind[index], self._first_use[index]
         exposed = hidden = exposed_again = hidden_again = 0.0
         if plan.steps:
             time = count * self._steps_seconds(plan.steps)
@@ -171,7 +181,7 @@ class CostModel:
         for need, steps in plan.moves:
             time = count * self._steps_seconds(steps)
             users = [i for i, n in enumerate(plan.needs) if n == need]
-            first = min(ahead[i] for i in users)
+            first = min(self._ahead[ahead + i] for i in users)
             exposed += time * (1 - first)
             hidden += time * first
             times = len({value.uses[i].episode for i in users})
@@ -195,43 +205,3 @@ class CostModel:
 
 
 _UNPRICED = PlanPrice(0.0, False, 0.0, 0.0, 0.0, 0.0, (), ())
-
-
-class _Slack:
-    """Which collectives have other work to run under.
-
-    A move can start when its value is ready, and must be done at its use; a reduction after the
-    definition must be done when something needs it. Cheap operations in between do not count:
-    they can be moved along. With more than `EPISODE` operations in between it is hidden.
-    """
-
-    def __init__(self, graph: ClassGraph, analysis: Analysis) -> None:
-        program, uses = graph.program, analysis.uses
-        ready = [0] * len(program.values)
-        for op in program.operations:
-            inputs = max((ready[v] for v in op.operands), default=0)
-            at = inputs if op.kind in FUSIBLE else op.index
-            for v in op.results:
-                ready[v] = at
-        end = len(program.operations)
-        needed = [end] * len(program.values)
-        for op in reversed(program.operations):
-            at = min((needed[v] for v in op.results), default=end)
-            for number, v in enumerate(op.operands):
-                reading = at if op.kind in FUSIBLE else program.read_at(op.index, number)
-                needed[v] = min(needed[v], reading)
-        self.behind = [
-            float(np.mean([needed[m] - program.values[m].producer > EPISODE for m in v.members]))  # type: ignore[operator]
-            if v.producer is not None
-            else 0.0
-            for v in graph.values
-        ]
-        self.ahead = [
-            [
-                float(
-                    np.mean([program.read_at(*uses[m][i]) - ready[m] > EPISODE for m in v.members])
-                )
-                for i in range(len(v.uses))
-            ]
-            for v in graph.values
-        ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from partita.analysis import ClassGraph
@@ -69,6 +69,30 @@ class Lowering:
         producer = self.graph.values[value_class].producer
         own = NONE if producer is None else self.forms[producer[0]].sums
         return own | self.arriving.get(value_class, NONE)
+
+    def moves(self, regather: bool) -> Iterator[tuple[int, Step, int]]:
+        """Every step of every reshard: the value class, the step, and how often a member makes it.
+
+        Args:
+          regather: a value is moved again for each run of uses that are far apart.
+        """
+        for index, plan in enumerate(self.plans):
+            for step in plan.steps:
+                yield index, step, 1
+            for need, steps in plan.moves:
+                uses = zip(self.graph.values[index].uses, plan.needs, strict=True)
+                repeats = len({use.episode for use, n in uses if n == need}) if regather else 1
+                for step in steps:
+                    yield index, step, repeats
+
+    def counts(self, regather: bool) -> dict[str, int]:
+        """Number of collectives of each kind in the whole program; loops count once."""
+        found: dict[str, int] = {}
+        for index, step, repeats in self.moves(regather):
+            if step.is_collective:
+                members = len(self.graph.values[index].members)
+                found[step.kind] = found.get(step.kind, 0) + repeats * members
+        return found
 
 
 class Lowerer:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from partita.analysis import OpClass
 from partita.program.ir import Operation, Program
 from partita.program.operations import WHOLE
-from partita.spmd.program import SpmdProgram, defined_times
+from partita.spmd.lower import Lowering
+from partita.spmd.program import defined_times
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,10 +50,10 @@ def added(uses: Sequence[WholeUse], before: Sequence[WholeUse]) -> tuple[WholeUs
     return tuple(use for use in uses if _key(use) not in known)
 
 
-def whole_uses(spmd: SpmdProgram) -> tuple[WholeUse, ...]:
+def whole_uses(lowering: Lowering) -> tuple[WholeUse, ...]:
     """The operations that need sharded dimensions whole, each line once, in program order."""
     found: dict[object, WholeUse] = {}
-    for use in _uses(spmd):
+    for use in _uses(lowering):
         known = found.get(_key(use))
         if known is not None:
             total, count = known.bytes + use.bytes, known.count + use.count
@@ -64,11 +66,14 @@ def _key(use: WholeUse) -> object:
     return use.operation, use.source, use.dim, use.reason, use.made
 
 
-def _uses(spmd: SpmdProgram) -> Iterator[WholeUse]:
-    program, lowering = spmd.program, spmd.lowering
+def _uses(lowering: Lowering) -> Iterator[WholeUse]:
     graph = lowering.graph
+    program = graph.program
+    concerned = [_concerned(lowering, op) for op in graph.ops]
     moved: set[object] = set()
     for op in program.operations:
+        if not concerned[graph.op_class[op.index]]:
+            continue
         form = lowering.forms[graph.op_class[op.index]]
         told = False
         for number, value in enumerate(op.operands):
@@ -90,6 +95,17 @@ def _uses(spmd: SpmdProgram) -> Iterator[WholeUse]:
                 reason = _reason(op, op.rule.results[position][dim])
                 if reason and not set(axes) <= set(makes[dim]):
                     yield _use(program, op, value, dim, reason, 0, made=True)
+
+
+def _concerned(lowering: Lowering, op: OpClass) -> bool:
+    """Whether operations of a class read or make a value otherwise than it is kept."""
+    form, plans = lowering.forms[op.index], lowering.plans
+    return any(
+        plans[v].layout != layout
+        for sides, layouts in ((op.operands, form.needs), (op.results, form.makes))
+        for classes, layout in zip(sides, layouts, strict=True)
+        for v in classes
+    )
 
 
 def _use(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from partita.cost import CostModel
 from partita.cost.estimate import seconds, size
 from partita.errors import TacticError
+from partita.garbage import paused
 from partita.search import Move, Problem, State, refine, tree_search
 from partita.tactics.base import Action, Outcome, Refusal, Stage
 from partita.tiling import assignment
@@ -45,11 +44,11 @@ class AutomaticPartition:
         axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
         graph, tiling = stage.folded
         cost = CostModel(
-            graph, context.analysis, mesh, context.hardware, context.capacity, context.fusion
+            graph, context.analysis, mesh, context.hardware, context.capacity, context.timing
         )
         problem = Problem(context.analysis, graph, tiling, mesh, cost, axes)
         report = _Reporter(stage, self)
-        with _no_collection():
+        with paused():
             best = tree_search(problem, self.budget * 2 // 3, self.seed, report)
             best = refine(problem, best, self.budget - self.budget * 2 // 3, report)
         report.finish(problem.evaluations, best)
@@ -106,15 +105,3 @@ def _describe(stage: Stage, move: Move) -> str:
         parts = ", ".join(map(str, move.without))
         text += f" (without part{'s' if len(move.without) > 1 else ''} {parts})"
     return text
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pauses the cyclic garbage collector: a search allocates much and creates no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from partita.analysis import Analysis, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
 from partita.cost import Hardware
-from partita.cost.fusion import Fusion, analyse_fusion
+from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.tiling import Assignment, Spreader, Tiling, refold
@@ -101,9 +101,9 @@ class Context:
     """The results as a pytree, one leaf for each result of the program."""
 
     @cached_property
-    def fusion(self) -> Fusion:
-        """The kernels of the program."""
-        return analyse_fusion(self.analysis.program, self.analysis.uses)
+    def timing(self) -> Timing:
+        """When and how often things happen in the program."""
+        return Timing(self.analysis)
 
     @cached_property
     def colors(self) -> Colors:

@@ -1,0 +1,156 @@
+"""What prices need to know of a program however it is split: when and how often things happen."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from partita.analysis import Analysis
+from partita.analysis.classes import EPISODE
+from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
+from partita.program.ir import CARRY, Value
+from partita.spmd.program import defined_times
+
+
+class Timing:
+    """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.program = analysis.program
+        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses)
+        self.schedule = Schedule(self.fusion)
+        self.steps = len(self.fusion.kernels) + 2
+        """Positions in the schedule, the arguments' and the results' included."""
+
+    @cached_property
+    def lifetimes(self) -> np.ndarray:
+        """`[N, 3]`: of values that have a buffer of their own: number, first and last position."""
+        program, schedule = self.program, self.schedule
+        aliased = {program.results[r] for r in program.aliases.values()}
+        results = frozenset(program.results)
+        constants = {v for c in program.constants if not c.lifted for v in c.values}
+        rows = []
+        for value in program.values:
+            stored = self.fusion.stored[value.index]
+            if value.producer is None or not stored or value.index in aliased:
+                continue
+            birth = schedule.birth(value)
+            if birth is None:
+                continue
+            reads = (schedule.read(value.index, *use) for use in self.analysis.uses[value.index])
+            death = self.steps - 1 if value.index in results else max(reads, default=birth)
+            if value.index in constants:
+                birth = death  # the piece of a constant that is split is cut out when it is read
+            rows.append((value.index, birth, max(birth, death)))
+        return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+    @cached_property
+    def op_times(self) -> np.ndarray:
+        """How often every operation runs per step."""
+        return np.array([op.times for op in self.program.operations], dtype=np.float64)
+
+    @cached_property
+    def value_times(self) -> np.ndarray:
+        """How often every value is defined per step, and so moved."""
+        return np.array([defined_times(self.program, v.index) for v in self.program.values])
+
+    @cached_property
+    def behind(self) -> np.ndarray:
+        """Whether a reduction of each value, after it is made, has other work to run under.
+
+        A reduction must be done when something needs its result. Cheap operations in between do
+        not count: they can be moved along. With more than `EPISODE` operations in between it is
+        hidden.
+        """
+        program = self.program
+        end = len(program.operations)
+        needed = [end] * len(program.values)
+        for op in reversed(program.operations):
+            at = min((needed[v] for v in op.results), default=end)
+            for number, v in enumerate(op.operands):
+                reading = at if op.kind in FUSIBLE else program.read_at(op.index, number)
+                needed[v] = min(needed[v], reading)
+        made = [end if v.producer is None else v.producer for v in program.values]
+        slack: np.ndarray = np.array(needed) - np.array(made) > EPISODE
+        return slack
+
+    @cached_property
+    def ahead(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For every use: the value, the use's place among those of the value, and whether a move
+        for it has other work to run under, since the value is ready long before."""
+        program = self.program
+        ready = [0] * len(program.values)
+        for op in program.operations:
+            inputs = max((ready[v] for v in op.operands), default=0)
+            at = inputs if op.kind in FUSIBLE else op.index
+            for v in op.results:
+                ready[v] = at
+        rows = [
+            (value, place, program.read_at(*use) - ready[value] > EPISODE)
+            for value, uses in enumerate(self.analysis.uses)
+            for place, use in enumerate(uses)
+        ]
+        values, places, hidden = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return values, places, hidden
+
+
+class Schedule:
+    """When values are made and read, as positions in the order of the kernels."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.program = fusion.program
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        for op, kernels in fusion.inside.items():
+            positions = [fusion.order[k] for k in kernels]
+            self._first[op], self._last[op] = min(positions), max(positions)
+        self._ends = [0] * len(self.program.regions)
+        for kernel, position in fusion.order.items():
+            for region in self.program.around(self.program.operations[kernel].region):
+                self._ends[region] = max(self._ends[region], position)
+
+    def first(self, op: int) -> int:
+        """Where an operation is first computed."""
+        return self._first.get(op, 0)
+
+    def birth(self, value: Value) -> int | None:
+        """Where a value's buffer comes into being; None if it shares another's.
+
+        A carried value takes over the initial value's buffer when the loop starts, and hands its
+        own over when the loop ends; the condition and the body see the same one.
+        """
+        assert value.producer is not None
+        at = self._last.get(value.producer, 0)
+        if self.program.operations[value.producer].kind != CARRY:
+            return at
+        return (None, at + 1, self._loop_end(value.producer) + 1)[value.position]
+
+    def read(self, value: int, op: int, number: int) -> int:
+        """Until where a value is kept for a read; all through the loops it is read inside of."""
+        operation = self.program.operations[op]
+        if operation.kind == CARRY and number == 1:
+            return self._loop_end(op)
+        at = self._last.get(op, 0)
+        if operation.region:
+            producer = self.program.values[value].producer
+            home = 0 if producer is None else self.program.operations[producer].region
+            if producer is not None and self.program.operations[producer].kind == CARRY:
+                home = operation.region  # a carried value is made anew each time around
+            around = self.program.around(home)
+            for region in self.program.around(operation.region):
+                if region in around:
+                    break
+                if self.program.regions[region].repeats:
+                    at = max(at, self._ends[region])
+        if operation.kind == "stablehlo.dynamic_update_slice" and number == 0:
+            return at - 1  # updated in place
+        return at
+
+    def _loop_end(self, carry: int) -> int:
+        last = self.program.operations[self.program.ends[carry]]
+        inside = self.program.around(last.region)
+        around = self.program.around(self.program.operations[carry].region)
+        outermost = [region for region in inside if region not in around][-1]
+        return self._ends[outermost]

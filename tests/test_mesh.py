@@ -61,7 +61,7 @@ def test_an_axis_of_one_device_is_a_mesh():
         ("", "cannot read ''"),
         ("data", "cannot read 'data' in mesh \"data\"; expected axis=size"),
         ("data=8,", "cannot read ''"),
-        ("data=8;model=4", "expected axis=size, as in"),
+        ("data=8;model=4", "expected axis=size or axis=size@network, as in"),
         ("data=-1", "expected axis=size"),
         ("data=x", "expected axis=size"),
         ("8=data", "expected axis=size"),
@@ -144,3 +144,11 @@ def test_groups_are_in_the_order_in_which_jax_splits_an_array(names):
     }
     for group in groups:
         assert [held[device] for device in group] == list(range(size))
+
+
+def test_an_axis_may_be_laid_on_networks():
+    mesh = Mesh.of("data=16@dcn, model = 8 @ ici + dcn")
+    assert mesh.networks == (("dcn",), ("ici", "dcn"))
+    assert str(mesh) == "data=16@dcn,model=8@ici+dcn"
+    assert mesh == Mesh.of({"data": 16, "model": 8})
+    assert Mesh.of({"data": 16}).networks == ((),)

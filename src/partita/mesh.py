@@ -36,6 +36,9 @@ class Mesh:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    networks: tuple[tuple[str, ...], ...] = dataclasses.field(default=(), compare=False)
+    """For every axis, the networks that the user laid it on, inner first; empty where that is left
+    to the hardware. Meshes that differ in nothing else are equal."""
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -45,10 +48,15 @@ class Mesh:
         for name, size in zip(self.names, self.sizes, strict=True):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise MeshError(f"mesh axis {name!r} has size {size!r}; expected an integer >= 1")
+        if len(self.networks) != len(self.names):
+            object.__setattr__(self, "networks", ((),) * len(self.names))
 
     @classmethod
     def of(cls, mesh: MeshInput | Mesh) -> Mesh:
         """The mesh given as a dict, a string `"data=8,model=4"`, or a JAX mesh.
+
+        In a string, an axis may say which network of the hardware it lies on: `"data=16@dcn"`, or
+        which ones, inner first: `"data=16@ici+dcn"`.
 
         Raises `MeshError` for anything else.
         """
@@ -67,16 +75,20 @@ class Mesh:
 
     @classmethod
     def _parse(cls, text: str) -> Mesh:
-        pairs = []
+        axes = []
         for part in text.split(","):
-            match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
+            match = re.fullmatch(
+                r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*(?:@\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*)?", part
+            )
             if not match:
                 raise MeshError(
-                    f'cannot read {part!r} in mesh "{text}"; expected axis=size, as in '
-                    '"data=8,model=4"'
+                    f'cannot read {part!r} in mesh "{text}"; expected axis=size or '
+                    'axis=size@network, as in "data=8,model=4" or "data=16@dcn,model=8@ici"'
                 )
-            pairs.append((match[1], int(match[2])))
-        return cls(tuple(name for name, _ in pairs), tuple(size for _, size in pairs))
+            networks = tuple(re.split(r"\s*\+\s*", match[3])) if match[3] else ()
+            axes.append((match[1], int(match[2]), networks))
+        names, sizes, networks = zip(*axes, strict=True)
+        return cls(names, sizes, networks)
 
     @property
     def devices(self) -> int:
@@ -114,4 +126,7 @@ class Mesh:
         return iter(zip(self.names, self.sizes, strict=True))
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={size}" for name, size in self)
+        return ",".join(
+            f"{name}={size}" + ("@" + "+".join(networks) if networks else "")
+            for (name, size), networks in zip(self, self.networks, strict=True)
+        )

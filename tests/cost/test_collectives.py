@@ -10,6 +10,7 @@ import pytest
 
 from partita.cost import load, topology
 from partita.cost.hardware import Efficiency, Figure, Hardware, Network
+from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.program import TensorType
 from partita.spmd import reshard
@@ -41,6 +42,7 @@ def hardware(*networks):
 
 ETHERNET = network("ethernet", "switch", 4096, SLOW, STEP)
 TORUS = hardware(network("ici", "torus", 8, FAST, HOP), ETHERNET)
+LINES = hardware(Network("ici", "torus", 8, figure(FAST), figure(HOP), wrap=8), ETHERNET)
 SWITCH = hardware(network("nvlink", "switch", 8, FAST, HOP), ETHERNET)
 
 
@@ -65,9 +67,18 @@ ONE_AXIS = [
     (SWITCH, "x=8", "reduce_scatter", 7 / 8 * MIB / FAST + 7 * HOP),
     (SWITCH, "x=8", "all_reduce", 2 * (7 / 8 * MIB / FAST + 7 * HOP)),
     (SWITCH, "x=8", "all_to_all", 7 / 8 * MIB / FAST + 7 * HOP),
-    # Too large for the fast network: everything goes over the slow one.
-    (TORUS, "x=16", "all_gather", 15 / 16 * MIB / SLOW + 15 * STEP),
-    (SWITCH, "x=16", "all_reduce", 2 * (15 / 16 * MIB / SLOW + 15 * STEP)),
+    # Laid on the slow network as a whole.
+    (TORUS, "x=16@ethernet", "all_gather", 15 / 16 * MIB / SLOW + 15 * STEP),
+    (SWITCH, "x=16@ethernet", "all_reduce", 2 * (15 / 16 * MIB / SLOW + 15 * STEP)),
+    # Too large for the fast network: 8 of it are inside, and two such parts are joined by the slow
+    # one, which sees an eighth of the payload.
+    (TORUS, "x=16", "all_gather", 7 / 8 * MIB / FAST + 4 * HOP + MIB / 16 / SLOW + STEP),
+    (SWITCH, "x=16", "all_reduce", 2 * (7 / 8 * MIB / FAST + 7 * HOP + MIB / 16 / SLOW + STEP)),
+    (SWITCH, "x=16", "all_to_all", 7 / 8 * MIB / FAST + 7 * HOP + MIB / 2 / SLOW + STEP),
+    # A line of 4 that does not close to a ring has half of the bandwidth, and 3 hops end to end.
+    (LINES, "x=4", "all_gather", 2 * (3 / 4 * MIB / FAST) + 3 * HOP),
+    (LINES, "x=8", "all_gather", 7 / 8 * MIB / FAST + 4 * HOP),
+    (LINES, "x=2", "all_gather", 1 / 2 * MIB / FAST + HOP),
     (TORUS, "x=8", "slice", 0.0),
 ]
 
@@ -99,29 +110,56 @@ def test_time_grows_with_the_payload_and_is_latency_for_none(kind):
 
 LAYOUTS = [
     # the last axes of a mesh fill the fast network
-    ("x=8", ["ici"]),
-    ("x=2,y=4", ["ici", "ici"]),
-    ("x=4,y=4", ["ethernet", "ici"]),
-    ("x=4,y=8", ["ethernet", "ici"]),
-    ("x=2,y=2,z=2", ["ici", "ici", "ici"]),
-    ("x=2,y=4,z=2", ["ethernet", "ici", "ici"]),
+    ("x=8", ["ici 8"]),
+    ("x=2,y=4", ["ici 2", "ici 4"]),
+    ("x=2,y=2,z=2", ["ici 2", "ici 2", "ici 2"]),
+    ("x=4,y=8", ["ethernet 4", "ici 8"]),
+    ("x=1,y=8", ["", "ici 8"]),
+    # an axis that fits in part lies on both, the inner part on the fast one
+    ("x=4,y=4", ["ici 2 + ethernet 2", "ici 4"]),
+    ("x=2,y=16", ["ethernet 2", "ici 8 + ethernet 2"]),
     # an axis does not go back to the fast network once one before it has left it
-    ("x=2,y=8,z=4", ["ethernet", "ethernet", "ici"]),
-    ("x=2,y=16", ["ethernet", "ethernet"]),
-    ("x=1,y=8", ["ici", "ici"]),
+    ("x=2,y=8,z=4", ["ethernet 2", "ici 2 + ethernet 4", "ici 4"]),
     # beyond the largest network there is no other
-    ("x=5000,y=8", ["ethernet", "ici"]),
+    ("x=5000,y=8", ["ethernet 5000", "ici 8"]),
+    # the mesh may say it
+    ("x=4@ici,y=16@ethernet", ["ici 4", "ethernet 16"]),
+    ("x=4@ici,y=16", ["ici 4", "ici 2 + ethernet 8"]),
+    ("x=16@ici+ethernet", ["ici 8 + ethernet 2"]),
 ]
 
 
-@pytest.mark.parametrize(("mesh", "names"), LAYOUTS)
-def test_axes_lie_on_networks_fastest_last(mesh, names):
-    assert [n.name for n in topology(Mesh.of(mesh), TORUS).networks] == names
+@pytest.mark.parametrize(("mesh", "expected"), LAYOUTS)
+def test_axes_lie_on_networks_fastest_last(mesh, expected):
+    parts = topology(Mesh.of(mesh), TORUS).parts
+    assert [" + ".join(f"{p.network.name} {p.size}" for p in axis) for axis in parts] == expected
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ("x=4@icy,y=2", "lays x on 'icy', which toy does not have; did you mean 'ici'"),
+        ("x=16@ici", "axes of 16 devices on 'ici', which joins up to 8 on toy; lay an axis on"),
+        ("x=4@ici,y=4@ici", "axes of 16 devices on 'ici'"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_the_networks_is_refused(mesh, message):
+    with pytest.raises(MeshError, match=message):
+        topology(Mesh.of(mesh), TORUS)
+
+
+def test_axes_of_a_torus_have_links_of_their_own_and_a_switch_is_shared():
+    def links(mesh, device):
+        return [[part.link for part in axis] for axis in topology(Mesh.of(mesh), device).parts]
+
+    assert links("x=2,y=4", TORUS) == [[0], [1]]
+    assert links("x=2,y=4", SWITCH) == [[0], [0]]
+    assert links("x=4,y=4", TORUS) == [[0, 1], [2]]
 
 
 def test_on_real_hardware_the_last_axes_are_inside_a_node():
-    networks = topology(Mesh.of("data=16,model=8"), load("h100")).networks
-    assert [n.name for n in networks] == ["infiniband", "nvlink"]
+    parts = topology(Mesh.of("data=16,model=8"), load("h100")).parts
+    assert [axis[0].network.name for axis in parts] == ["infiniband", "nvlink"]
 
 
 # ----------------------------------------------------------------------------- several axes

@@ -1,27 +1,70 @@
-"""Time of a collective: latency plus bytes over bandwidth, on the network of each of its axes.
+"""Time of a collective: latency plus bytes over bandwidth, on the networks of each of its axes.
 
-Axes lie on networks by size: the last axes of a mesh on the fastest network until its island is
-full, the rest on slower ones. A collective over several axes works axis by axis, each on what the
-one before has left: for an all_reduce, scatter along the fast axis first, so that the slow network
-only sees a part.
+An axis may lie on several networks, inner part on a faster one. A collective over several axes, or
+over several parts of one, works part by part, each on what the one before has left: for an
+all_reduce, scatter along the fast part first, so that the slow network only sees a share.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator
 
 from partita.cost.hardware import Hardware, Network
+from partita.errors import MeshError, closest
 from partita.mesh import Mesh
 from partita.spmd.reshard import Step
 from partita.tiling import Axes
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a mesh axis that lies on one network."""
+
+    network: Network
+    size: int
+    """Number of devices along it."""
+    link: int
+    """Which link it uses. Every axis of a torus has its own; all that goes through a switch shares
+    one."""
+
+    def ring(self, size: float) -> float:
+        """One pass around the part: an all_gather to, or a reduce_scatter of, `size` bytes."""
+        n, network = self.size, self.network
+        hops = n / 2 if self._wraps else n - 1
+        return (n - 1) / n * size / self._bandwidth + hops * network.latency.value
+
+    def exchange(self, size: float) -> float:
+        """An all_to_all of `size` bytes on each device."""
+        n, network = self.size, self.network
+        if network.topology == "torus":
+            # Pieces travel a quarter of the ring on average, in both directions at once.
+            return size * n / 4 / self._bandwidth + n / 2 * network.latency.value
+        return (n - 1) / n * size / self._bandwidth + (n - 1) * network.latency.value
+
+    @property
+    def _wraps(self) -> bool:
+        return self.network.topology == "torus" and self.size % self.network.wrap == 0
+
+    @property
+    def _bandwidth(self) -> float:
+        """Bytes/s: on a line that does not close, the ends send and receive one way only."""
+        whole = self.network.topology == "switch" or self._wraps or self.size == 2
+        return self.network.bandwidth.value / (1 if whole else 2)
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The network that every axis of a mesh lies on."""
+    """The parts of every axis of a mesh, innermost first."""
 
     mesh: Mesh
-    networks: tuple[Network, ...]
+    parts: tuple[tuple[Part, ...], ...]
+
+    @property
+    def links(self) -> int:
+        """How many links there are; collectives on different ones do not wait for each other."""
+        return 1 + max((part.link for parts in self.parts for part in parts), default=0)
 
     def seconds(self, step: Step) -> float:
         """Time of one step of a reshard; nothing for a local slice."""
@@ -32,44 +75,91 @@ class Topology:
 
         The payload is the larger of what goes in and what comes out, as in `Step.bytes`.
         """
-        if kind == "slice" or not axes:
-            return 0.0
-        if kind == "all_to_all":
-            return sum(self._exchange(axis, size) for axis in axes)
+        return sum(time for _, time in self.by_link(kind, axes, size))
+
+    def by_link(self, kind: str, axes: Axes, size: int) -> Iterator[tuple[int, float]]:
+        """The links that a collective uses one after the other, each with the seconds it takes."""
+        parts = [part for axis in axes for part in self.parts[axis]]
+        if kind == "slice" or not parts:
+            return
         if kind == "collective_permute":
             # Between neighbours, of whom some lie across the slowest network of the axes.
-            networks = [self.networks[axis] for axis in axes]
-            slowest = min(networks, key=lambda network: network.bandwidth.value)
-            return size / slowest.bandwidth.value + slowest.latency.value
-        passes = 2 if kind == "all_reduce" else 1
-        total, left = 0.0, float(size)
-        for axis in sorted(axes, key=lambda a: -self.networks[a].bandwidth.value):
-            total += passes * self._ring(axis, left)
-            left /= self.mesh.sizes[axis]
-        return total
-
-    def _ring(self, axis: int, size: float) -> float:
-        """One pass around the ring of an axis: an all_gather to, or a reduce_scatter of, `size`."""
-        n, network = self.mesh.sizes[axis], self.networks[axis]
-        hops = n / 2 if network.topology == "torus" else n - 1
-        return (n - 1) / n * size / network.bandwidth.value + hops * network.latency.value
-
-    def _exchange(self, axis: int, size: float) -> float:
-        """An all_to_all of `size` bytes on each device."""
-        n, network = self.mesh.sizes[axis], self.networks[axis]
-        if network.topology == "torus":
-            # Pieces travel a quarter of the ring on average, in both directions at once.
-            return size * n / 4 / network.bandwidth.value + n / 2 * network.latency.value
-        return (n - 1) / n * size / network.bandwidth.value + (n - 1) * network.latency.value
+            slowest = min(parts, key=lambda part: part.network.bandwidth.value)
+            network = slowest.network
+            yield slowest.link, size / network.bandwidth.value + network.latency.value
+        elif kind == "all_to_all":
+            for part in parts:
+                yield part.link, part.exchange(size)
+        else:
+            passes = 2 if kind == "all_reduce" else 1
+            left = float(size)
+            for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
+                yield part.link, passes * part.ring(left)
+                left /= part.size
 
 
 def topology(mesh: Mesh, hardware: Hardware) -> Topology:
-    """Lays the axes of a mesh on the networks of a device kind, fastest network last axes."""
-    networks: list[Network] = []
-    level, island = 0, 1
-    for size in reversed(mesh.sizes):
-        while island * size > hardware.networks[level].size and level + 1 < len(hardware.networks):
-            level += 1
-        island *= size
-        networks.append(hardware.networks[level])
-    return Topology(mesh, tuple(reversed(networks)))
+    """Lays the axes of a mesh on the networks of a device kind.
+
+    Where the mesh does not say, the last axes fill the fastest network, the rest lie on slower
+    ones; an axis that fits in part is split.
+
+    Raises:
+      MeshError: the mesh names a network that the hardware does not have, or fills one too far.
+    """
+    networks = {network.name: network for network in hardware.networks}
+    used = dict.fromkeys(networks, 1)
+    parts: dict[int, list[tuple[str, int]]] = {}
+    told = [axis for axis, names in enumerate(mesh.networks) if names]
+    for axis in reversed(told):
+        for name in mesh.networks[axis]:
+            if name not in networks:
+                raise MeshError(
+                    f"mesh {mesh} lays {mesh.names[axis]} on {name!r}, which {hardware.name} does "
+                    f"not have{closest(name, networks)} (networks: {', '.join(networks)})"
+                )
+        parts[axis] = _fill(mesh.sizes[axis], list(mesh.networks[axis]), networks, used)
+    order = list(networks)
+    for axis in reversed(range(len(mesh.sizes))):
+        if axis not in parts:
+            parts[axis] = _fill(mesh.sizes[axis], order, networks, used)
+            # An axis further out does not go back to a network that one before it has left.
+            order = order[order.index(parts[axis][-1][0]) :] if parts[axis] else order
+    for network in hardware.networks[:-1]:
+        if used[network.name] > network.size:
+            raise MeshError(
+                f"mesh {mesh} lays axes of {used[network.name]} devices on {network.name!r}, which "
+                f"joins up to {network.size} on {hardware.name}; lay an axis on "
+                f"{hardware.networks[-1].name!r}, or on both, inner first: "
+                f"axis=size@{network.name}+{hardware.networks[-1].name}"
+            )
+    links: dict[tuple[str, int], int] = {}
+
+    def link(name: str, axis: int) -> int:
+        own = axis if networks[name].topology == "torus" else -1
+        return links.setdefault((name, own), len(links))
+
+    return Topology(
+        mesh,
+        tuple(
+            tuple(Part(networks[name], size, link(name, axis)) for name, size in parts[axis])
+            for axis in range(len(mesh.sizes))
+        ),
+    )
+
+
+def _fill(
+    size: int, order: list[str], networks: dict[str, Network], used: dict[str, int]
+) -> list[tuple[str, int]]:
+    """Splits an axis over networks, as much as there is room for on each; the rest on the last."""
+    parts = []
+    for name in order:
+        last = name == order[-1]
+        fits = size if last else math.gcd(size, max(networks[name].size // used[name], 1))
+        if fits > 1:
+            parts.append((name, fits))
+            used[name] *= fits
+            size //= fits
+        if size == 1:
+            break
+    return parts

@@ -23,14 +23,15 @@ class Estimate:
     """Predicted cost of one step of a plan. Times in seconds, sizes in bytes per device.
 
     `step_time` lets those collectives run under compute that have something to run under
-    (weights gathered ahead, gradients reduced behind); `serial_time` lets none.
+    (weights gathered ahead, gradients reduced behind), on different links at the same time;
+    `serial_time` lets none.
     """
 
     compute_time: float
     exposed_time: float
     """Collectives that compute has to wait for."""
-    hidden_time: float
-    """Collectives that can run while something else is computed."""
+    link_times: tuple[float, ...]
+    """Collectives that can run while something else is computed, on each link of the mesh."""
     peak_memory: int
     argument_memory: int
     """Arguments, alive during the whole step; donated ones double as results."""
@@ -44,14 +45,19 @@ class Estimate:
     """By kind and axes."""
 
     @property
+    def hidden_time(self) -> float:
+        """Collectives that can run while something else is computed, on all links together."""
+        return sum(self.link_times)
+
+    @property
     def serial_time(self) -> float:
         """Time if nothing overlaps."""
         return self.compute_time + self.exposed_time + self.hidden_time
 
     @property
     def step_time(self) -> float:
-        """Time with two streams, compute and communication."""
-        return self.exposed_time + max(self.compute_time, self.hidden_time)
+        """Time with compute and every link working at the same time."""
+        return self.exposed_time + max(self.compute_time, *self.link_times)
 
     @property
     def fits(self) -> bool:

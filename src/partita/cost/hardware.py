@@ -85,6 +85,8 @@ class Network(_Table, frozen=True):
     `bandwidth` is the bytes/s a device can send along one mesh axis: on a torus, both directions
     of that axis's ring together; through a switch, all that the device injects, one way.
     `latency` is the seconds of one hop of the torus or one step of a ring through the switch.
+    On a torus, only axes whose size is a multiple of `wrap` close to a ring; the others are lines,
+    whose ends have one direction only.
     """
 
     name: str
@@ -92,10 +94,13 @@ class Network(_Table, frozen=True):
     size: int
     bandwidth: Figure
     latency: Figure
+    wrap: int = 1
 
     def __post_init__(self) -> None:
         if self.size < 2:
             raise ValueError(f"network {self.name!r} must join at least 2 devices, got {self.size}")
+        if self.wrap < 1:
+            raise ValueError(f"network {self.name!r}: wrap must be at least 1, got {self.wrap}")
 
     def __str__(self) -> str:
         return (

@@ -7,7 +7,7 @@ was derived from a priced one, only what changed is priced again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -34,11 +34,11 @@ class PlanPrice:
     """Whether there is anything else to price."""
     exposed: float
     """Seconds of collectives that compute waits for."""
-    hidden: float
-    """Seconds of collectives with other work to run under."""
+    hidden: tuple[float, ...]
+    """Seconds of collectives with other work to run under, on each link."""
     exposed_again: float
     """The same when copies are gathered again for each episode."""
-    hidden_again: float
+    hidden_again: tuple[float, ...]
     copies: tuple[Copies, ...]
     copies_again: tuple[Copies, ...]
 
@@ -58,14 +58,20 @@ class Price:
     """Bytes of the kept piece of every value class."""
     compute_time: float
     exposed_time: float
-    hidden_time: float
+    hidden: tuple[float, ...]
+    """Seconds of collectives that run under other work, on each link."""
     peak: float
     regather: bool
 
     @property
+    def hidden_time(self) -> float:
+        """Seconds of collectives that run under other work, on all links together."""
+        return sum(self.hidden)
+
+    @property
     def step_time(self) -> float:
-        """Seconds of a step, compute and communication overlapped."""
-        return self.exposed_time + max(self.compute_time, self.hidden_time)
+        """Seconds of a step; compute and the links work at the same time."""
+        return self.exposed_time + max(self.compute_time, *self.hidden)
 
 
 class CostModel:
@@ -104,7 +110,8 @@ class CostModel:
         self._ahead: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
         self._priced: dict[ValuePlan, PlanPrice] = {}
-        self._seconds: dict[Step, float] = {}
+        self._seconds: dict[Step, np.ndarray] = {}
+        self._idle = np.zeros(self.topology.links)
 
     def price(self, lowering: Lowering, base: Price | None = None) -> Price:
         """Prices a lowering, from scratch or from the price of the one it was derived from."""
@@ -125,7 +132,8 @@ class CostModel:
             plans[index] = priced.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
-        exposed, hidden = sum(p.exposed for p in moving), sum(p.hidden for p in moving)
+        exposed = sum(p.exposed for p in moving)
+        hidden = self._over_links(p.hidden for p in moving)
         fixed = self.memory.arguments(kept) + self.memory.constants
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
         peak = fixed + float(live.max(initial=0.0))
@@ -136,7 +144,7 @@ class CostModel:
             if again < peak:
                 peak, regather = again, True
                 exposed = sum(p.exposed_again for p in moving)
-                hidden = sum(p.hidden_again for p in moving)
+                hidden = self._over_links(p.hidden_again for p in moving)
         return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)
 
     def estimate(self, price: Price, lowering: Lowering) -> Estimate:
@@ -150,12 +158,12 @@ class CostModel:
                 traffic[key] = Traffic(
                     so_far.count + times,
                     so_far.bytes + times * step.bytes,
-                    so_far.seconds + times * self._step_seconds(step),
+                    so_far.seconds + times * float(self._link_seconds(step).sum()),
                 )
         return Estimate(
             price.compute_time,
             price.exposed_time,
-            price.hidden_time,
+            price.hidden,
             round(price.peak),
             round(self.memory.arguments(price.kept)),
             self.memory.constants,
@@ -172,36 +180,54 @@ class CostModel:
         value = self.graph.values[index]
         count = self._times[index]
         behind, ahead = self._behind[index], self._first_use[index]
-        exposed = hidden = exposed_again = hidden_again = 0.0
+        exposed = exposed_again = 0.0
+        hidden = hidden_again = self._idle
         if plan.steps:
-            time = count * self._steps_seconds(plan.steps)
-            exposed += time * (1 - behind)
-            hidden += time * behind
-            exposed_again, hidden_again = exposed, hidden
+            time = count * self._links_seconds(plan.steps)
+            exposed = exposed_again = float(time.sum()) * (1 - behind)
+            hidden = hidden_again = time * behind
         for need, steps in plan.moves:
-            time = count * self._steps_seconds(steps)
+            time = count * self._links_seconds(steps)
             users = [i for i, n in enumerate(plan.needs) if n == need]
             first = min(self._ahead[ahead + i] for i in users)
-            exposed += time * (1 - first)
-            hidden += time * first
+            now = float(time.sum()) * (1 - first)
+            exposed += now
+            hidden = hidden + time * first
             times = len({value.uses[i].episode for i in users})
-            exposed_again += times * time * (1 - first)
-            hidden_again += times * time * first
+            exposed_again += times * now
+            hidden_again = hidden_again + times * time * first
         copies = tuple(self.memory.copies(index, plan, False))
         episodes = any(use.episode for use in value.uses) and bool(plan.moves)
         again = tuple(self.memory.copies(index, plan, True)) if episodes else copies
         kept = self.memory.bytes(index, plan.layout)
         moves = bool(plan.steps or plan.moves)
-        return PlanPrice(kept, moves, exposed, hidden, exposed_again, hidden_again, copies, again)
+        return PlanPrice(
+            kept,
+            moves,
+            exposed,
+            tuple(hidden.tolist()),
+            exposed_again,
+            tuple(hidden_again.tolist()),
+            copies,
+            again,
+        )
 
-    def _steps_seconds(self, steps: Sequence[Step]) -> float:
-        return sum(self._step_seconds(step) for step in steps)
+    def _over_links(self, times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        """Times on each link, summed."""
+        return tuple(map(sum, zip(*times, strict=True))) or tuple(self._idle.tolist())
 
-    def _step_seconds(self, step: Step) -> float:
+    def _links_seconds(self, steps: Sequence[Step]) -> np.ndarray:
+        """Seconds that steps take on each link."""
+        return sum((self._link_seconds(step) for step in steps), self._idle)
+
+    def _link_seconds(self, step: Step) -> np.ndarray:
         known = self._seconds.get(step)
         if known is None:
-            known = self._seconds[step] = self.topology.seconds(step)
+            known = self._idle.copy()
+            for link, seconds in self.topology.by_link(step.kind, step.axes, step.bytes):
+                known[link] += seconds
+            self._seconds[step] = known
         return known
 
 
-_UNPRICED = PlanPrice(0.0, False, 0.0, 0.0, 0.0, 0.0, (), ())
+_UNPRICED = PlanPrice(0.0, False, 0.0, (), 0.0, (), (), ())

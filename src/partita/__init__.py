@@ -6,6 +6,7 @@ way. `jit` does both in one line.
 
 from partita.api import jit, plan
 from partita.cost import Estimate, Hardware, Traffic
+from partita.cost.footprint import Alive, Footprint
 from partita.errors import (
     AxisError,
     FileError,
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Action",
+    "Alive",
     "AutomaticPartition",
     "AxisError",
     "Blocked",
@@ -50,6 +52,7 @@ __all__ = [
     "Constant",
     "Estimate",
     "FileError",
+    "Footprint",
     "Hardware",
     "HardwareError",
     "LogicalAxes",

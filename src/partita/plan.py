@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware
+from partita.cost.footprint import Footprint
 from partita.errors import FileError, MeshError, TacticError
 from partita.mesh import Mesh
 from partita.program import Program, mlir
@@ -114,6 +115,10 @@ class Plan:
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective of a step, in program order."""
         return self.spmd.collectives
+
+    def memory(self) -> Footprint:
+        """What lies in memory when it is fullest, and over the whole step, per device."""
+        return self.done.footprint
 
     @property
     def constants(self) -> tuple[Constant, ...]:

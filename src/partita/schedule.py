@@ -10,6 +10,8 @@ from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import CostModel, Estimate
+from partita.cost.footprint import Footprint, footprint
+from partita.cost.memory import MemoryModel
 from partita.garbage import paused
 from partita.program import Program
 from partita.spmd import (
@@ -79,6 +81,14 @@ class Scheduled:
     def whole(self) -> tuple[WholeUse, ...]:
         """Operations that need sharded dimensions whole."""
         return whole_uses(self.lowering)
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What lies in memory over the step."""
+        context = self.stage.context
+        memory = MemoryModel(self.lowering.graph, context.mesh, context.timing)
+        regather = self.estimate.regather
+        return footprint(self.lowering, memory, context.timing, regather, context.capacity)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""

@@ -1,0 +1,98 @@
+"""What each value of a program is for: parameters, optimizer state, gradients, activations, ...
+
+Read off the program's structure, not off names. A train step hands its state on: a *state* argument
+has a result of its type that takes its place. What leads to such results by elementwise operations
+alone is the *update*. State that is read by the update only is the optimizer's; the rest of it are
+parameters. What enters the update from other operations are gradients. Everything else that is
+made on the way is an activation. State that is not updated so (a cache that is written into) counts
+as an input.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from partita.program.ir import Program
+from partita.program.operations import ELEMENTWISE
+
+Purpose = Literal[
+    "parameters", "optimizer state", "inputs", "constants", "activations", "gradients", "updates"
+]
+
+_FOLLOWS = ELEMENTWISE | {
+    f"stablehlo.{kind}" for kind in "broadcast_in_dim constant iota reshape transpose".split()
+}
+"""Kinds that an update is made of."""
+
+
+def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpose]:
+    """The purpose of every value.
+
+    Args:
+      program: to look at.
+      uses: for every value, the (operation, operand number) pairs that read it.
+    """
+    state = _state(program)
+    update = _update(program, {program.results[r] for r in state.values()})
+    found: list[Purpose] = ["activations"] * len(program.values)
+    for value in update:
+        producer = program.values[value].producer
+        if producer is not None:
+            made = program.operations[producer].kind in _FOLLOWS
+            found[value] = "updates" if made else "gradients"
+    for constant in program.constants:
+        for value in constant.values:
+            found[value] = "constants"
+    for number, value in enumerate(program.arguments):
+        if number not in state or value not in update:
+            found[value] = "inputs"
+        elif all(set(program.operations[op].results) <= update for op, _ in uses[value]):
+            found[value] = "optimizer state"
+        else:
+            found[value] = "parameters"
+    return found
+
+
+def _state(program: Program) -> dict[int, int]:
+    """Arguments that are handed on, and the results that take their place.
+
+    Those are the donated ones; without any, those that a result has the path and the type of.
+    """
+    if program.aliases:
+        return dict(program.aliases)
+    found, taken = {}, set()
+    results = {_path(name): number for number, name in enumerate(program.result_names)}
+    for number, name in enumerate(program.argument_names):
+        result = results.get(_path(name))
+        if result is None or result in taken:
+            continue
+        types = (program.arguments[number], program.results[result])
+        before, after = (program.values[v].type for v in types)
+        if before == after and _path(name):
+            found[number] = result
+            taken.add(result)
+    return found
+
+
+def _path(name: str) -> str:
+    """A pytree path without what it starts from: `['params']['w']` of `state['params']['w']`.
+
+    Of results, which JAX numbers if there are several, also without that number.
+    """
+    path = re.sub(r"^[^\[.]*", "", name)
+    return re.sub(r"^\[\d+\](?=[\[.])", "", path) if name.startswith("result") else path
+
+
+def _update(program: Program, results: set[int]) -> set[int]:
+    """The values that lead to these results by elementwise operations alone, and what they read."""
+    found, waiting = set(results), list(results)
+    while waiting:
+        producer = program.values[waiting.pop()].producer
+        if producer is None or program.operations[producer].kind not in _FOLLOWS:
+            continue
+        for operand in program.operations[producer].operands:
+            if operand not in found:
+                found.add(operand)
+                waiting.append(operand)
+    return found

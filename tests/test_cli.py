@@ -255,6 +255,15 @@ def test_hardware_as_json(partita, args, names):
     assert [kind["name"] for kind in json.loads(result.out)] == list(names)
 
 
+def test_calibrating_writes_a_file_that_plans_can_be_priced_with(partita, plan, tmp_path):
+    path = tmp_path / "mine.toml"
+    options = ("--platform=cpu", "--seconds=0.01", "--like=cpu")
+    result = partita("calibrate", str(path), *options)
+    assert result.code == 0
+    assert result.out.startswith("mine: cpu, measured by partita calibrate")
+    assert "(8 x mine)" in plan(hardware=path).out
+
+
 # -------------------------------------------------------------------------------------- errors
 
 ERRORS = [

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import msgspec
 import typer
 from rich.console import Console
@@ -18,6 +19,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import partita as pt
 from partita import cost, models
+from partita.calibrate import Budget
+from partita.calibrate import calibrate as measure
 from partita.cost.estimate import size
 from partita.plan import Form
 from partita.program.files import format_of
@@ -129,6 +132,27 @@ def hardware(
         print(_hardware_json(cost.kinds()))
     else:
         Console().print(_hardware_table())
+
+
+@app.command()
+def calibrate(
+    path: Annotated[Path, typer.Argument(help="The hardware file to write, ending in .toml.")],
+    like: Annotated[
+        str | None,
+        typer.Option(help="A kind whose networks these devices have; needed for a single device."),
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="What to measure (cpu, gpu, tpu); the best at hand.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to time each operation.")] = 0.3,
+) -> None:
+    """Measure the devices at hand, and write a hardware file to price plans with."""
+    jax.config.update("jax_platforms", platform)
+    console = Console(stderr=True)
+    found = measure(
+        path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
+    )
+    print(found)
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:

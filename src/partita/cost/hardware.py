@@ -219,7 +219,7 @@ def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:
             "a path ending in .toml, to a file of your own, also works"
         )
     file = KINDS.joinpath(f"{name}.toml")
-    return _decode(file.read_text("utf-8"), name, where=str(file))
+    return decode(file.read_text("utf-8"), name, where=str(file))
 
 
 def _load_file(path: Path) -> Hardware:
@@ -232,10 +232,20 @@ def _load_file(path: Path) -> Hardware:
         raise HardwareError(
             f"the hardware file {str(path)!r} is not UTF-8 text: {error}"
         ) from error
-    return _decode(text, path.stem, where=str(path))
+    return decode(text, path.stem, where=str(path))
 
 
-def _decode(text: str, name: str, where: str) -> Hardware:
+def decode(text: str, name: str, where: str) -> Hardware:
+    """The hardware that the text of a file describes.
+
+    Args:
+        text: TOML.
+        name: what to call it.
+        where: the file is, for messages.
+
+    Raises:
+        HardwareError: it is not TOML, or not of the form described in this module.
+    """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

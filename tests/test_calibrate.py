@@ -1,0 +1,54 @@
+"""Hardware files measured on the devices at hand."""
+
+import jax
+import pytest
+
+import partita as pt
+from partita.calibrate import Budget, calibrate, network
+from partita.cost import load
+
+QUICK = Budget(seconds=0.01, runs=2)
+
+
+def test_a_measured_file_prices_plans(tmp_path):
+    path = tmp_path / "mine.toml"
+    hardware = calibrate(path, jax.devices()[:4], budget=QUICK)
+    assert load(str(path)) == hardware
+    assert [(n.name, n.size) for n in hardware.networks] == [("link", 4)]
+    assert set(hardware.peak_flops) == {"f32", "bf16", "f16"}
+    # Wide limits: what matters is that these are rates of this machine, in the right unit.
+    assert 1e8 < hardware.memory_bandwidth.value < 1e13
+    assert 1e8 < hardware.flops("f32") < 1e15
+    assert 1e6 < hardware.networks[0].bandwidth.value < 1e13
+    assert 1e-9 <= hardware.networks[0].latency.value < 1
+    assert "measured by partita calibrate" in hardware.memory_bandwidth.source
+    x = jax.ShapeDtypeStruct((64, 32), "float32")
+    plan = pt.plan(lambda x: x @ x.T, x, mesh="data=4", hardware=str(path), tactics=[])
+    assert plan.estimate.compute_time > 0
+
+
+def test_a_single_device_takes_its_networks_from_a_known_kind(tmp_path):
+    path = tmp_path / "mine.toml"
+    hardware = calibrate(path, jax.devices()[:1], like="h100", budget=QUICK)
+    names = [network.name for network in hardware.networks]
+    assert names == [network.name for network in load("h100").networks]
+    assert hardware.networks[0].bandwidth.source.startswith("h100: ")
+
+
+def test_what_cannot_be_measured_is_said_and_nothing_is_written(tmp_path):
+    path = tmp_path / "mine.toml"
+    with pytest.raises(pt.HardwareError, match="a single device cannot measure a network"):
+        calibrate(path, jax.devices()[:1], budget=QUICK)
+    with pytest.raises(pt.HardwareError, match=r"ends in \.toml"):
+        calibrate(tmp_path / "mine.json", budget=QUICK)
+    with pytest.raises(pt.HardwareError, match="unknown hardware kind 'h10'"):
+        calibrate(path, jax.devices()[:1], like="h10", budget=QUICK)
+    with pytest.raises(pt.FileError, match="cannot write"):
+        calibrate(tmp_path / "no" / "mine.toml", jax.devices()[:2], budget=QUICK)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_is_fitted_to_what_collectives_take():
+    found = network(jax.devices()[:2], QUICK)
+    assert (found.topology, found.devices) == ("switch", 2)
+    assert found.bandwidth > 0 and found.latency > 0

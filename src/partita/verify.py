@@ -75,9 +75,10 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     for c in collectives:
         axes = tuple(mesh.axis(name) for name in c.axes)
         groups = mesh.groups(axes)
+        found = _normal(groups)
         if c.kind == "collective_permute":
-            groups = [sorted(group) for group in groups]
-        predicted[Exchange(c.kind, c.bytes, _normal(groups))] += 1
+            found = _joined(c.pairs) if c.pairs else _normal(map(sorted, groups))
+        predicted[Exchange(c.kind, c.bytes, found)] += 1
     return Comparison(mesh, predicted, Counter(compiled_exchanges(compiled_text)))
 
 
@@ -132,11 +133,17 @@ def _groups(line: str) -> Groups:
 
 
 def _chains(line: str) -> Groups:
-    """The devices that a permutation joins, each hands on to the next."""
+    """The devices that a permutation in the text joins."""
     pairs = re.search(r"source_target_pairs=\{(.*?\})\}", line)
+    found = re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else "")
+    return _joined((int(source), int(target)) for source, target in found)
+
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> Groups:
+    """The devices that are joined by handing on to each other."""
     joined: dict[int, set[int]] = {}
-    for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else ""):
-        group = joined.get(int(source), {int(source)}) | joined.get(int(target), {int(target)})
+    for source, target in pairs:
+        group = joined.get(source, {source}) | joined.get(target, {target})
         joined.update(dict.fromkeys(group, group))
     return _normal({tuple(sorted(group)) for group in joined.values()})
 

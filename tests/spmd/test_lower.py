@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import jax.numpy as jnp
@@ -213,6 +214,66 @@ def test_a_resharded_value_that_is_used_twice_moves_once(bench):
     b = bench(lambda x, w: (x @ w, x @ jnp.tanh(w) @ w.T), "f32[8,16]", "f32[16,16]", mesh="data=4")
     spmd = b.spmd(("x", 0, "data"), ("w", 0, "data", 0))
     assert len([c for c in spmd.collectives if c.value == "w"]) == 1
+
+
+def by_hand(b, values, ops):
+    """A tiling of these layouts: of results of operations by kind, and of their factors."""
+    tiling = b.untiled
+    layouts, factors = list(tiling.values), list(tiling.ops)
+    for op in b.graph.ops:
+        factors[op.index] = ops.get(op.op.short, factors[op.index])
+        if op.op.short in values:
+            layouts[op.results[0][0]] = values[op.op.short]
+    return dataclasses.replace(tiling, values=tuple(layouts), ops=tuple(factors))
+
+
+ROWS = ((0,), ())
+
+
+def gathered_and_cut(x):
+    return jnp.tanh(jnp.sin(x))
+
+
+def added_up_and_cut(a, b):
+    return jnp.tanh(a @ b)
+
+
+@pytest.mark.parametrize(
+    ("fn", "types", "ops", "expected"),
+    [
+        # The sine is to be kept whole, but is made in columns and only needed in rows.
+        (
+            gathered_and_cut,
+            ["f32[8,8]"],
+            {"sine": ((), (0,)), "tanh": ROWS},
+            ["slice(argument) f32", "all_to_all(sine) f32", "all_gather(tanh) f32"],
+        ),
+        # The product is to be kept whole, but only needed in rows.
+        (
+            added_up_and_cut,
+            matrices(1),
+            {"dot_general": ((), (), (0,)), "tanh": ROWS},
+            [
+                "slice(argument) f32",
+                "slice(argument) f32",
+                "reduce_scatter(dot_general) f32",
+                "all_gather(tanh) f32",
+            ],
+        ),
+    ],
+)
+def test_what_nothing_needs_as_it_is_to_be_kept_goes_straight_to_its_use(
+    bench, fn, types, ops, expected
+):
+    b = bench(fn, *types, mesh="x=4")
+    assert moves(unfold(b.lowerer.lower(by_hand(b, {}, ops)))) == expected
+
+
+def test_what_is_needed_as_it_is_kept_is_kept_so(bench):
+    b = bench(lambda a, b: (jnp.tanh(y := a @ b), y), *matrices(1), mesh="x=4")
+    tiling = by_hand(b, {}, {"dot_general": ((), (), (0,)), "tanh": ROWS})
+    kinds = [move.step.kind for move in unfold(b.lowerer.lower(tiling)).moves()]
+    assert kinds == ["slice", "slice", "all_reduce", "slice", "all_gather"]
 
 
 def masked(x):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from partita.mesh import Mesh
 from partita.program import TensorType
 from partita.spmd import COLLECTIVES, local_type, reshard
+from partita.spmd.reshard import permutation
 
 NONE = frozenset()
 
@@ -35,6 +36,10 @@ def show(steps, mesh):
         for step in steps
     ]
 
+
+ALONG = ["all_to_all x+y 0 1", "all_gather y 1"]
+SCATTERED_ALONG = ["reduce_scatter y 0", "all_to_all x+y 0 1"]
+UNWANTED_FIRST = ["all_gather y 1", "all_to_all x 0 1"]
 
 ROWS = [
     # what, have, partial over, want, steps
@@ -82,17 +87,59 @@ ROWS = [
         ["reduce_scatter x 1", "all_gather y 0"],
     ),
     ("change of axis", ((X,), ()), [], ((Y,), ()), ["all_gather x 0", "slice y 0"]),
-    ("change of order", ((X, Y), ()), [], ((Y, X), ()), ["all_gather x+y 0", "slice y+x 0"]),
+    ("change of order", ((X, Y), ()), [], ((Y, X), ()), ["collective_permute x+y"]),
+    # fused: never more gathered or reduced than is needed
+    ("gather and slice of one axis", ((X,), ()), [], ((X,), ()), []),
+    ("two axes go to one dimension", ((X, Y), ()), [], ((), (X, Y)), ["all_to_all x+y 0 1"]),
+    (
+        "two axes from two dimensions",
+        ((Y,), (), (X,)),
+        [],
+        ((), (X, Y), ()),
+        ["all_to_all x 2 1", "all_to_all y 0 1"],
+    ),
+    ("what is gathered comes along", ((X, Y), ()), [], ((), (X,)), ALONG),
+    ("what is sliced goes along", ((X,), ()), [], ((), (X, Y)), ["slice y 0", "all_to_all x+y 0 1"]),
+    ("what is added up goes along", ((X,), ()), [Y], ((), (X, Y)), SCATTERED_ALONG),
+    ("slice before a scatter", ((), ()), [X], ((Y, X), ()), ["slice y 0", "reduce_scatter x 0"]),
+    (
+        "slice elsewhere before a scatter",
+        ((), ()),
+        [X],
+        ((X,), (Y,)),
+        ["slice y 1", "reduce_scatter x 0"],
+    ),
+    (
+        "exchange before a scatter",
+        ((Y,), ()),
+        [X],
+        ((), (Y, X)),
+        ["reduce_scatter x 0", "all_to_all y+x 0 1"],
+    ),
+    ("sum before gathering", ((Y,), ()), [X], ((), ()), ["all_reduce x", "all_gather y 0"]),
+    ("gather what is not wanted first", ((X,), (Y,)), [], ((), (X,)), UNWANTED_FIRST),
+]
+
+SQUARE = Mesh.of("x=2,y=2")
+SQUARE_ROWS = [
+    ("axes of one size change places", ((X,), (Y,)), [], ((Y,), (X,)), ["collective_permute x+y"]),
+    ("to another axis of that size", ((X,), ()), [], ((Y,), ()), ["collective_permute x+y"]),
+    ("sum on the way", ((X,), ()), [Y], ((X,), ()), ["all_reduce y"]),
 ]
 
 
 @pytest.mark.parametrize(
-    ("have", "partial", "want", "expected"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS]
+    ("mesh", "have", "partial", "want", "expected"),
+    [
+        pytest.param(mesh, *row, id=name)
+        for mesh, rows in ((XY, ROWS), (SQUARE, SQUARE_ROWS))
+        for name, *row in rows
+    ],
 )
-def test_steps(have, partial, want, expected):
-    type_ = TensorType((8, 16, 4)[: len(have)], "f32")
-    steps = reshard(type_, have, frozenset(partial), want, XY)
-    assert show(steps, XY) == expected
+def test_steps(mesh, have, partial, want, expected):
+    type_ = TensorType((8, 16, 8)[: len(have)], "f32")
+    steps = reshard(type_, have, frozenset(partial), want, mesh)
+    assert show(steps, mesh) == expected
 
 
 @pytest.mark.parametrize(
@@ -184,6 +231,12 @@ class Devices:
             case "all_to_all":
                 sent = [np.split(piece, count, axis=step.split)[mine] for piece in received]
                 return np.concatenate(sent, axis=step.dim)
+            case "collective_permute":
+                me = self.places.index(place)
+                pairs = permutation(self.mesh, *step.layouts)
+                assert [b for _, b in sorted(pairs, key=lambda p: p[1])] == [*range(len(pairs))]
+                (sender,) = (a for a, b in pairs if b == me)
+                return self.pieces[self.places[sender]]
 
 
 @st.composite

@@ -43,6 +43,13 @@ class Part:
             return size * n / 4 / self._bandwidth + n / 2 * network.latency.value
         return (n - 1) / n * size / self._bandwidth + (n - 1) * network.latency.value
 
+    def hand_on(self, size: float) -> float:
+        """A permutation of pieces of `size` bytes."""
+        network = self.network
+        # Around a ring a piece travels a quarter on average, in both directions at once.
+        far = self.size / 4 if network.topology == "torus" else 1.0
+        return size * far / self._bandwidth + max(1.0, far) * network.latency.value
+
     @property
     def _wraps(self) -> bool:
         return self.network.topology == "torus" and self.size % self.network.wrap == 0
@@ -68,7 +75,16 @@ class Topology:
 
     def seconds(self, step: Step) -> float:
         """Time of one step of a reshard; nothing for a local slice."""
-        return self.collective_seconds(step.kind, step.axes, step.bytes)
+        return sum(time for _, time in self.step_by_link(step))
+
+    def step_by_link(self, step: Step) -> Iterator[tuple[int, float]]:
+        """The links that a step uses one after the other, each with the seconds it takes."""
+        if not step.layouts:
+            yield from self.by_link(step.kind, step.axes, step.bytes)
+            return
+        for axis in step.axes:  # whole pieces go to any other device along these
+            for part in self.parts[axis]:
+                yield part.link, part.hand_on(step.bytes)
 
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
         """Time of a collective over `axes` with a payload of `size` bytes per device.

@@ -224,7 +224,7 @@ class CostModel:
         known = self._seconds.get(step)
         if known is None:
             known = self._idle.copy()
-            for link, seconds in self.topology.by_link(step.kind, step.axes, step.bytes):
+            for link, seconds in self.topology.step_by_link(step):
                 known[link] += seconds
             self._seconds[step] = known
         return known

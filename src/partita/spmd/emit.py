@@ -20,7 +20,7 @@ from partita.program.mlir import ir
 from partita.spmd.builder import COMBINE, Builder, set_apart
 from partita.spmd.localize import LocalRun, localize
 from partita.spmd.program import Case, Hold, Instruction, Move, Run, SpmdProgram, While
-from partita.spmd.reshard import Step
+from partita.spmd.reshard import Rim, Step, permutation
 from partita.tiling import Layout
 
 MESH = "mesh"
@@ -299,9 +299,13 @@ class _Emitter(Writer):
         ).results[0]
 
     def _collective_permute(self, value: Any, step: Step) -> Any:
+        if step.rim is None:
+            return self._permute(value, permutation(self.mesh, *step.layouts))
+        return self._with_rim(value, step, step.rim)
+
+    def _with_rim(self, value: Any, step: Step, rim: Rim) -> Any:
         """The piece, and the neighbour's rim beside it; at the ends of the mesh zeros."""
-        rim, shape = step.rim, step.before.shape
-        assert rim is not None
+        shape = step.before.shape
         limits, strides = list(shape), [1] * len(shape)
         starts = [0] * len(shape)
         starts[step.dim], limits[step.dim] = rim.start, rim.start + rim.size
@@ -311,22 +315,26 @@ class _Emitter(Writer):
             for group in self.mesh.groups(step.axes):
                 chain = list(itertools.pairwise(group))
                 pairs += [(b, a) for a, b in chain] if rim.after else chain
-            self.channel += 1
-            received = ir.Operation.create(
-                "stablehlo.collective_permute",
-                results=[sent.type],
-                operands=[sent],
-                attributes={
-                    "source_target_pairs": ir.Attribute.parse(
-                        f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
-                    ),
-                    "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
-                },
-            ).results[0]
+            received = self._permute(sent, pairs)
         else:
             received = self.build.fill(sent.type, 0)
         parts = [value, received] if rim.after else [received, value]
         return hlo.concatenate(parts, _i64(step.dim))
+
+    def _permute(self, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
+        """What each device gets from another; zeros where it gets nothing."""
+        self.channel += 1
+        return ir.Operation.create(
+            "stablehlo.collective_permute",
+            results=[value.type],
+            operands=[value],
+            attributes={
+                "source_target_pairs": ir.Attribute.parse(
+                    f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+                ),
+                "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+            },
+        ).results[0]
 
     def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
         self.channel += 1

@@ -23,7 +23,7 @@ from partita.mesh import Mesh
 from partita.program.operations import ELEMENTWISE
 from partita.spmd.forms import Forms, Need, OpForm, layout_from_result
 from partita.spmd.partial import NONE, PartialAxes, PartialSums
-from partita.spmd.reshard import Step, reshard
+from partita.spmd.reshard import Step, reshard, traffic
 from partita.tiling import Layout, Tiling
 
 
@@ -246,11 +246,19 @@ class Lowerer:
         known = self._plans.get(key)
         if known is not None:
             return known
-        type_ = value.value.type
-        steps = reshard(type_, source, made - kept, layout, self.mesh, combine)
+        type_, mesh, left = value.value.type, self.mesh, made - kept
+        steps = reshard(type_, source, left, layout, mesh, combine)
+        different = dict.fromkeys(needs)
+        if steps and len(different) == 1 and not value.is_result:
+            # Nothing needs it as it is to be kept: what is cheaper straight away goes so.
+            ((need, _),) = different
+            straight = reshard(type_, source, left, need, mesh, combine)
+            around = steps + reshard(type_, layout, NONE, need, mesh)
+            if traffic(straight, mesh) < traffic(around, mesh):
+                layout, steps = need, straight
         moves = tuple(
-            (need, reshard(type_, layout, NONE, need[0], self.mesh, halo=need[1]))
-            for need in dict.fromkeys(needs)
+            (need, reshard(type_, layout, NONE, need[0], mesh, halo=need[1]))
+            for need in different
             if need != (layout, ())
         )
         plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)

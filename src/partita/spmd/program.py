@@ -12,7 +12,7 @@ from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
 from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
-from partita.spmd.reshard import Step, StepKind, local_type
+from partita.spmd.reshard import Step, StepKind, local_type, permutation
 from partita.tiling import Axes, Layout
 
 
@@ -107,6 +107,8 @@ class Collective:
     """Number of devices that take part together."""
     dtype: str
     """Element type of what is moved, as StableHLO names it."""
+    pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
+    """Of a collective_permute that hands on whole pieces, which device sends to which."""
 
     def __str__(self) -> str:
         return f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}: {self.value}"
@@ -147,6 +149,7 @@ class SpmdProgram:
             source="" if producer is None else self.program.operations[producer].source,
             group=self.mesh.size(step.axes),
             dtype=step.before.dtype,
+            pairs=tuple(permutation(self.mesh, *step.layouts)) if step.layouts else (),
         )
 
     def counts(self) -> dict[StepKind, int]:

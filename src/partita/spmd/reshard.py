@@ -7,9 +7,12 @@
 | partial -> sharded | reduce_scatter |
 | sharded dimension i -> dimension j | all_to_all |
 | replicated -> sharded | slice (local, no traffic) |
+| sharded -> sharded as much, by other axes or in another order | collective_permute |
 | sharded -> sharded, with the rim of neighbouring pieces | collective_permute |
 
-Steps that shrink the local piece come first, so that later ones move less.
+Steps that shrink the local piece come first, then those that exchange pieces, then those that
+enlarge them, so that every step moves as little as it can. What one collective can do is one step:
+axes that go the same way go together. Nothing is gathered that an exchange can bring.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
+
+import numpy as np
 
 from partita.mesh import Mesh
 from partita.program.ir import Halo, TensorType
@@ -35,6 +40,11 @@ COLLECTIVES: tuple[StepKind, ...] = (
     "all_to_all",
     "collective_permute",
 )
+
+
+LATENCY = 2**16
+"""Bytes that networks of today move in the time that any collective takes: of two ways, the one
+with a collective more has to save as many."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +73,9 @@ class Step:
     """Local type after the step."""
     combine: str = "add"
     rim: Rim | None = None
-    """Of a collective_permute, what is handed on."""
+    """Of a collective_permute, what is handed on if not all of the piece."""
+    layouts: tuple[Layout, ...] = ()
+    """Of a collective_permute that hands on whole pieces, the layouts before and after."""
 
     @property
     def bytes(self) -> int:
@@ -74,6 +86,8 @@ class Step:
 
     def applied(self, layout: Layout) -> Layout:
         """The layout of a value after the step, given that before it."""
+        if self.layouts:
+            return self.layouts[1]
         after = list(layout)
         if self.kind in ("all_gather", "all_to_all"):
             after[self.dim] = tuple(axis for axis in layout[self.dim] if axis not in self.axes)
@@ -115,9 +129,13 @@ def reshard(
         """Along an axis of one device there is nothing to do."""
         return tuple(axis for axis in axes if mesh.sizes[axis] > 1)
 
-    path = _Path(type_, [real(axes) for axes in have], mesh, combine)
     wanted = tuple(real(axes) for axes in want)
-    steps = path.to(wanted, set(real(tuple(partial))))
+    start = [real(axes) for axes in have]
+    path = functools.partial(_Path, type_, start, wanted, mesh, combine)
+    steps = path().walk(set(real(tuple(partial))))
+    if _roundabout(steps, wanted):
+        turned = path(turns=True).walk(set(real(tuple(partial))))
+        steps = min(steps, turned, key=lambda way: traffic(way, mesh))
     return steps + _rims(local_type(type_, wanted, mesh), wanted, halo)
 
 
@@ -142,84 +160,259 @@ def _rims(piece: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ...]:
 
 
 class _Path:
-    """A value on its way: its current layout, and the steps taken so far."""
+    """A value on its way: its current layout, and the steps taken so far.
 
-    def __init__(self, type_: TensorType, layout: list[Axes], mesh: Mesh, combine: str) -> None:
+    With `turns`, axes are also added where others should have gone before, and put in order by a
+    permutation; without, what is in their way is gathered.
+    """
+
+    def __init__(
+        self,
+        type_: TensorType,
+        have: Sequence[Axes],
+        want: Layout,
+        mesh: Mesh,
+        combine: str,
+        turns: bool = False,
+    ) -> None:
         self.type = type_
-        self.layout = layout
+        self.layout = list(have)
+        self.want = want
         self.mesh = mesh
         self.combine = combine
+        self.turns = turns
         self.steps: list[Step] = []
+        self.place = {axis: dim for dim, axes in enumerate(want) for axis in axes}
+        """The dimension where each axis is wanted."""
+        self.dims = range(len(want))
 
-    def to(self, want: Layout, partial: set[int]) -> tuple[Step, ...]:
-        for dim in range(len(want)):
-            run = self._missing(want, dim)
-            scattered = run[: _prefix_in(run, partial)]
-            if scattered:
-                partial -= set(scattered)
-                self._grow("reduce_scatter", dim, scattered)
-        if partial:
-            self._step("all_reduce", tuple(sorted(partial)), -1, -1, list(self.layout))
-        while tuple(self.layout) != want:
-            if not (self._slice(want) or self._exchange(want)):
-                self._gather(want)
+    def walk(self, partial: set[int]) -> tuple[Step, ...]:
+        """All the way, from a value partial over some axes; tries the cheapest steps first."""
+        self.partial, turns = partial, self.turns
+        while partial or tuple(self.layout) != self.want:
+            went = (
+                self._slice(self._next)
+                or (turns and self._slice(self._behind))
+                or self._scatter(self._next)
+                or self._exchange()
+                or self._swap()
+                or (turns and self._turn())
+                or self._reduce()
+                or self._gather()
+            )
+            assert went, f"no way from {self.layout} to {self.want}"
         return tuple(self.steps)
 
-    def _missing(self, want: Layout, dim: int) -> Axes:
-        """Axes still to be added to a dimension; none if others have to go first."""
-        have = self.layout[dim]
-        return want[dim][len(have) :] if want[dim][: len(have)] == have else ()
+    def _turn(self) -> bool:
+        return self._scatter(self._behind) or self._exchange_behind() or self._arrange()
 
-    def _slice(self, want: Layout) -> bool:
-        done = False
-        for dim in range(len(want)):
-            run = self._missing(want, dim)
-            used = {a for axes in self.layout for a in axes}
-            run = run[: next((i for i, a in enumerate(run) if a in used), len(run))]
-            if run:
-                self._grow("slice", dim, run)
-                done = True
+    def _next(self, dim: int) -> Axes:
+        """Axes still to be added to a dimension; none if others have to go first."""
+        have, want = self.layout[dim], self.want[dim]
+        return want[len(have) :] if want[: len(have)] == have else ()
+
+    def _behind(self, dim: int) -> Axes:
+        """Axes to be added that others should have gone before; those that cost nothing first."""
+        used = self._used()
+        missing = tuple(a for a in self.want[dim] if a not in used)
+        return tuple(a for a in missing if a not in self.partial) or missing
+
+    def _slice(self, candidates: Callable[[int], Axes]) -> bool:
+        """Cuts the piece along every dimension that can be: free, and all that follows is less."""
+        held, done = self._used() | self.partial, False
+        for dim in self.dims:
+            run = candidates(dim)
+            if run and run[0] not in held:
+                done |= self._grow("slice", dim, _start(run, lambda axis: axis not in held))
         return done
 
-    def _exchange(self, want: Layout) -> bool:
-        for source, axes in enumerate(self.layout):
-            if not axes or axes == want[source][: len(axes)]:
-                continue
-            for target in range(len(want)):
-                if target != source and self._missing(want, target)[:1] == axes[-1:]:
-                    layout = list(self.layout)
-                    layout[source] = axes[:-1]
-                    layout[target] = (*layout[target], axes[-1])
-                    self._step("all_to_all", axes[-1:], source, target, layout)
+    def _scatter(self, candidates: Callable[[int], Axes]) -> bool:
+        """Adds up along axes by which the result is wanted split."""
+        partial = self.partial
+        for dim in self.dims if partial else ():
+            run = candidates(dim)
+            if run and run[0] in partial:
+                run = _start(run, partial.__contains__)
+                if self._grow("reduce_scatter", dim, run):
+                    partial.difference_update(run)
                     return True
         return False
 
-    def _gather(self, want: Layout) -> None:
-        for dim, axes in enumerate(self.layout):
-            keep = _common(axes, want[dim])
-            if keep < len(axes):
-                layout = list(self.layout)
-                layout[dim] = axes[:keep]
-                self._step("all_gather", axes[keep:], dim, -1, layout)
-                return
-        raise AssertionError(f"no way from {self.layout} to {want}")
-
-    def _grow(self, kind: StepKind, dim: int, axes: Axes) -> None:
+    def _grow(self, kind: StepKind, dim: int, run: Axes) -> bool:
+        """Splits a dimension by more axes, if it divides."""
         layout = list(self.layout)
-        layout[dim] = (*layout[dim], *axes)
-        self._step(kind, axes, dim, -1, layout)
+        layout[dim] = (*layout[dim], *run)
+        if not self._divides(layout):
+            return False
+        self._step(kind, run, dim, -1, layout)
+        return True
+
+    def _exchange(self) -> bool:
+        """Moves axes to the dimension that needs them next, and with them any to be gathered."""
+        for source, axes in enumerate(self.layout):
+            for target in self.dims if axes else ():
+                run = self._next(target)
+                if target == source or not run or run[0] not in axes:
+                    continue
+                moved = axes[axes.index(run[0]) :]
+                fits = _common(moved, run)
+                if fits == len(moved) and self._join(source, run[fits:]):
+                    return True
+                behind = any(a in self.place for a in moved[fits:])
+                if not behind and self._move(source, target, moved):
+                    return True
+        return False
+
+    def _join(self, source: int, following: Axes) -> bool:
+        """Adds axes to those that are about to move, where these are to go first."""
+
+        def behind(dim: int) -> Axes:
+            return following if dim == source else ()
+
+        return self._slice(behind) or self._scatter(behind)
+
+    def _exchange_behind(self) -> bool:
+        """Moves axes to the dimension that needs them, behind others that have to go first."""
+        for source, axes in enumerate(self.layout):
+            target = self.place.get(axes[-1], source) if axes else source
+            if target != source:
+                stay = [i for i, a in enumerate(axes) if self.place.get(a) != target]
+                if self._move(source, target, axes[stay[-1] + 1 if stay else 0 :]):
+                    return True
+        return False
+
+    def _move(self, source: int, target: int, axes: Axes) -> bool:
+        layout = list(self.layout)
+        layout[source] = layout[source][: -len(axes)]
+        layout[target] = (*layout[target], *axes)
+        if not self._divides(layout):
+            return False
+        self._step("all_to_all", axes, source, target, layout)
+        return True
+
+    def _swap(self) -> bool:
+        """Hands whole pieces on, if the wanted ones are as large."""
+        sizes = zip(self.layout, self.want, strict=True)
+        alike = all(self.mesh.size(a) == self.mesh.size(b) for a, b in sizes)
+        if not alike or self.partial & self.place.keys():
+            return False
+        return self._permute(list(self.want))
+
+    def _arrange(self) -> bool:
+        """Brings axes into order: those that stay, those to be gathered, those to be moved."""
+
+        def rank(dim: int, axis: int) -> tuple[int, int]:
+            place = self.place.get(axis)
+            return (0, self.want[dim].index(axis)) if place == dim else (1 + (place is not None), 0)
+
+        return self._permute(
+            [tuple(sorted(a, key=lambda x: rank(d, x))) for d, a in enumerate(self.layout)]
+        )
+
+    def _permute(self, layout: list[Axes]) -> bool:
+        if layout == self.layout:
+            return False
+        changed = [
+            {*a, *b} for a, b in zip(self.layout, layout, strict=True) if a != b
+        ]
+        axes = tuple(sorted(set[int]().union(*changed)))
+        self._step("collective_permute", axes, -1, -1, layout)
+        return True
+
+    def _reduce(self) -> bool:
+        if not self.partial:
+            return False
+        self._step("all_reduce", tuple(sorted(self.partial)), -1, -1, list(self.layout))
+        self.partial.clear()
+        return True
+
+    def _gather(self) -> bool:
+        """Makes a dimension whole; first one whose axes are wanted nowhere, so need not move."""
+        rest = {d: a[_common(a, self.want[d]) :] for d, a in enumerate(self.layout)}
+        surplus = [d for d, axes in rest.items() if axes]
+        if not surplus:
+            return False
+        dim = min(surplus, key=lambda d: not self.place.keys().isdisjoint(rest[d]))
+        layout = list(self.layout)
+        layout[dim] = layout[dim][: -len(rest[dim])]
+        self._step("all_gather", rest[dim], dim, -1, layout)
+        return True
+
+    def _used(self) -> set[int]:
+        return {axis for axes in self.layout for axis in axes}
+
+    def _divides(self, layout: Sequence[Axes]) -> bool:
+        sizes = zip(self.type.shape, layout, strict=True)
+        return all(size % self.mesh.size(axes) == 0 for size, axes in sizes)
 
     def _step(self, kind: StepKind, axes: Axes, dim: int, split: int, layout: list[Axes]) -> None:
+        layouts: tuple[Layout, ...] = ()
         if not self.type.elements:
             kind = "slice"  # nothing to exchange either
+        elif kind == "collective_permute":
+            layouts = (tuple(self.layout), tuple(layout))
         before = local_type(self.type, tuple(self.layout), self.mesh)
         after = local_type(self.type, tuple(layout), self.mesh)
-        self.steps.append(Step(kind, axes, dim, split, before, after, self.combine))
+        self.steps.append(
+            Step(kind, axes, dim, split, before, after, self.combine, layouts=layouts)
+        )
         self.layout = layout
 
 
-def _prefix_in(run: Sequence[int], members: set[int]) -> int:
-    return next((i for i, axis in enumerate(run) if axis not in members), len(run))
+def _roundabout(steps: Sequence[Step], want: Layout) -> bool:
+    """Whether something was whole on the way along axes by which it is wanted split."""
+    wanted = {axis for axes in want for axis in axes}
+    collectives = 0
+    for step in steps:
+        if collectives and step.kind == "slice":
+            return True
+        collectives += step.kind != "slice"
+        if step.kind == "all_reduce" and not wanted.isdisjoint(step.axes):
+            return True
+    return False
+
+
+def traffic(steps: Sequence[Step], mesh: Mesh) -> float:
+    """Bytes that a device sends, on rings, and for each collective what it could send meanwhile."""
+    total = float(LATENCY * sum(step.is_collective for step in steps))
+    for step in steps:
+        if step.kind == "collective_permute":
+            total += step.bytes
+        elif step.is_collective:
+            passes = 2 if step.kind == "all_reduce" else 1
+            total += passes * step.bytes * (1 - 1 / mesh.size(step.axes))
+    return total
+
+
+@functools.cache
+def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, int]]:
+    """Who sends its piece to whom, as pairs of devices, where pieces are as large before as after.
+
+    Where several devices have a piece that several need, those that agree in the most axes get
+    together; each sends once and receives once.
+    """
+    places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
+
+    def pieces(layout: Layout) -> np.ndarray:
+        number = np.zeros(mesh.devices, np.int64)
+        for axes in layout:
+            for axis in axes:
+                number = number * mesh.sizes[axis] + places[axis]
+        return number
+
+    have, need = pieces(before), pieces(after)
+    pairs = []
+    for piece in range(int(have.max()) + 1):
+        senders, receivers = np.flatnonzero(have == piece), np.flatnonzero(need == piece)
+        stay = np.intersect1d(senders, receivers)
+        pairs += [(int(d), int(d)) for d in stay]
+        rest = (np.setdiff1d(side, stay).tolist() for side in (senders, receivers))
+        pairs += zip(*rest, strict=True)
+    return sorted(pairs)
+
+
+def _start(run: Axes, condition: Callable[[int], bool]) -> Axes:
+    return run[: next((i for i, axis in enumerate(run) if not condition(axis)), len(run))]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

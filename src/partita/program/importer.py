@@ -176,6 +176,7 @@ class _Importer:
             operands=tuple(operands),
             results=tuple(self._define(r, index, i) for i, r in enumerate(results)),
             rule=rules.same(type_, len(operands), len(results)),
+            zero_init=kind == CARRY and operands[0] in self.zeros,
             source=source,
             scope=scope,
             region=self.region,

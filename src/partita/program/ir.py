@@ -128,7 +128,7 @@ class Operation:
     combine: str = "add"
     """How partial results along a reduction factor are combined: add, max, min, mul, and, or."""
     zero_init: bool = False
-    """A scatter into zeros, or a reduction that starts from zeros."""
+    """A scatter into zeros, or a reduction or carried value that starts from zeros."""
     source: str = ""
     """`file:line` of the user's code."""
     scope: str = ""

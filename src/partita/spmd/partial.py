@@ -5,6 +5,10 @@ use that is not linear, several uses, a use that would make them larger in bytes
 itself works along the axis. An addition of partial values is the exception to the last: it gives
 way, adds the whole partial values, and one reduction follows instead of two. Decisions are made
 for a class as a whole: a partial value is handed on only where every member can.
+
+A loop hands on a carried value partial, if it starts from zeros and every iteration only goes on
+adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
+added may widen before, since it is reduced as often as the loop runs otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
+from partita.program.ir import CARRY, Operation
 from partita.spmd.forms import Forms, OpForm
 from partita.tiling import Layout
 
@@ -43,7 +48,12 @@ class PartialSums:
     def __init__(self, graph: ClassGraph, forms: Forms) -> None:
         self.graph = graph
         self.forms = forms
-        self._consumer = {v.index: v.uses[0].op for v in graph.values if _may_pass(graph, v)}
+        self._consumer = {
+            v.index: v.uses[0].op
+            for v in graph.values
+            if _may_pass(graph, v) or _may_be_carried(graph, v)
+        }
+        self._together = _together(graph, self._consumer)
         self._links = _links(graph, self._consumer)
         self._made_by: dict[int, list[int]] = {}
         for link in self._links.values():
@@ -153,6 +163,8 @@ class PartialSums:
         consumer = self.graph.ops[self._consumer[index]]
         form, number = forms[consumer.index], self.graph.values[index].uses[0].number
         axes = axes - form.axes
+        for other in self._together.get(index, ()):
+            axes = axes & offered.get(other, NONE)
         if not axes or producer is None:
             return NONE
         if form.needs[number] != forms[producer[0]].makes[producer[1]]:
@@ -180,6 +192,10 @@ def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
         if producer is not None:
             operands = graph.ops[producer[0]].operands
             sources = tuple(s for classes in operands for s in classes if s in consumer)
+            if graph.ops[producer[0]].op.kind == CARRY:
+                if producer[1] == 0:  # read by the condition: by nothing, if the rest is partial
+                    continue
+                sources = sources[-1:]
             links[v] = _Link(v, producer[0], sources)
     return links
 
@@ -209,7 +225,9 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
         return False
     use = value.uses[0]
     op = graph.ops[use.op].op
-    if op.region != graph.ops[value.producer[0]].op.region:
+    maker = graph.ops[value.producer[0]].op
+    inside = maker.kind == CARRY and value.producer[1] == 1
+    if not (_in_body(graph, op, maker) if inside else op.region == maker.region):
         return False
     if len(op.results) != 1 or op.kind.rpartition(".")[0] != "stablehlo":
         return False
@@ -227,7 +245,63 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
     exact = _is_float(operand.dtype) and _is_float(result.dtype)
     if kind in ("convert", "divide") and not exact:
         return False
-    return linear and result.bytes <= operand.bytes
+    return linear and (result.bytes <= operand.bytes or _is_accumulated(graph, use.op))
+
+
+def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
+    """Whether it is what one iteration of a loop hands to the next, of a sum that starts from 0."""
+    if value.producer is None or value.is_result or len(value.uses) != 1:
+        return False
+    use, maker = value.uses[0], graph.ops[value.producer[0]].op
+    carry = graph.ops[use.op]
+    if carry.op.kind != CARRY or use.number != 1 or not carry.op.zero_init:
+        return False
+    tested = any(graph.values[v].uses for v in carry.results[0])
+    plain = maker.kind != CARRY and maker.combine in ("", "add")
+    return plain and not tested and _in_body(graph, maker, carry.op)
+
+
+def _in_body(graph: ClassGraph, op: Operation, carry: Operation) -> bool:
+    """Whether an operation that reads or makes a carried value is straight in the loop's body."""
+    region = graph.program.regions[op.region]
+    return region.repeats and region.parent == carry.region
+
+
+def _is_accumulated(graph: ClassGraph, index: int) -> bool:
+    """Whether the result of a conversion is only added to a value that a loop carries."""
+    op = graph.ops[index]
+    uses = [use for classes in op.results for v in classes for use in graph.values[v].uses]
+    if op.op.short != "convert" or len(uses) != len(op.results[0]):
+        return False
+    return all(
+        graph.ops[use.op].op.short in _ADDITIVE
+        and any(
+            (made := graph.values[v].producer) is not None
+            and graph.ops[made[0]].op.kind == CARRY
+            and graph.ops[made[0]].op.zero_init
+            for classes in graph.ops[use.op].operands
+            for v in classes
+        )
+        for use in uses
+    )
+
+
+def _together(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, tuple[int, ...]]:
+    """For values that are handed on partial only if others are, these others."""
+    found: dict[int, tuple[int, ...]] = {}
+    for v, index in consumer.items():
+        op = graph.ops[index]
+        if op.op.kind == CARRY:
+            found[v] = op.results[1]
+        elif op.op.short == "convert" and _wider(graph, v, op):
+            found[v] = op.results[0]
+    return found
+
+
+def _wider(graph: ClassGraph, v: int, op: OpClass) -> bool:
+    return any(
+        graph.values[r].value.type.bytes > graph.values[v].value.type.bytes for r in op.results[0]
+    )
 
 
 def _is_float(dtype: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
-from partita.cost import CostModel, Estimate
+from partita.cost import CostModel, Estimate, Topology, topology
+from partita.cost.estimate import seconds
 from partita.cost.footprint import Footprint, footprint
 from partita.cost.memory import MemoryModel
 from partita.garbage import paused
@@ -18,6 +19,7 @@ from partita.spmd import (
     Lowerer,
     Lowering,
     SpmdProgram,
+    Step,
     WholeUse,
     added,
     entries,
@@ -75,7 +77,10 @@ class Scheduled:
     @cached_property
     def spmd(self) -> SpmdProgram:
         """The device-local program, operation for operation."""
-        return unfold(self.lowering, self.estimate.regather)
+        context = self.stage.context
+        network = topology(context.mesh, context.hardware)
+        spmd = unfold(self.lowering, self.estimate.regather)
+        return dataclasses.replace(spmd, time=partial(_shown_time, network))
 
     @cached_property
     def whole(self) -> tuple[WholeUse, ...]:
@@ -119,6 +124,10 @@ def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
     lowering = Lowerer(graph, context.mesh).lower(tiling)
     price = cost.price(lowering)
     return lowering, cost.estimate(price, lowering)
+
+
+def _shown_time(network: Topology, step: Step) -> str:
+    return seconds(network.seconds(step))
 
 
 def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, list[int]]:

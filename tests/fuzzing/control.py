@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fuzzing import elements, indexing, shapes, sums
 from fuzzing.pool import (
+    BF16,
     COMPLEX,
     DEEPEST,
     ERROR,
@@ -193,6 +194,33 @@ def whiles(pool: Pool) -> None:
         return jax.lax.while_loop(go_on, body, [0, n, *values[: len(carries)]])
 
     pool.add("while", fn, number, *carries, *outside, inner=(inner,))
+
+
+def accumulated(pool: Pool) -> None:
+    """A loop that starts from zeros and goes on adding sums over a dimension: gradients, say."""
+    a = pool.value(rank(2), [FLOAT])
+    if a is None:
+        return
+    narrow, also = pool.chance(30), pool.choice(("nothing", "nothing", "reads", "gives", "ones"))
+    decay, negated, twice = pool.choice((1.0, 1.0, 0.5)), pool.chance(30), pool.chance(30)
+
+    def fn(x):
+        def body(total, row):
+            row = row.astype(BF16) if narrow else row
+            part = jnp.tensordot(jnp.tanh(row), row, (0, 0)) / row.size
+            part = part.astype(FLOAT)
+            if also == "reads":
+                part = part + jnp.tanh(total) * 0.1
+            following = decay * total - part if negated else decay * total + part
+            return following + part if twice else following, total if also == "gives" else None
+
+        shape = x.shape[2:] * 2
+        start = jnp.ones(shape) if also == "ones" else jnp.zeros(shape)
+        made = jax.lax.scan(body, start, x)
+        return jax.tree.map(lambda v: v.astype(BF16) if narrow else v, made)
+
+    text = f"accumulated, narrow {narrow}, {also}, decay {decay}, {negated}, {twice}"
+    pool.add(text, fn, a)
 
 
 def layers(pool: Pool) -> None:
@@ -431,7 +459,7 @@ def total(values: Any) -> Any:
 
 OPERATIONS: tuple[Operation, ...] = (
     *(scan, scan, scan, mapped, counted, counted, whiles, layers, layers, layers, cache, cache),
-    *(associative, branches, branches, batched, batched, function, derivative, derivative),
+    *(accumulated, accumulated, associative, branches, branches, batched, batched, function, derivative, derivative),
 )
 
 SIMPLE = (elements.OPERATIONS, shapes.OPERATIONS, sums.OPERATIONS, indexing.OPERATIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from partita.analysis.classes import episodes
@@ -13,6 +13,7 @@ from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
 from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
 from partita.spmd.reshard import Step, StepKind, local_type, permutation
+from partita.spmd.show import show
 from partita.tiling import Axes, Layout
 
 
@@ -127,6 +128,8 @@ class SpmdProgram:
     results: tuple[int, ...]
     argument_layouts: tuple[Layout, ...]
     result_layouts: tuple[Layout, ...]
+    time: Callable[[Step], str] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Says how long a collective takes, in print."""
 
     def moves(self) -> Iterator[Move]:
         """Every step of every reshard, those inside loops and branches included, in order."""
@@ -166,71 +169,7 @@ class SpmdProgram:
         return self.lowering.sums(self.lowering.graph.value_class[result])
 
     def __str__(self) -> str:
-        lines = [f"spmd program {self.program.name} on {self.mesh} ({self.mesh.devices} devices)"]
-        names = self.program.argument_names
-        for name, index, layout in zip(names, self.arguments, self.argument_layouts, strict=True):
-            lines.append(f"  b{index} = {name} : {self.buffers[index].type}{self._show(layout)}")
-        lines += self._show_all(self.instructions, "  ")
-        for name, index, layout in zip(
-            self.program.result_names, self.results, self.result_layouts, strict=True
-        ):
-            lines.append(f"  {name} = b{index}{self._show(layout)}")
-        return "\n".join(lines)
-
-    def _show_all(self, instructions: Sequence[Instruction], indent: str) -> list[str]:
-        lines = []
-        for item in instructions:
-            if isinstance(item, Run):
-                op = self.program.operations[item.op]
-                what = f"{op.short}({_list(item.inputs)})"
-                lines.append(f"{indent}{self._define(item.outputs, what)}  {op.source}".rstrip())
-            elif isinstance(item, Move):
-                lines.append(indent + self._show_move(item))
-            elif isinstance(item, Hold):
-                what = f"barrier({_list(item.inputs)})"
-                lines.append(indent + self._define(item.outputs, what))
-            elif isinstance(item, While):
-                trips = "?" if item.loop.trips is None else item.loop.trips
-                what = f"while({_list(item.inputs)}) ({trips} times)"
-                lines.append(indent + self._define(item.outputs, what))
-                lines += self._show_section("condition", item.condition, indent)
-                lines += self._show_section("body", item.body, indent)
-            else:
-                lines.append(indent + self._define(item.outputs, f"case(b{item.index})"))
-                for number, section in enumerate(item.sections):
-                    lines += self._show_section(f"branch {number}", section, indent)
-        return lines
-
-    def _show_section(self, title: str, section: Section, indent: str) -> list[str]:
-        return [
-            f"{indent}{title}({_list(section.arguments)})",
-            *self._show_all(section.instructions, indent + "  "),
-            f"{indent}  return {_list(section.results)}",
-        ]
-
-    def _define(self, outputs: tuple[int, ...], what: str) -> str:
-        types = ", ".join(str(self.buffers[b].type) for b in outputs)
-        return f"{_list(outputs)} = {what} : {types}" if outputs else what
-
-    def _show_move(self, move: Move) -> str:
-        step = move.step
-        axes = ",".join(self.mesh.axis_names(step.axes))
-        places = (("dim ", step.dim), ("to ", step.split))
-        dims = "".join(f" {label}{d}" for label, d in places if d >= 0)
-        size = f"  {step.bytes} B" if step.is_collective else ""
-        again = "  (again)" if move.again else ""
-        what = f"{step.kind}(b{move.input}, {axes}{dims})"
-        return f"b{move.output} = {what} : {step.after}{size}{again}"
-
-    def _show(self, layout: Layout) -> str:
-        if not any(layout):
-            return ""
-        dims = ("+".join(self.mesh.axis_names(axes)) or "-" for axes in layout)
-        return f" ({', '.join(dims)})"
-
-
-def _list(buffers: Sequence[int]) -> str:
-    return ", ".join(f"b{b}" for b in buffers)
+        return show(self)
 
 
 def _moves(instructions: Sequence[Instruction]) -> Iterator[Move]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
-from partita.cost import Estimate, Hardware
+from partita.cost import Estimate, Hardware, Together, after_combining
 from partita.cost.footprint import Footprint
 from partita.errors import FileError, MeshError, TacticError
 from partita.mesh import Mesh
@@ -119,6 +119,15 @@ class Plan:
     def memory(self) -> Footprint:
         """What lies in memory when it is fullest, and over the whole step, per device."""
         return self.done.footprint
+
+    @cached_property
+    def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
+        """What a compiler makes of the all_reduces, by kind and axes as in `estimate.traffic`.
+
+        XLA makes one of several that do not depend on each other. Neither the estimate nor the
+        search counts on it.
+        """
+        return after_combining(self.spmd, self.hardware)
 
     @property
     def constants(self) -> tuple[Constant, ...]:

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from partita.cost import Estimate
 from partita.cost.estimate import seconds, size
 from partita.mesh import Mesh
 from partita.schedule import TacticReport, argument_groups
@@ -30,7 +29,10 @@ LARGE = 2**20
 """Bytes of constants from which on a report shows them."""
 
 
-_NUMBERS = ("size", "alike", "count", "bytes", "bytes per device", "time", "predicted")
+_NUMBERS = (
+    *("size", "alike", "count", "bytes", "bytes per device", "time", "predicted"),
+    *("combined", "time combined"),
+)
 
 
 def render(plan: Plan) -> str:
@@ -55,7 +57,7 @@ def view(plan: Plan, width: int = WIDTH) -> RenderableType:
         Text(),
         _costs(plan),
         Text(),
-        _collectives(plan.estimate),
+        _collectives(plan),
         Text(),
         _arguments(plan, width),
         *_constants(plan),
@@ -139,15 +141,24 @@ def _costs(plan: Plan) -> RenderableType:
     return table
 
 
-def _collectives(estimate: Estimate) -> RenderableType:
-    if not estimate.traffic:
+def _collectives(plan: Plan) -> RenderableType:
+    traffic, combined = plan.estimate.traffic, plan.combined
+    if not traffic:
         return Text("Collectives: none")
-    table = _table("Collectives", "kind", "axes", "count", "bytes per device", "time")
-    for (kind, axes), traffic in sorted(estimate.traffic.items()):
-        table.add_row(
-            kind, ", ".join(axes), str(traffic.count), size(traffic.bytes), seconds(traffic.seconds)
-        )
-    return table
+    fewer = any(traffic[key].count > found.count for key, found in combined.items())
+    columns = ["kind", "axes", "count", "bytes per device", "time"]
+    table = _table("Collectives", *columns, *(["combined", "time combined"] if fewer else []))
+    for (kind, axes), found in sorted(traffic.items()):
+        row = [kind, ", ".join(axes), str(found.count), size(found.bytes), seconds(found.seconds)]
+        together = combined.get((kind, axes))
+        if fewer and together is not None:
+            row += [str(together.count), seconds(together.seconds)]
+        table.add_row(*row)
+    if not fewer:
+        return table
+    limit = size(plan.hardware.combine.value)
+    note = f"A compiler may combine all_reduces, up to {limit}; predicted times do not count on it."
+    return Group(table, Text(note))
 
 
 def _arguments(plan: Plan, width: int) -> RenderableType:

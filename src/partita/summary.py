@@ -23,7 +23,12 @@ def summary(plan: Plan) -> dict[str, Any]:
         "colors": [dataclasses.asdict(color) for color in plan.colors.colors],
         "conflicts": [dataclasses.asdict(conflict) for conflict in plan.colors.conflicts],
         "collectives": [
-            {"kind": kind, "axes": list(axes), **dataclasses.asdict(traffic)}
+            {
+                "kind": kind,
+                "axes": list(axes),
+                **dataclasses.asdict(traffic),
+                **_combined(plan, (kind, axes)),
+            }
             for (kind, axes), traffic in sorted(plan.estimate.traffic.items())
         ],
         "arguments": [
@@ -36,6 +41,11 @@ def summary(plan: Plan) -> dict[str, Any]:
             for label, numbers in argument_groups(program, layouts).items()
         ],
     }
+
+
+def _combined(plan: Plan, key: tuple[str, tuple[str, ...]]) -> dict[str, Any]:
+    together = plan.combined.get(key)
+    return {} if together is None else {"combined": dataclasses.asdict(together)}
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:

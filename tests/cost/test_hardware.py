@@ -91,8 +91,8 @@ def test_every_kind_prices_every_dtype(kind, dtype):
     assert load(kind).flops(dtype) > 0
 
 
-def test_cpu_is_all_assumptions():
-    assert all(f.source.startswith("assumption: ") for _, f in figures(load("cpu")))
+def test_cpu_is_all_assumptions_but_what_was_measured():
+    assert all(f.source.startswith(("assumption: ", "measured ")) for _, f in figures(load("cpu")))
 
 
 @pytest.mark.parametrize(

@@ -459,7 +459,18 @@ def total(values: Any) -> Any:
 
 OPERATIONS: tuple[Operation, ...] = (
     *(scan, scan, scan, mapped, counted, counted, whiles, layers, layers, layers, cache, cache),
-    *(accumulated, accumulated, associative, branches, branches, batched, batched, function, derivative, derivative),
+    *(
+        accumulated,
+        accumulated,
+        associative,
+        branches,
+        branches,
+        batched,
+        batched,
+        function,
+        derivative,
+        derivative,
+    ),
 )
 
 SIMPLE = (elements.OPERATIONS, shapes.OPERATIONS, sums.OPERATIONS, indexing.OPERATIONS)

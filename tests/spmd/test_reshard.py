@@ -99,7 +99,13 @@ ROWS = [
         ["all_to_all x 2 1", "all_to_all y 0 1"],
     ),
     ("what is gathered comes along", ((X, Y), ()), [], ((), (X,)), ALONG),
-    ("what is sliced goes along", ((X,), ()), [], ((), (X, Y)), ["slice y 0", "all_to_all x+y 0 1"]),
+    (
+        "what is sliced goes along",
+        ((X,), ()),
+        [],
+        ((), (X, Y)),
+        ["slice y 0", "all_to_all x+y 0 1"],
+    ),
     ("what is added up goes along", ((X,), ()), [Y], ((), (X, Y)), SCATTERED_ALONG),
     ("slice before a scatter", ((), ()), [X], ((Y, X), ()), ["slice y 0", "reduce_scatter x 0"]),
     (

@@ -25,7 +25,11 @@ def layouts(axes):
     for count in range(len(axes) + 1):
         for run in itertools.permutations(axes, count):
             for dims in itertools.product(range(2), repeat=count):
-                found.add(tuple(tuple(a for a, d in zip(run, dims) if d == k) for k in (0, 1)))
+                found.add(
+                    tuple(
+                        tuple(a for a, d in zip(run, dims, strict=True) if d == k) for k in (0, 1)
+                    )
+                )
     return sorted(found)
 
 
@@ -69,7 +73,9 @@ class Ways:
         for run in runs(partial):
             yield layout, partial - {*run}, self.sent(run, size, 2)
         for other in self.layouts:
-            alike = all(self.mesh.size(a) == self.mesh.size(b) for a, b in zip(other, layout))
+            alike = all(
+                self.mesh.size(a) == self.mesh.size(b) for a, b in zip(other, layout, strict=True)
+            )
             if alike and other != layout and partial.isdisjoint({*itertools.chain(*other)}):
                 yield other, partial, COLLECTIVE + size
 

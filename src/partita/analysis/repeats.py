@@ -46,6 +46,11 @@ class Repeat:
     """For every instruction of the first repetition, its operands."""
 
     @property
+    def saved(self) -> int:
+        """How many instructions need not be written."""
+        return (self.count - 1) * self.period
+
+    @property
     def end(self) -> int:
         """The first instruction behind it."""
         return self.start + self.period * self.count
@@ -110,14 +115,13 @@ def _best(
     saved = ((ends - starts) // periods - 1) * periods
     best: Repeat | None = None
     for i in np.argsort(-saved, kind="stable").tolist():
-        if saved[i] < least or (best and saved[i] <= (best.count - 1) * best.period):
+        if saved[i] < least or (best and saved[i] <= best.saved):
             break
         period, start = int(periods[i]), int(starts[i])
         count = (int(ends[i]) - start) // period
         wired = _wired(start, period, count, reads, makes)
-        if wired is not None and (wired.count - 1) * period >= least:
-            if best is None or (wired.count - 1) * period > (best.count - 1) * best.period:
-                best = wired
+        if wired is not None and wired.saved >= max(least, best.saved + 1 if best else 0):
+            best = wired
     return best
 
 

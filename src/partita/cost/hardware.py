@@ -109,6 +109,11 @@ class Network(_Table, frozen=True):
         )
 
 
+COMBINE = Figure(
+    30 * 2**20 + 7, "assumption: the limit of XLA's GPU compiler, as the file states none"
+)
+
+
 class Hardware(_Table, frozen=True):
     """One kind of device.
 
@@ -120,6 +125,7 @@ class Hardware(_Table, frozen=True):
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
         networks: what joins devices, fastest first.
+        combine: bytes up to which the compiler makes one all_reduce of several.
 
     Example:
         >>> load("tpu_v5e").flops("bf16")
@@ -133,6 +139,7 @@ class Hardware(_Table, frozen=True):
     peak_flops: dict[str, Figure]
     efficiency: Efficiency
     networks: tuple[Network, ...]
+    combine: Figure = COMBINE
 
     def __post_init__(self) -> None:
         _check_peaks(self.peak_flops)

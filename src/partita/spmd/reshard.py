@@ -312,9 +312,7 @@ class _Path:
     def _permute(self, layout: list[Axes]) -> bool:
         if layout == self.layout:
             return False
-        changed = [
-            {*a, *b} for a, b in zip(self.layout, layout, strict=True) if a != b
-        ]
+        changed = [{*a, *b} for a, b in zip(self.layout, layout, strict=True) if a != b]
         axes = tuple(sorted(set[int]().union(*changed)))
         self._step("collective_permute", axes, -1, -1, layout)
         return True

@@ -156,11 +156,10 @@ class _Text:
             return self._plain("barrier", item.inputs, item.outputs, "")
         if isinstance(item, forms.While):
             trips = "?" if item.loop.trips is None else item.loop.trips
-            sections = (("condition", item.condition), ("body", item.body))
-            title = f"({trips} times)"
-            return self._nested("while", title, item.inputs, item.outputs, sections)
-        sections = tuple((f"branch {i}", section) for i, section in enumerate(item.sections))
-        return self._nested("case", "", (item.index,), item.outputs, sections)
+            loop = [("condition", item.condition), ("body", item.body)]
+            return self._nested("while", f"({trips} times)", item.inputs, item.outputs, loop)
+        branches = [(f"branch {i}", section) for i, section in enumerate(item.sections)]
+        return self._nested("case", "", (item.index,), item.outputs, branches)
 
     def _run(self, run: Run) -> _Item:
         op = self.program.operations[run.op]

@@ -64,7 +64,7 @@ def view(plan: Plan, width: int = WIDTH) -> RenderableType:
 
 
 def _colors(plan: Plan) -> RenderableType:
-    table = _table("Colors", "color", "size", "alike", "seen in")
+    table = new_table("Colors", "color", "size", "alike", "seen in")
     for info in plan.colors.colors:
         seen = ", ".join(info.examples[:2]) or "only inside the program"
         more = f" and {len(info.examples) - 2} more" if len(info.examples) > 2 else ""
@@ -124,7 +124,7 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
 
 def _costs(plan: Plan) -> RenderableType:
     estimate = plan.estimate
-    table = _table("Cost of a step, per device", "what", "predicted")
+    table = new_table("Cost of a step, per device", "what", "predicted")
     table.add_row("step time (overlapped)", seconds(estimate.step_time))
     table.add_row("serial time", seconds(estimate.serial_time))
     table.add_row("  compute", seconds(estimate.compute_time))
@@ -142,7 +142,7 @@ def _costs(plan: Plan) -> RenderableType:
 def _collectives(estimate: Estimate) -> RenderableType:
     if not estimate.traffic:
         return Text("Collectives: none")
-    table = _table("Collectives", "kind", "axes", "count", "bytes per device", "time")
+    table = new_table("Collectives", "kind", "axes", "count", "bytes per device", "time")
     for (kind, axes), traffic in sorted(estimate.traffic.items()):
         table.add_row(
             kind, ", ".join(axes), str(traffic.count), size(traffic.bytes), seconds(traffic.seconds)
@@ -152,7 +152,7 @@ def _collectives(estimate: Estimate) -> RenderableType:
 
 def _arguments(plan: Plan, width: int) -> RenderableType:
     columns = ["argument", "type", "sharding"] + (["piece per device"] if width >= 100 else [])
-    table = _table("Arguments", *columns)
+    table = new_table("Arguments", *columns)
     program, layouts = plan.program, plan.spmd.argument_layouts
     for label, numbers in argument_groups(program, layouts).items():
         type_ = program.values[program.arguments[numbers[0]]].type
@@ -172,7 +172,7 @@ def _constants(plan: Plan) -> list[RenderableType]:
     """The constants that every device has whole, if they are many bytes."""
     if not _worth_showing(plan):
         return []
-    table = _table("Constants, whole on every device", "constant", "type", "bytes", "used by")
+    table = new_table("Constants, whole on every device", "constant", "type", "bytes", "used by")
     whole = [c for c in plan.constants if not c.lifted]
     shown = [c for c in whole if c.bytes >= LARGE // 16]
     for constant in shown:
@@ -226,7 +226,8 @@ def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
     return f"({', '.join(shown)})"
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """A table in the style of reports."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in columns:
         right = column in _NUMBERS

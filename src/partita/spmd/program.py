@@ -45,6 +45,9 @@ class Move:
     """Repeats an earlier move of the same buffer on purpose, to save memory in between."""
     times: int
     """How often it runs per step of the program."""
+    use: tuple[int, int] | None
+    """The first use that it is for, as (operation, operand number); None on the way to the layout
+    that the value is kept in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,9 +110,12 @@ class Collective:
     """Number of devices that take part together."""
     dtype: str
     """Element type of what is moved, as StableHLO names it."""
+    index: int
+    """Its number among the collectives of the plan."""
 
     def __str__(self) -> str:
-        return f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}: {self.value}"
+        what = f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}"
+        return f"#{self.index} {what}: {self.value}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +137,21 @@ class SpmdProgram:
         yield from _moves(self.instructions)
 
     @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
-        """Every collective, in program order."""
-        return tuple(self._collective(move) for move in self.moves() if move.step.is_collective)
+    def exchanges(self) -> tuple[Move, ...]:
+        """The moves that are collectives, in program order."""
+        return tuple(move for move in self.moves() if move.step.is_collective)
 
-    def _collective(self, move: Move) -> Collective:
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective, in program order: one for each of `exchanges`."""
+        return tuple(self._collective(n, move) for n, move in enumerate(self.exchanges))
+
+    @cached_property
+    def _number(self) -> dict[int, int]:
+        """The number of a collective, by the buffer that it fills."""
+        return {move.output: number for number, move in enumerate(self.exchanges)}
+
+    def _collective(self, index: int, move: Move) -> Collective:
         step, value = move.step, self.buffers[move.input].value
         producer = self.program.values[value].producer
         return Collective(
@@ -147,6 +163,7 @@ class SpmdProgram:
             source="" if producer is None else self.program.operations[producer].source,
             group=self.mesh.size(step.axes),
             dtype=step.before.dtype,
+            index=index,
         )
 
     def counts(self) -> dict[StepKind, int]:
@@ -214,7 +231,7 @@ class SpmdProgram:
         axes = ",".join(self.mesh.axis_names(step.axes))
         places = (("dim ", step.dim), ("to ", step.split))
         dims = "".join(f" {label}{d}" for label, d in places if d >= 0)
-        size = f"  {step.bytes} B" if step.is_collective else ""
+        size = f"  {step.bytes} B  #{self._number[move.output]}" if step.is_collective else ""
         again = "  (again)" if move.again else ""
         what = f"{step.kind}(b{move.input}, {axes}{dims})"
         return f"b{move.output} = {what} : {step.after}{size}{again}"
@@ -383,7 +400,7 @@ class _Unfolding:
             again = (value, need) in self.seen
             self.seen.add((value, need))
             steps = dict(plan.moves)[need]
-            self.moved[key] = self._walk(value, self.kept[value], steps, again)
+            self.moved[key] = self._walk(value, self.kept[value], steps, again, (op, number))
         return self.moved[key]
 
     def _make(self, op: int) -> tuple[int, ...]:
@@ -399,7 +416,7 @@ class _Unfolding:
     def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
         """Brings one result of an operation into the layout that it is kept in."""
         value = self.program.operations[op].results[place]
-        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False)
+        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
 
     def _number_episodes(self) -> None:
         if not self.regather:
@@ -428,11 +445,18 @@ class _Unfolding:
         self.buffers.append(Buffer(len(self.buffers), value, type_))
         return len(self.buffers) - 1
 
-    def _walk(self, value: int, buffer: int, steps: tuple[Step, ...], again: bool) -> int:
+    def _walk(
+        self,
+        value: int,
+        buffer: int,
+        steps: tuple[Step, ...],
+        again: bool,
+        use: tuple[int, int] | None,
+    ) -> int:
         times = defined_times(self.program, value)
         for step in steps:
             output = self._add(value, step.after)
-            self.instructions.append(Move(step, buffer, output, again, times))
+            self.instructions.append(Move(step, buffer, output, again, times, use))
             buffer, again = output, False
         return buffer
 

@@ -22,9 +22,12 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import pytest  # noqa: E402
 
+import partita as pt  # noqa: E402
+from partita import models  # noqa: E402
 from partita.analysis import analyse, discrete, fold  # noqa: E402
 from partita.mesh import Mesh  # noqa: E402
 from partita.models import gpt  # noqa: E402
+from partita.models.strategies import data_parallel  # noqa: E402
 from partita.program.trace import trace  # noqa: E402
 from partita.spmd import Lowerer, spec, unfold  # noqa: E402
 from partita.tiling import Spreader, untiled  # noqa: E402
@@ -130,6 +133,14 @@ def program():
 def gpt_program():
     """`gpt_program(layers)`, traced once."""
     return _gpt_program
+
+
+@pytest.fixture(scope="session")
+def gpt_24l():
+    """The plan of a GPT with 24 layers, its batch split along `data`."""
+    model = models.build("gpt-24l")
+    plan = pt.plan(*[model.fn, *model.args], mesh="data=4,model=8", hardware="tpu_v5e", tactics=[])
+    return plan.then(data_parallel())
 
 
 @pytest.fixture(scope="session")

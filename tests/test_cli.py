@@ -362,3 +362,51 @@ def test_the_installed_command(programs):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: mesh data=2 has no axis 'dat'")
+
+
+# ------------------------------------------------------------------------------------- explain
+
+
+@pytest.fixture
+def explain(partita, programs):
+    """Explains the user's `double`, its contraction split by hand."""
+
+    def run(*args):
+        fixed = ["--mesh=data=8", "--hardware=tpu_v5e", "--manual=x:1@data", "--axes=none"]
+        return partita("explain", f"{programs}:double", *fixed, *args)
+
+    return run
+
+
+def test_a_name_is_explained(explain):
+    result = explain("w")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("w : f32[32,16] (data, -), f32[4,16] a device\n")
+    assert "put it at x dim 1, and it spread along\n      dot_general at" in result.out
+
+
+def test_names_and_collectives_are_explained_in_order(explain):
+    result = explain("x", "0", "--collectives", "--json")
+    entries = json.loads(result.out)
+    assert [entry.get("name", entry.get("index")) for entry in entries] == ["x", 0, 0]
+    assert entries[1]["kind"] == "all_reduce"
+    assert entries[1]["alternatives"][0]["change"] == "without x -> data in history[0]"
+
+
+def test_how_many_alternatives_are_priced(explain):
+    (entry,) = json.loads(explain("0", "--alternatives=0", "--json").out)
+    assert entry["alternatives"] == [] and entry["untried"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["y"], "'y' matches no argument"),
+        (["3"], "there is no collective 3; the plan has 1, numbered 0 to 0"),
+        ([], "say what to explain"),
+    ],
+)
+def test_what_cannot_be_explained(explain, arguments, message):
+    result = explain(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err

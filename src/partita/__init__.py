@@ -7,6 +7,7 @@ way. `jit` does both in one line.
 from partita.api import jit, plan
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
+from partita.diff import PlanDiff
 from partita.errors import (
     AxisError,
     FileError,
@@ -19,6 +20,12 @@ from partita.errors import (
     TraceError,
     UnknownNameError,
     UnsupportedError,
+)
+from partita.explain import (
+    Alternative,
+    CollectiveExplanation,
+    Explanation,
+    ValueExplanation,
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
@@ -45,12 +52,15 @@ __version__ = "0.1.0"
 __all__ = [
     "Action",
     "Alive",
+    "Alternative",
     "AutomaticPartition",
     "AxisError",
     "Blocked",
     "Collective",
+    "CollectiveExplanation",
     "Constant",
     "Estimate",
+    "Explanation",
     "FileError",
     "Footprint",
     "Hardware",
@@ -64,6 +74,7 @@ __all__ = [
     "Outcome",
     "PartitaError",
     "Plan",
+    "PlanDiff",
     "Refusal",
     "RuleError",
     "Stage",
@@ -74,6 +85,7 @@ __all__ = [
     "Traffic",
     "UnknownNameError",
     "UnsupportedError",
+    "ValueExplanation",
     "WholeUse",
     "in_turn",
     "jit",

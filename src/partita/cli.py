@@ -22,6 +22,7 @@ from partita import cost, models
 from partita.calibrate import Budget
 from partita.calibrate import calibrate as measure
 from partita.cost.estimate import size
+from partita.explain import ALTERNATIVES, EVERY
 from partita.plan import Form
 from partita.program.files import format_of
 from partita.progress import progress_bar
@@ -38,44 +39,62 @@ app = typer.Typer(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
+        "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+        "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
+    ),
+]
+MeshOption = Annotated[
+    str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
+]
+HardwareOption = Annotated[
+    str, typer.Option("--hardware", help="A kind (see `partita hardware`) or a .toml file.")
+]
+ManualOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--manual",
+        help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
+        "applied in order before the search.",
+    ),
+]
+AxesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--axes",
+        help="Axes for the search, comma-separated; 'none' for no search. All by default.",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option("--memory", help="Memory per device that may be used, for example 12GiB."),
+]
+BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may price.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
+LiftOption = Annotated[
+    bool,
+    typer.Option(
+        "--lift-constants",
+        help="Make arrays in the program arguments named constants[0], ..., so that they can "
+        "be split.",
+    ),
+]
+
+
 @app.command()
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
-            "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
-            "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
-        ),
-    ],
-    mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
-    hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
-    manual: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
-            "applied in order before the search."
-        ),
-    ] = None,
-    axes: Annotated[
-        str | None,
-        typer.Option(
-            help="Axes for the search, comma-separated; 'none' for no search. All by default."
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
-    ] = None,
-    budget: Annotated[int, typer.Option(help="Plans that the search may price.")] = 1500,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    lift_constants: Annotated[
-        bool,
-        typer.Option(
-            "--lift-constants",
-            help="Make arrays in the program arguments named constants[0], ..., so that they can "
-            "be split.",
-        ),
-    ] = False,
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    lift_constants: LiftOption = False,
     partitioned: Annotated[
         Path | None,
         typer.Option(
@@ -98,19 +117,8 @@ def plan(
     for path in files.values():
         if path is not None:
             format_of(path)  # complains before the work, not after it
-    loaded = models.load(model)
-    with progress_bar(Console(stderr=True)) as progress:
-        made = pt.plan(
-            loaded.fn,
-            *loaded.args,
-            mesh=mesh,
-            hardware=hardware,
-            tactics=_schedule(manual or [], axes, budget, seed),
-            memory=memory,
-            donate_argnums=loaded.donate_argnums,
-            lift_constants=lift_constants,
-            progress=progress,
-        )
+    tactics = _schedule(manual or [], axes, budget, seed)
+    made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
     for form, path in files.items():
         if path is not None:
             made.export(path, form)
@@ -118,6 +126,48 @@ def plan(
         print(json.dumps(summary(made), indent=2))
     else:
         console.print(view(made, console.width))
+
+
+@app.command()
+def explain(
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME...",
+            help="Names or patterns of arguments, results and tagged values; %12, a value by its "
+            "number; file.py:12, what is made at a line; or the number of a collective.",
+        ),
+    ] = None,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="Explain all collectives, longest first.")
+    ] = False,
+    alternatives: Annotated[
+        int, typer.Option(help="Changes that may be tried and priced, for each name.")
+    ] = ALTERNATIVES,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    lift_constants: LiftOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain why values are split as they are, and what collectives are for."""
+    wanted = [*(names or []), *([EVERY] if collectives else [])]
+    if not wanted:
+        raise pt.UnknownNameError(
+            "say what to explain: names or patterns such as 'batch*', or --collectives"
+        )
+    tactics = _schedule(manual or [], axes, budget, seed)
+    made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
+    found = [made.explain(what, alternatives) for what in wanted]
+    if as_json:
+        print(json.dumps([entry for each in found for entry in each.as_dicts()], indent=2))
+    else:
+        print("\n\n".join(map(str, found)))
 
 
 @app.command()
@@ -153,6 +203,29 @@ def calibrate(
         path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
     )
     print(found)
+
+
+def _planned(
+    model: str,
+    mesh: str,
+    hardware: str,
+    tactics: list[pt.Tactic],
+    memory: str | None,
+    lift_constants: bool,
+) -> pt.Plan:
+    loaded = models.load(model)
+    with progress_bar(Console(stderr=True)) as progress:
+        return pt.plan(
+            loaded.fn,
+            *loaded.args,
+            mesh=mesh,
+            hardware=hardware,
+            tactics=tactics,
+            memory=memory,
+            donate_argnums=loaded.donate_argnums,
+            lift_constants=lift_constants,
+            progress=progress,
+        )
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:

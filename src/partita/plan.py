@@ -16,7 +16,9 @@ from jax.sharding import NamedSharding
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together, after_combining
 from partita.cost.footprint import Footprint
+from partita.diff import PlanDiff, diff
 from partita.errors import FileError, MeshError, TacticError
+from partita.explain import ALTERNATIVES, Explanation, explain
 from partita.mesh import Mesh
 from partita.program import Program, mlir
 from partita.program.files import contents, format_of, write
@@ -133,6 +135,31 @@ class Plan:
     def constants(self) -> tuple[Constant, ...]:
         """Arrays that are part of the program, because the function closes over them."""
         return self.program.constants
+
+    def explain(
+        self, what: str | int | Collective, alternatives: int = ALTERNATIVES
+    ) -> Explanation:
+        """Why values are split as they are, or what a collective is for and what else would cost.
+
+        Args:
+          what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
+            `%12`, a value as `print(plan.program)` shows it; `file.py:12`, what is made at a line;
+            an element of `collectives` or its number; or `"collectives"` for all of them.
+          alternatives: how many changes may be tried and priced, for all collectives together;
+            each takes about as long as `then`.
+
+        Raises:
+          UnknownNameError: there is no such value or collective.
+        """
+        return explain(self.done, what, alternatives)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What is otherwise in another plan of the same program; meshes and hardware may differ.
+
+        Raises:
+          TacticError: the programs have other arguments or results.
+        """
+        return diff(self.done, other.done)
 
     @cached_property
     def in_shardings(self) -> Any:

@@ -66,7 +66,7 @@ def view(plan: Plan, width: int = WIDTH) -> RenderableType:
 
 
 def _colors(plan: Plan) -> RenderableType:
-    table = _table("Colors", "color", "size", "alike", "seen in")
+    table = new_table("Colors", "color", "size", "alike", "seen in")
     for info in plan.colors.colors:
         seen = ", ".join(info.examples[:2]) or "only inside the program"
         more = f" and {len(info.examples) - 2} more" if len(info.examples) > 2 else ""
@@ -126,7 +126,7 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
 
 def _costs(plan: Plan) -> RenderableType:
     estimate = plan.estimate
-    table = _table("Cost of a step, per device", "what", "predicted")
+    table = new_table("Cost of a step, per device", "what", "predicted")
     table.add_row("step time (overlapped)", seconds(estimate.step_time))
     table.add_row("serial time", seconds(estimate.serial_time))
     table.add_row("  compute", seconds(estimate.compute_time))
@@ -147,7 +147,7 @@ def _collectives(plan: Plan) -> RenderableType:
         return Text("Collectives: none")
     fewer = any(traffic[key].count > found.count for key, found in combined.items())
     columns = ["kind", "axes", "count", "bytes per device", "time"]
-    table = _table("Collectives", *columns, *(["combined", "time combined"] if fewer else []))
+    table = new_table("Collectives", *columns, *(["combined", "time combined"] if fewer else []))
     for (kind, axes), found in sorted(traffic.items()):
         row = [kind, ", ".join(axes), str(found.count), size(found.bytes), seconds(found.seconds)]
         together = combined.get((kind, axes))
@@ -163,7 +163,7 @@ def _collectives(plan: Plan) -> RenderableType:
 
 def _arguments(plan: Plan, width: int) -> RenderableType:
     columns = ["argument", "type", "sharding"] + (["piece per device"] if width >= 100 else [])
-    table = _table("Arguments", *columns)
+    table = new_table("Arguments", *columns)
     program, layouts = plan.program, plan.spmd.argument_layouts
     for label, numbers in argument_groups(program, layouts).items():
         type_ = program.values[program.arguments[numbers[0]]].type
@@ -183,7 +183,7 @@ def _constants(plan: Plan) -> list[RenderableType]:
     """The constants that every device has whole, if they are many bytes."""
     if not _worth_showing(plan):
         return []
-    table = _table("Constants, whole on every device", "constant", "type", "bytes", "used by")
+    table = new_table("Constants, whole on every device", "constant", "type", "bytes", "used by")
     whole = [c for c in plan.constants if not c.lifted]
     shown = [c for c in whole if c.bytes >= LARGE // 16]
     for constant in shown:
@@ -237,7 +237,8 @@ def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
     return f"({', '.join(shown)})"
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """A table in the style of reports."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in columns:
         right = column in _NUMBERS

@@ -34,6 +34,8 @@ from partita.tiling import Assignment, Layout, replicated
 class TacticReport:
     """One entry of a plan's history."""
 
+    tactic: Tactic = dataclasses.field(repr=False)
+    """The tactic itself."""
     name: str
     """The tactic, as it names itself."""
     decisions: tuple[str, ...]
@@ -73,6 +75,13 @@ class Scheduled:
     lowering: Lowering
     estimate: Estimate
     history: tuple[TacticReport, ...] = ()
+
+    def before(self, position: int) -> Stage:
+        """The stage before the tactic at a position of the history; after all, at its end."""
+        context = self.stage.context
+        if position == 0:
+            return Stage(context, replicated(context.analysis.program))
+        return Stage(context, self.history[position - 1].assignment)
 
     @cached_property
     def spmd(self) -> SpmdProgram:
@@ -154,6 +163,7 @@ def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, li
 
 def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Scheduled) -> TacticReport:
     return TacticReport(
+        tactic=tactic,
         name=tactic.name,
         decisions=outcome.decisions,
         tiled=_tiled(before.stage, after),

@@ -123,12 +123,11 @@ def _role_name(analysis: Analysis, role: int) -> str:
         start, end = names.factor_base[op.index], names.factor_base[op.index + 1]
         for factor, held in enumerate(analysis.conflicts.role[start:end].tolist()):
             if held >= 0 and groups[held] == role:
-                place = _place(op.rule, factor)
-                return f"{place} of {op.short} at {op.source}"
+                return f"{factor_place(op.rule, factor)} of {op.short} at {op.source}"
     return f"role {role}"
 
 
-def _place(rule: Rule, factor: int) -> str:
+def factor_place(rule: Rule, factor: int) -> str:
     """Where an operation has a factor: in its result, or in an operand that it sums over."""
     for dim, made_of in enumerate(rule.results[0]):
         if factor in made_of:

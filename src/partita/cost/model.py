@@ -113,8 +113,16 @@ class CostModel:
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.topology.links)
 
-    def price(self, lowering: Lowering, base: Price | None = None) -> Price:
-        """Prices a lowering, from scratch or from the price of the one it was derived from."""
+    def price(
+        self, lowering: Lowering, base: Price | None = None, again: bool | None = None
+    ) -> Price:
+        """Prices a lowering, from scratch or from the price of the one it was derived from.
+
+        Args:
+          lowering: of this model's graph.
+          base: the price of the lowering that it was derived from.
+          again: whether copies are gathered again, or kept; by default what is better.
+        """
         ops = self.graph.ops
         if base is None:
             seconds = [0.0] * len(ops)
@@ -138,11 +146,12 @@ class CostModel:
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
         peak = fixed + float(live.max(initial=0.0))
         regather = False
-        if peak > self.capacity and any(p.copies_again is not p.copies for p in moving):
+        tight = peak > self.capacity and any(p.copies_again is not p.copies for p in moving)
+        if tight if again is None else again:
             live = self.memory.live(kept, [c for p in moving for c in p.copies_again])
-            again = fixed + float(live.max(initial=0.0))
-            if again < peak:
-                peak, regather = again, True
+            smaller = fixed + float(live.max(initial=0.0))
+            if smaller < peak or again:
+                peak, regather = smaller, True
                 exposed = sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
         return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)

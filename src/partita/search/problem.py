@@ -91,24 +91,11 @@ class Problem:
 
     def spread(self, state: State, move: Move) -> Spread:
         """What a move takes in a state."""
-        spread = self.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
-        if not move.without and move.sums:
-            return spread
-        kept = [part for n, part in enumerate(self.parts(spread, move)) if n not in move.without]
-        taken: frozenset[Node] = frozenset().union(*kept)
-        return self.spreader.restrict(state.tiling, taken, move.axis)
+        return taken_by(move, self.spreader, state.tiling)
 
     def parts(self, spread: Spread, move: Move) -> list[frozenset[Node]]:
         """The parts of what a move takes, numbered as in its `without`."""
-        taken = spread.taken
-        if not move.sums:
-            ops = self.graph.ops
-            taken = frozenset(
-                node
-                for node in taken
-                if node[0] == "value" or ops[node[1]].op.rule.factors[node[2]].kind != "reduction"
-            )
-        return self.spreader.parts(taken)
+        return parts(self.spreader, spread, move)
 
     def better(self, a: State, b: State) -> bool:
         """Whether `a` is a better plan than `b`."""
@@ -144,6 +131,29 @@ class Problem:
             known = State(spread.tiling, lowering, price, (*state.moves, move), key)
             self._states[key] = known
         return known
+
+
+def taken_by(move: Move, spreader: Spreader, tiling: Tiling) -> Spread:
+    """What a move takes in a tiling."""
+    spread = spreader.tile_color(tiling, move.color, move.axis, dict(move.roles))
+    if not move.without and move.sums:
+        return spread
+    kept = [part for n, part in enumerate(parts(spreader, spread, move)) if n not in move.without]
+    taken: frozenset[Node] = frozenset().union(*kept)
+    return spreader.restrict(tiling, taken, move.axis)
+
+
+def parts(spreader: Spreader, spread: Spread, move: Move) -> list[frozenset[Node]]:
+    """The parts of what a move takes, numbered as in its `without`."""
+    taken = spread.taken
+    if not move.sums:
+        ops = spreader.graph.ops
+        taken = frozenset(
+            node
+            for node in taken
+            if node[0] == "value" or ops[node[1]].op.rule.factors[node[2]].kind != "reduction"
+        )
+    return spreader.parts(taken)
 
 
 def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[Move]:

@@ -46,6 +46,9 @@ class Move:
     """Repeats an earlier move of the same buffer on purpose, to save memory in between."""
     times: int
     """How often it runs per step of the program."""
+    use: tuple[int, int] | None
+    """The first use that it is for, as (operation, operand number); None on the way to the layout
+    that the value is kept in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,11 +111,14 @@ class Collective:
     """Number of devices that take part together."""
     dtype: str
     """Element type of what is moved, as StableHLO names it."""
+    index: int
+    """Its number among the collectives of the plan."""
     pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
     """Of a collective_permute that hands on whole pieces, which device sends to which."""
 
     def __str__(self) -> str:
-        return f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}: {self.value}"
+        what = f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}"
+        return f"#{self.index} {what}: {self.value}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +142,16 @@ class SpmdProgram:
         yield from _moves(self.instructions)
 
     @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
-        """Every collective, in program order."""
-        return tuple(self._collective(move) for move in self.moves() if move.step.is_collective)
+    def exchanges(self) -> tuple[Move, ...]:
+        """The moves that are collectives, in program order."""
+        return tuple(move for move in self.moves() if move.step.is_collective)
 
-    def _collective(self, move: Move) -> Collective:
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective, in program order: one for each of `exchanges`."""
+        return tuple(self._collective(n, move) for n, move in enumerate(self.exchanges))
+
+    def _collective(self, index: int, move: Move) -> Collective:
         step, value = move.step, self.buffers[move.input].value
         producer = self.program.values[value].producer
         return Collective(
@@ -152,6 +163,7 @@ class SpmdProgram:
             source="" if producer is None else self.program.operations[producer].source,
             group=self.mesh.size(step.axes),
             dtype=step.before.dtype,
+            index=index,
             pairs=tuple(permutation(self.mesh, *step.layouts)) if step.layouts else (),
         )
 
@@ -325,7 +337,7 @@ class _Unfolding:
             again = (value, need) in self.seen
             self.seen.add((value, need))
             steps = dict(plan.moves)[need]
-            self.moved[key] = self._walk(value, self.kept[value], steps, again)
+            self.moved[key] = self._walk(value, self.kept[value], steps, again, (op, number))
         return self.moved[key]
 
     def _make(self, op: int) -> tuple[int, ...]:
@@ -341,7 +353,7 @@ class _Unfolding:
     def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
         """Brings one result of an operation into the layout that it is kept in."""
         value = self.program.operations[op].results[place]
-        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False)
+        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
 
     def _number_episodes(self) -> None:
         if not self.regather:
@@ -370,11 +382,18 @@ class _Unfolding:
         self.buffers.append(Buffer(len(self.buffers), value, type_))
         return len(self.buffers) - 1
 
-    def _walk(self, value: int, buffer: int, steps: tuple[Step, ...], again: bool) -> int:
+    def _walk(
+        self,
+        value: int,
+        buffer: int,
+        steps: tuple[Step, ...],
+        again: bool,
+        use: tuple[int, int] | None,
+    ) -> int:
         times = defined_times(self.program, value)
         for step in steps:
             output = self._add(value, step.after)
-            self.instructions.append(Move(step, buffer, output, again, times))
+            self.instructions.append(Move(step, buffer, output, again, times, use))
             buffer, again = output, False
         return buffer
 

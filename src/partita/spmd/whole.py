@@ -82,7 +82,7 @@ def _uses(lowering: Lowering) -> Iterator[WholeUse]:
                 continue
             steps = () if (value, need) in moved else dict(plan.moves)[need]
             for dim, axes in enumerate(plan.layout):
-                reason = _reason(op, op.rule.operands[number][dim])
+                reason = needed_whole(op, op.rule.operands[number][dim])
                 if reason and not set(axes) <= set(need[0][dim]):
                     size = sum(s.bytes for s in steps if s.is_collective and s.dim == dim)
                     size *= defined_times(program, value)
@@ -92,7 +92,7 @@ def _uses(lowering: Lowering) -> Iterator[WholeUse]:
         for position, value in enumerate(op.results if not told else ()):
             kept, makes = lowering.plans[graph.value_class[value]].layout, form.makes[position]
             for dim, axes in enumerate(kept):
-                reason = _reason(op, op.rule.results[position][dim])
+                reason = needed_whole(op, op.rule.results[position][dim])
                 if reason and not set(axes) <= set(makes[dim]):
                     yield _use(program, op, value, dim, reason, 0, made=True)
 
@@ -117,7 +117,7 @@ def _use(
     return WholeUse(op.title, op.source, name, dim, reason, size, 1, made)
 
 
-def _reason(op: Operation, dimension: tuple[int, ...]) -> str:
+def needed_whole(op: Operation, dimension: tuple[int, ...]) -> str:
     """Why an operation cannot be split along one of its dimensions; empty if it can."""
     if not op.rule.known:
         return WHOLE.get(op.kind, "no sharding rule is known")

@@ -4,6 +4,7 @@ from partita.tactics.automatic import AutomaticPartition
 from partita.tactics.base import (
     Action,
     Blocked,
+    Change,
     Context,
     Outcome,
     Refusal,
@@ -19,6 +20,7 @@ __all__ = [
     "Action",
     "AutomaticPartition",
     "Blocked",
+    "Change",
     "Context",
     "LogicalAxes",
     "ManualPartition",

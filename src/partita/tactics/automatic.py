@@ -64,7 +64,9 @@ class AutomaticPartition:
                 ),
             )
         actions = (
-            Action(mesh.names[move.axis], context.colors.name(move.color), color=move.color)
+            Action(
+                mesh.names[move.axis], context.colors.name(move.color), color=move.color, move=move
+            )
             for move in best.moves
         )
         return Outcome(

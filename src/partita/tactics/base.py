@@ -16,6 +16,7 @@ from partita.cost import Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program import Operation, Program
+from partita.search import Move
 from partita.tiling import Assignment, Spreader, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
@@ -29,6 +30,10 @@ class Refusal:
     what: str
     reason: str
     instead: str = ""
+    axis: str = ""
+    """The axis that was wished for, if the wish was for one."""
+    seeds: tuple[tuple[int, int], ...] = ()
+    """The `(value, dimension)` pairs that were wished for."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
@@ -45,6 +50,11 @@ class Action:
     """The `(value, dimension)` pairs that it started from."""
     color: int | None = None
     """The color group that was tiled as a whole, if it was one."""
+    wish: str = ""
+    """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
+    Several actions can come of one wish."""
+    move: Move | None = dataclasses.field(default=None, repr=False)
+    """The move of a search, by which it can be applied again without a search."""
 
     def __str__(self) -> str:
         return f"{self.what} -> {self.axis}"
@@ -87,6 +97,20 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
+class Change:
+    """What is decided otherwise when tactics are applied again, to see what it would cost."""
+
+    without: frozenset[tuple[int, int, int]] = frozenset()
+    """`(value, dimension, axis)` seeds that nothing spreads from."""
+    roles: frozenset[tuple[int, int, int]] = frozenset()
+    """`(group of conflict sets, axis, role group)`: the role that gets the axis."""
+
+
+UNCHANGED = Change()
+"""Everything is decided as tactics say."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Context:
     """What stays the same while a schedule runs."""
 
@@ -99,6 +123,14 @@ class Context:
     """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
     results: Any = ()
     """The results as a pytree, one leaf for each result of the program."""
+    change: Change = UNCHANGED
+    """What tactics decide otherwise than they say."""
+
+    def changed(self, change: Change) -> Context:
+        """The context with another change; all that is known of the program is kept."""
+        other = dataclasses.replace(self, change=change)
+        vars(other).update(vars(self) | {"change": change})
+        return other
 
     @cached_property
     def timing(self) -> Timing:

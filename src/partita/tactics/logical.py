@@ -91,9 +91,9 @@ class LogicalAxes:
         outcomes = []
         for axis_name in _outer_first(placements, mesh):
             wishes = [
-                Wish(placement.array.name, placement.array.value, (dim,))
+                Wish(placement.array.name, placement.array.value, (dim,), name)
                 for placement in placements
-                for dim, axes in enumerate(placement.dims)
+                for (dim, name), axes in sorted(placement.given.items())
                 if axis_name in axes
             ]
             outcomes.append(place(now, wishes, mesh.axis(axis_name)))

@@ -64,7 +64,8 @@ class ManualPartition:
                 if dims == "replicate":
                     kept += sharing_a_buffer(program, value)
                 else:
-                    wishes.append(Wish(name, value, _as_dims(dims, name, program, value)))
+                    tried = _as_dims(dims, name, program, value)
+                    wishes.append(Wish(name, value, tried, pattern))
         outcome = place(keeping(stage, {(v, axis) for v in kept}), wishes, axis, self._roles(stage))
         keeps = tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v in kept)
         return dataclasses.replace(outcome, decisions=keeps)
@@ -91,6 +92,8 @@ class Wish:
     name: str
     value: int
     dims: Sequence[int]
+    told: str = ""
+    """What the user wrote, from which it comes."""
 
 
 def keeping(stage: Stage, pins: Iterable[tuple[int, int]]) -> Stage:
@@ -115,15 +118,20 @@ def place(
     seeds: list[Node] = []
     refused: list[Refusal] = []
     actions: list[Action] = []
+    change = context.change
     for wish in wishes:
+        if any((wish.value, dim, axis) in change.without for dim in wish.dims):
+            continue
         dims = _in_order(context, wish.value, wish.dims)
         seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
         if seed is not None:
             seeds.append(seed)
             what = f"{wish.name} dim {seed[2]}"
-            actions.append(Action(context.mesh.names[axis], what, (seed[1:],)))
+            name = context.mesh.names[axis]
+            actions.append(Action(name, what, (seed[1:],), wish=wish.told))
         refused += [refusal] if refusal else []
-    roles = roles or _named_roles(spreader, seeds)
+    roles = dict(roles or _named_roles(spreader, seeds))
+    roles |= {conflict: role for conflict, a, role in change.roles if a == axis}
     spread = spreader.tile_nodes(tiling, seeds, axis, roles)
     refused += _size_stops(spreader, spread.stops)
     return Outcome(
@@ -231,7 +239,8 @@ def _seed(
         )
     tried = ", ".join(str(dim) for dim, _ in reasons)
     reason = "; ".join(dict.fromkeys(text for _, (text, _) in reasons))
-    return None, Refusal(f"{name} dimension {tried}", reason, instead)
+    seeds = tuple((value, dim) for dim, _ in reasons)
+    return None, Refusal(f"{name} dimension {tried}", reason, instead, mesh.names[axis], seeds)
 
 
 def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:

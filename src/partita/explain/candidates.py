@@ -1,0 +1,152 @@
+"""Which changes are worth pricing for a collective: those that avoid it, or make it another one.
+
+- leave out the action that brought the axis here;
+- keep the nearest value that has a name whole along it;
+- give the axis to another role, where its color conflicts with itself;
+- keep a gathered copy, or gather again;
+- split a sum that is kept whole, so that it is scattered instead of reduced;
+- leave out the action for whose sake a use needs another layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partita.analysis.describe import pattern
+from partita.explain.alternatives import Candidate, conflicts_of
+from partita.explain.reader import Group, Reader, together
+from partita.spmd import Move
+from partita.tactics import Action, Change
+from partita.tactics.manual import sharing_a_buffer
+from partita.tiling import Node
+
+MOST_WISHES = 4
+"""Wishes of a tactic that a change names."""
+
+
+def candidates(
+    reader: Reader, group: Group, causes: list[Node], rivals: list[Node]
+) -> Iterator[Candidate]:
+    """The changes to price, those that say most about the collective first.
+
+    Args:
+      reader: of the plan.
+      group: collectives that are alike.
+      causes: nodes whose axes make the collective necessary.
+      rivals: nodes at its uses that hold these axes otherwise.
+    """
+    move = group.moves[0]
+    for axis in move.step.axes:
+        yield from _dropped(reader, causes, axis)
+        yield from _kept(reader, causes, axis)
+        yield from _given(reader, causes, axis)
+    yield from _regathered(reader, move)
+    for axis in move.step.axes:
+        yield from _scattered(reader, group, axis)
+        yield from _dropped(reader, rivals, axis)
+
+
+def _dropped(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+    """Leaves out the action that brought an axis to a node, and those of the same wish."""
+    for node in nodes:
+        trail = reader.origins.trail(node, axis)
+        if trail is None or trail.action is None:
+            continue
+        actions = reader.done.history[trail.position].actions
+        alike = [a for a in actions if _like(a, trail.action)]
+        yield _without(reader, alike, trail.position, axis)
+        # Another wish for the same color may lead to the same.
+        color = _color(reader, trail.action)
+        every = [a for a in actions if a.axis == trail.action.axis and _color(reader, a) == color]
+        yield _without(reader, every, trail.position, axis)
+
+
+def _without(reader: Reader, actions: list[Action], position: int, axis: int) -> Candidate:
+    wishes = dict.fromkeys(a.wish or pattern(a.what) for a in actions)
+    shown = ", ".join([*wishes][:MOST_WISHES])
+    more = f" and {len(wishes) - MOST_WISHES} more" if len(wishes) > MOST_WISHES else ""
+    return Candidate(
+        f"without {shown}{more} -> {reader.mesh.names[axis]} in history[{position}]",
+        position,
+        Change(without=frozenset((*seed, axis) for a in actions for seed in a.seeds)),
+        frozenset(a.move for a in actions if a.move is not None),
+    )
+
+
+def _color(reader: Reader, action: Action) -> object:
+    """The color group that an action starts from."""
+    if action.seeds:
+        return reader.origins.color(("value", *action.seeds[0]))
+    return action.color
+
+
+def _like(action: Action, other: Action) -> bool:
+    same = action.axis == other.axis and action.color == other.color
+    if not same or other.wish:
+        return same and action.wish == other.wish
+    return pattern(action.what) == pattern(other.what)
+
+
+def _kept(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+    """Keeps the nearest value with a name whole along an axis, and those named like it."""
+    for node in nodes:
+        position = reader.origins.took(node, axis)
+        value = reader.origins.nearest(node, axis, set(reader.names))
+        if position is None or value is None:
+            continue
+        alike = reader.alike(value)
+        buffers = {b for v in alike for b in sharing_a_buffer(reader.program, v)}
+        what = together([reader.names[v] for v in alike])
+        yield Candidate(
+            f"keep {what} whole along {reader.mesh.names[axis]}, before history[{position}]",
+            position,
+            pins=frozenset((b, axis) for b in buffers),
+        )
+
+
+def _given(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+    """Gives an axis to another role, where the color that has it conflicts with itself."""
+    colors, groups = reader.context.colors, reader.context.analysis.groups.conflict_groups
+    for node in nodes:
+        position = reader.origins.took(node, axis)
+        if position is None:
+            continue
+        for conflict in conflicts_of(reader.context, reader.origins.color(node)):
+            winner = reader.origins.winner(conflict, axis, position)
+            told = colors.conflicts[conflict].roles
+            for number, (role, text) in enumerate(zip(groups[conflict], told, strict=True)):
+                if role != winner:
+                    yield Candidate(
+                        f"give {reader.mesh.names[axis]} to role {number}, {text}",
+                        position,
+                        Change(roles=frozenset({(conflict, axis, role)})),
+                    )
+
+
+def _regathered(reader: Reader, move: Move) -> Iterator[Candidate]:
+    """Gathers a copy again for each run of uses, or keeps it."""
+    if move.use is None:
+        return
+    value, again = reader.moved(move), reader.done.estimate.regather
+    uses, runs = reader.context.analysis.uses[value], reader.context.analysis.runs[value]
+    need = reader.need(*move.use)
+    if len({run for use, run in zip(uses, runs, strict=True) if reader.need(*use) == need}) > 1:
+        text = "keep what is gathered" if again else "gather again instead of keeping copies"
+        end = len(reader.done.history)
+        yield Candidate(f"{text} between uses far apart, everywhere", end, again=not again)
+
+
+def _scattered(reader: Reader, group: Group, axis: int) -> Iterator[Candidate]:
+    """Splits sums that are kept whole along the axis that they are over."""
+    if group.moves[0].step.kind != "all_reduce":
+        return
+    value, end = group.values[0], len(reader.done.history)
+    layout = reader.plan(value).layout
+    for dim in sorted(range(len(layout)), key=lambda dim: len(layout[dim])):
+        if reader.origins.free(("value", value, dim), axis):
+            yield Candidate(
+                f"split the sum along {reader.mesh.names[axis]} too, on dim {dim}",
+                end,
+                seeds=frozenset((v, dim, axis) for v in group.values),
+            )
+            return

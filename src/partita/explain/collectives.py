@@ -1,0 +1,326 @@
+"""Explaining a collective: where it stands, why, what it costs, and what else would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from partita.analysis.describe import factor_place
+from partita.cost.estimate import seconds
+from partita.explain.alternatives import Alternative, Pricing
+from partita.explain.candidates import candidates
+from partita.explain.origins import Decision
+from partita.explain.reader import Group, Reader, show_step
+from partita.program.ir import Operation
+from partita.spmd import Move
+from partita.spmd.whole import needed_whole
+from partita.tiling import Node
+
+MOST_USES = 4
+"""Uses of a collective that are printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectiveExplanation:
+    """Why a collective is there, what it costs, and what the alternatives would cost.
+
+    Sizes in bytes per device, times in seconds.
+    """
+
+    index: int
+    """Its number in `Plan.collectives`."""
+    alike: tuple[int, ...]
+    """The numbers of all collectives that this holds for, its own among them."""
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    count: int
+    """How often it runs per step."""
+    seconds: float
+    """Of one execution."""
+    hidden: bool
+    """Whether it can run under other work."""
+    value: str
+    """What is moved."""
+    type: str
+    """Of the whole value."""
+    made_by: str
+    """The operation that makes the value, with its source line; of an argument, its name."""
+    uses: tuple[str, ...]
+    """The operations that it is moved for, with their source lines, and results."""
+    reasons: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    """The decisions that made it necessary."""
+    alternatives: tuple[Alternative, ...]
+    """Changes of one decision, priced; the quickest that fits first."""
+    untried: int
+    """Changes that were not tried, because of the limit."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Of all executions of all that are alike."""
+        return self.seconds * self.count * len(self.alike)
+
+    def __str__(self) -> str:
+        what = show_step(self.axes, self.kind, self.bytes)
+        times = f", {self.count} times a step" if self.count > 1 else ""
+        under = "hidden under other work" if self.hidden else "exposed"
+        lines = [
+            f"#{self.index} {what} of {self.value} : {self.type}",
+            f"  takes {seconds(self.seconds)}{times}, {under}",
+        ]
+        if len(self.alike) > 1:
+            numbers = ", ".join(f"#{n}" for n in self.alike[:6])
+            more = ", ..." if len(self.alike) > 6 else ""
+            lines.append(
+                f"  {len(self.alike)} alike, {seconds(self.total_seconds)} in all: {numbers}{more}"
+            )
+        lines.append(f"  between {self.made_by}")
+        shown = list(self.uses[:MOST_USES])
+        if len(self.uses) > MOST_USES:
+            shown.append(f"{len(self.uses) - MOST_USES} more")
+        lines.append(f"  and {', '.join(shown)}")
+        lines += [f"  because {reason}" for reason in self.reasons]
+        for decision in self.decisions:
+            lines += [f"    {line}" for line in str(decision).splitlines()]
+        if self.alternatives:
+            lines.append("  alternatives, and the change of the whole step and of peak memory:")
+        for alternative in self.alternatives:
+            lines += [f"    {line}" for line in str(alternative).splitlines()]
+        if self.untried:
+            lines.append(f"  not tried: {self.untried} more; alternatives= says how many to try")
+        return "\n".join(lines)
+
+
+def explain_group(
+    reader: Reader, group: Group, pricing: Pricing, index: int | None = None
+) -> CollectiveExplanation:
+    """Explains a collective that stands for all that are alike.
+
+    Args:
+      reader: of the plan.
+      group: the collectives.
+      pricing: of alternatives.
+      index: the number of the one that is asked for; the first by default.
+    """
+    at = 0 if index is None else group.indices.index(index)
+    move, value = group.moves[at], group.values[at]
+    told = _Reasons(reader, move)
+    producer = reader.program.values[value].producer
+    before = pricing.skipped
+    alternatives = tuple(_alternatives(reader, group, value, told, pricing))
+    return CollectiveExplanation(
+        group.indices[at],
+        group.indices,
+        move.step.kind,
+        reader.mesh.axis_names(move.step.axes),
+        move.step.bytes,
+        move.times,
+        reader.seconds(move),
+        reader.hidden(move),
+        reader.title(value),
+        str(reader.program.values[value].type),
+        reader.title(value) if producer is None else reader.origins.operation(producer),
+        tuple(reader.uses(move)),
+        tuple(dict.fromkeys(told.reasons)),
+        tuple(told.decisions),
+        alternatives,
+        pricing.skipped - before,
+    )
+
+
+def _alternatives(
+    reader: Reader, group: Group, value: int, told: _Reasons, pricing: Pricing
+) -> Iterator[Alternative]:
+    """The changes that matter for a collective, priced, each result once; the best first."""
+    plan = reader.done.estimate
+    found: dict[int, Alternative] = {}
+    for candidate in candidates(reader, group, told.causes, told.rivals):
+        priced = pricing.price(candidate)
+        if priced is None or id(priced) in found:
+            continue
+        lowering, estimate = priced
+        kept = lowering.plans[lowering.graph.value_class[value]]
+        steps = [*kept.steps, *(step for _, steps in kept.moves for step in steps)]
+        found[id(priced)] = Alternative(
+            candidate.text,
+            tuple(
+                show_step(reader.mesh.axis_names(step.axes), step.kind, step.bytes)
+                for step in steps
+                if step.is_collective
+            ),
+            estimate.step_time,
+            estimate.peak_memory,
+            estimate.fits,
+            estimate.step_time - plan.step_time,
+            estimate.peak_memory - plan.peak_memory,
+        )
+    yield from sorted(found.values(), key=lambda a: (not a.fits, a.step_time, a.peak_memory))
+
+
+class _Reasons:
+    """Why a move is made: in words, with the nodes and decisions to blame."""
+
+    def __init__(self, reader: Reader, move: Move) -> None:
+        self.reader = reader
+        self.origins = reader.origins
+        self.value = reader.moved(move)
+        self.reasons: list[str] = []
+        self.causes: list[Node] = []
+        self.rivals: list[Node] = []
+        self.decisions: list[Decision] = []
+        kind = move.step.kind
+        for axis in move.step.axes:
+            if kind in ("all_reduce", "reduce_scatter"):
+                self._sum(move, axis)
+            elif move.step.rim is not None:
+                self._rim(move, axis)
+            elif move.use is None:
+                self._made(move, axis)
+            else:
+                self._needed(move, axis)
+
+    def _sum(self, move: Move, axis: int) -> None:
+        producer = self.reader.program.values[self.value].producer
+        assert producer is not None
+        name = self.reader.mesh.names[axis]
+        kept = self.reader.plan(self.value).layout
+        for op, factor in self._summing(producer, axis):
+            verb = "sums" if op.combine == "add" else f"takes the {op.combine}"
+            text = f"{self.origins.operation(op.index)} {verb} over {self._summed(op, factor)}"
+            self.reasons.append(f"{text}, which is split along {name}")
+            self._blame(("op", op.index, factor), axis)
+        if move.step.kind == "reduce_scatter":
+            node: Node = ("value", self.value, move.step.dim)
+            if axis in kept[move.step.dim]:
+                self.reasons.append(f"the sum is kept split along {name} on dim {move.step.dim}")
+                self._decide(node, axis)
+
+    def _summing(self, producer: int, axis: int) -> Iterator[tuple[Operation, int]]:
+        """The operations whose factors make a value partial over an axis."""
+        lowering, program = self.reader.lowering, self.reader.program
+        seen, queue = {producer}, [producer]
+        while queue:
+            op = program.operations[queue.pop()]
+            if axis in lowering.forms[lowering.graph.op_class[op.index]].sums:
+                for factor, made in enumerate(op.rule.factors):
+                    if made.kind == "reduction" and axis in self.origins.axes(
+                        ("op", op.index, factor)
+                    ):
+                        yield op, factor
+            for value in op.operands:
+                source = program.values[value].producer
+                if axis in self.reader.plan(value).partial and source not in seen:
+                    assert source is not None
+                    seen.add(source)
+                    queue.append(source)
+
+    def _summed(self, op: Operation, factor: int) -> str:
+        """A factor by the operand dimension that has it: `dim 1 of x`."""
+        for number, tensor in enumerate(op.rule.operands):
+            for dim, made_of in enumerate(tensor):
+                if factor in made_of:
+                    return f"dim {dim} of {self.reader.title(op.operands[number])}"
+        return f"factor {factor}"
+
+    def _rim(self, move: Move, axis: int) -> None:
+        assert move.use is not None and move.step.rim is not None
+        rim = move.step.rim
+        side = "after" if rim.after else "before"
+        self.reasons.append(
+            f"{self.origins.operation(move.use[0])} is split along "
+            f"{self.reader.mesh.names[axis]} on dim {move.step.dim}, and of the piece {side} its "
+            f"own each device needs {rim.size} more"
+        )
+        self._blame(("value", self.value, move.step.dim), axis)
+
+    def _made(self, move: Move, axis: int) -> None:
+        """A value is made in another layout than it is kept in."""
+        program = self.reader.program
+        v = program.values[self.value]
+        assert v.producer is not None
+        op, dim, name = program.operations[v.producer], move.step.dim, self.reader.mesh.names[axis]
+        node: Node = ("value", self.value, dim)
+        factor = op.rule.leading(op.rule.results[v.position][dim])
+        where = self.origins.operation(op.index)
+        why = ""
+        if factor is not None:
+            source: Node = ("op", op.index, factor)
+            position = self.origins.took(source, axis)
+            self._blame(source, axis)
+            if position is not None:
+                why = f": {self.origins.reason(node, axis, position)}"
+        self.reasons.append(f"{where} makes it split along {name} on dim {dim}, not kept so{why}")
+        self._exchanged(move, axis)
+
+    def _needed(self, move: Move, axis: int) -> None:
+        """A use needs a value in another layout than it is kept in."""
+        assert move.use is not None
+        dim, name = move.step.dim, self.reader.mesh.names[axis]
+        kept = f"it is kept split along {name} on dim {dim}"
+        self._blame(("value", self.value, dim), axis)
+        whys: dict[str, None] = {}
+        for index, number in self.reader.users(move):
+            whys[self._why(index, number, dim, axis)] = None
+        self.reasons += [f"{kept}, and {why}" for why in whys]
+        self._exchanged(move, axis)
+
+    def _why(self, index: int, number: int, dim: int, axis: int) -> str:
+        """Why an operation does not take an operand split along an axis on a dimension."""
+        op, where = self.reader.program.operations[index], self.origins.operation(index)
+        made_of = op.rule.operands[number][dim]
+        if reason := needed_whole(op, made_of):
+            return f"{where} needs that dimension whole: {reason}"
+        factor = op.rule.leading(made_of)
+        name = self.reader.mesh.names[axis]
+        if factor is None:
+            return f"{where} needs that dimension whole"
+        node: Node = ("op", index, factor)
+        if axis in self.origins.axes(node):
+            return f"{where} adds up sums that are outstanding over {name}, once for all of them"
+        other = next(
+            (f for f in range(len(op.rule.factors)) if axis in self.origins.axes(("op", index, f))),
+            None,
+        )
+        if other is not None:
+            rival: Node = ("op", index, other)
+            self.rivals.append(rival)
+            self._decide(rival, axis)
+            return f"{where} uses {name} on {factor_place(op.rule, other)}"
+        position = self.origins.took(("value", self.value, dim), axis)
+        if position is None:
+            return f"{where} needs it whole"
+        return f"{where} did not take {name}: {self.origins.reason(node, axis, position)}"
+
+    def _exchanged(self, move: Move, axis: int) -> None:
+        if move.step.kind == "all_to_all":
+            name = self.reader.mesh.names[axis]
+            self.reasons.append(f"{name} splits dim {move.step.split} there")
+
+    def _blame(self, node: Node, axis: int) -> None:
+        if node not in self.causes:
+            self.causes.append(node)
+        self._decide(node, axis)
+
+    def _decide(self, node: Node, axis: int) -> None:
+        kind, index, place = node
+        if kind == "value":
+            where = f"dim {place} of {self.reader.title(index)}"
+        else:
+            rule = self.reader.program.operations[index].rule
+            where = f"{factor_place(rule, place)} of {self.origins.operation(index)}"
+        decision = self.origins.decision(node, axis, where)
+        if decision is not None:
+            known = ((d.where, d.axis, d.position) for d in self.decisions)
+            if (decision.where, decision.axis, decision.position) not in known:
+                self.decisions.append(decision)
+
+
+def summary_line(reader: Reader, number: int) -> str:
+    """A collective of a value in one line: what, how large, and for which operations."""
+    move = reader.done.spmd.exchanges[number]
+    uses = reader.uses(move)
+    more = f" and {len(uses) - 1} more" if len(uses) > 1 else ""
+    kept = "as it is made" if move.use is None else f"for {uses[0]}{more}"
+    times = f" x{move.times}" if move.times > 1 else ""
+    return f"#{number} {reader.shown(move)}{times}, {kept}"

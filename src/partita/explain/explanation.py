@@ -1,0 +1,105 @@
+"""`explain`: what was asked for, found and explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from partita.errors import UnknownNameError
+from partita.explain.alternatives import Pricing
+from partita.explain.collectives import CollectiveExplanation, explain_group
+from partita.explain.reader import Group, Reader
+from partita.explain.values import ValueExplanation, explain_values
+from partita.schedule import Scheduled
+from partita.spmd import Collective
+
+EVERY = "collectives"
+"""What stands for all collectives of a plan."""
+
+ALTERNATIVES = 6
+"""Alternatives that are priced unless one says otherwise."""
+
+Entry = ValueExplanation | CollectiveExplanation
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explanation(Sequence[Entry]):
+    """A sequence of `ValueExplanation`s or `CollectiveExplanation`s that prints as text."""
+
+    entries: tuple[Entry, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        return self.entries[index]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The same as plain data that JSON can hold, one dict for each entry."""
+        return [dataclasses.asdict(entry) for entry in self.entries]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.entries)) or "no collectives"
+
+    __repr__ = __str__
+
+
+def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Explanation:
+    """Explains values or collectives of a plan.
+
+    Args:
+      done: what the plan is made of.
+      what: a name or pattern, `%123`, `file.py:12`, a collective or its number, or `collectives`.
+      budget: most alternatives to price.
+
+    Raises:
+      UnknownNameError: there is no such thing.
+    """
+    reader = Reader(done)
+    if isinstance(what, str):
+        return Explanation(tuple(_named(reader, what, budget)))
+    if isinstance(what, Collective):
+        known = done.spmd.collectives
+        if what.index >= len(known) or known[what.index] != what:
+            raise UnknownNameError(
+                f"{what} is not a collective of this plan, but of another; explain it there"
+            )
+        what = what.index
+    return Explanation((_collective(reader, what, budget),))
+
+
+def _named(reader: Reader, what: str, budget: int) -> Sequence[Entry]:
+    named = what in reader.names.values()
+    if what == EVERY and not named:
+        return _collectives(reader, budget)
+    if not named and (number := re.fullmatch(r"#?(\d+)", what)):
+        return [_collective(reader, int(number[1]), budget)]
+    return explain_values(reader, reader.select(what))
+
+
+def _collective(reader: Reader, index: int, budget: int) -> CollectiveExplanation:
+    count = len(reader.done.spmd.exchanges)
+    if not 0 <= index < count:
+        those = f"numbered 0 to {count - 1}" if count else "none at all"
+        raise UnknownNameError(f"there is no collective {index}; the plan has {count}, {those}")
+    group = next(group for group in reader.groups if index in group.indices)
+    return explain_group(reader, group, Pricing(reader.done, budget), index)
+
+
+def _collectives(reader: Reader, budget: int) -> list[CollectiveExplanation]:
+    """All collectives, those that take longest first."""
+    pricing = Pricing(reader.done, budget)
+
+    def time(group: Group) -> float:
+        return -sum(reader.seconds(move) * move.times for move in group.moves)
+
+    return [explain_group(reader, group, pricing) for group in sorted(reader.groups, key=time)]

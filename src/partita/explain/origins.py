@@ -1,0 +1,348 @@
+"""Where the axes of a dimension come from: the tactic, its action, and the way it spread.
+
+A tactic took an axis on the nodes (dimensions of values, factors of operations) whose layout has it
+after the tactic and had it not before. The way from an action to one of them is a shortest path
+through the name graph that stays on such nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from partita.analysis.describe import factor_place
+from partita.schedule import Scheduled
+from partita.tactics import Action
+from partita.tiling import Assignment, Node, Spreader, Tiling
+
+MOST_STEPS = 6
+"""Operations of a chain that are printed; of longer ones, the first and last."""
+
+LONGEST_NAME = 60
+"""Characters of a tactic's name that are printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Why a dimension is split along an axis."""
+
+    where: str
+    """The dimension, in words."""
+    axis: str
+    tactic: str
+    position: int
+    """Of the tactic in the plan's history."""
+    action: str
+    """Where the tactic put the axis, in words; empty if it does not say."""
+    color: int | None
+    """The color group that the action tiled as a whole, if it did."""
+    chain: tuple[str, ...]
+    """The operations along which the axis spread from there, in order, with their source lines."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.where} along {self.axis}: {_tactic(self.position, self.tactic)}"]
+        if self.color is not None:
+            lines.append(f"  tiled color {self.color} as a whole: {self.action}")
+        elif self.action and not self.chain:
+            lines.append(f"  put it at {self.action}")
+        elif self.action:
+            lines.append(f"  put it at {self.action}, and it spread along")
+            lines += [f"    {step}" for step in _shortened(self.chain)]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """Why a dimension has not taken an axis that a tactic wanted there, or spread up to it."""
+
+    dim: int
+    axis: str
+    tactic: str
+    position: int
+    """Of the tactic in the plan's history."""
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"dim {self.dim} not along {self.axis}: {_tactic(self.position, self.tactic)}\n"
+            f"  left it out: {self.reason}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trail:
+    """How a node got an axis."""
+
+    position: int
+    action: Action | None
+    path: tuple[Node, ...]
+    """From a seed of the action to the node; empty if there is no such way."""
+
+
+class Origins:
+    """Reads from a schedule's history where axes come from."""
+
+    def __init__(self, done: Scheduled) -> None:
+        self.done = done
+        self.context = done.stage.context
+        self.program = self.context.analysis.program
+        self.mesh = self.context.mesh
+        self._parents: dict[tuple[int, int], dict[Node, Node | None]] = {}
+
+    @cached_property
+    def spreader(self) -> Spreader:
+        """Over single operations and values."""
+        return self.context.single
+
+    @cached_property
+    def states(self) -> list[Assignment]:
+        """Before every tactic, and after the last."""
+        return [self.done.before(n).assignment for n in range(len(self.done.history) + 1)]
+
+    def axes(self, node: Node, position: int = -1) -> tuple[int, ...]:
+        """The axes of a node before the tactic at a position; by default after all."""
+        kind, index, place = node
+        state = self.states[position]
+        return (state.ops if kind == "op" else state.values)[index][place]
+
+    def took(self, node: Node, axis: int) -> int | None:
+        """Position of the tactic by which a node took an axis."""
+        if axis not in self.axes(node):
+            return None
+        return next(n for n in range(len(self.done.history)) if axis in self.axes(node, n + 1))
+
+    def gained(self, node: Node, axis: int, position: int) -> bool:
+        """Whether a node took an axis with the tactic at a position."""
+        return axis in self.axes(node, position + 1) and axis not in self.axes(node, position)
+
+    def trail(self, node: Node, axis: int) -> Trail | None:
+        """How a node got an axis; None if it has it not."""
+        position = self.took(node, axis)
+        if position is None:
+            return None
+        color, name = self.color(node), self.mesh.names[axis]
+        actions = [a for a in self.done.history[position].actions if a.axis == name]
+        whole = next((a for a in actions if a.color is not None and a.color == color), None)
+        if whole is not None:
+            return Trail(position, whole, ())
+        parents = self._spread(position, axis)
+        if node not in parents:
+            return Trail(position, None, ())
+        path, at = [node], parents[node]
+        while at is not None:
+            path.append(at)
+            at = parents[at]
+        path.reverse()
+        seed = path[0][1:]
+        action = next(a for a in actions if seed in a.seeds)
+        return Trail(position, action, tuple(path))
+
+    def decision(self, node: Node, axis: int, where: str) -> Decision | None:
+        """How a node got an axis; `where` is the node in words."""
+        trail = self.trail(node, axis)
+        if trail is None:
+            return None
+        action = trail.action
+        return Decision(
+            where,
+            self.mesh.names[axis],
+            self.done.history[trail.position].name,
+            trail.position,
+            "" if action is None else action.what,
+            None if action is None else action.color,
+            tuple(self._steps(trail.path)),
+        )
+
+    def left_out(self, value: int) -> Iterator[LeftOut]:
+        """The axes that a value's dimensions have not, though tactics wanted or nearly had them."""
+        for dim in range(len(self.program.values[value].type.shape)):
+            node: Node = ("value", value, dim)
+            for axis, name in enumerate(self.mesh.names):
+                if axis in self.axes(node):
+                    continue
+                told = set()
+                for position, report in enumerate(self.done.history):
+                    reason = self._kept_from(node, axis, position)
+                    if reason and reason not in told:
+                        told.add(reason)
+                        yield LeftOut(dim, name, report.name, position, reason)
+
+    def reason(self, node: Node, axis: int, position: int) -> str:
+        """Why a node did not take an axis with the tactic at a position."""
+        name = self.mesh.names[axis]
+        if refused := self._refusal(node, axis, position):
+            return refused
+        role = self.spreader.role(node)
+        if role >= 0:
+            conflict = self.spreader.conflict_of[role]
+            colors = self.context.colors
+            roles = self.context.analysis.groups.conflict_groups[conflict]
+            winner = self.winner(conflict, axis, position)
+            if winner is None:
+                return f"unresolved: {colors.conflict(conflict)}"
+            if winner != role:
+                told = colors.conflicts[conflict].roles
+                return (
+                    f"{colors.name(colors.conflicts[conflict].color)} meets itself, and {name} "
+                    f"went to {told[roles.index(winner)]}"
+                )
+        if refused := self._refusal(node, axis, position + 1):
+            return refused
+        if any(action.color is not None for action in self.done.history[position].actions):
+            return "the search left it out"
+        return f"{name} did not spread up to it"
+
+    def free(self, node: Node, axis: int) -> bool:
+        """Whether a node could take an axis after all tactics."""
+        return not self._refusal(node, axis, len(self.done.history)) and self.size(node) > 1
+
+    def size(self, node: Node) -> int:
+        """Number of indices along a node."""
+        return self.spreader.size(node)
+
+    def near(self, node: Node, axis: int, position: int) -> bool:
+        """Whether a neighbour of a node took an axis with the tactic at a position."""
+        neighbours = self.spreader.neighbours.get(node, ())
+        return any(self.gained(other, axis, position) for other in neighbours)
+
+    def describe(self, node: Node) -> str:
+        """A node in words: `w1 dim 0`, or `dot_general at mlp.py:5`."""
+        kind, index, place = node
+        if kind == "value":
+            return f"{self.program.describe(index)} dim {place}"
+        return self.operation(index)
+
+    def operation(self, index: int) -> str:
+        """An operation with its source line."""
+        op = self.program.operations[index]
+        return f"{op.title} at {op.source}" if op.source else op.title
+
+    def _kept_from(self, node: Node, axis: int, position: int) -> str | None:
+        """Why a node has not taken an axis; None if nobody wanted it there."""
+        if self._wanted(node, axis, position) or self.near(node, axis, position):
+            return self.reason(node, axis, position)
+        for other in self.spreader.neighbours.get(node, ()):
+            if axis not in self.axes(other, position + 1) and self.near(other, axis, position):
+                return f"{self.describe(other)} did not take it: " + self.reason(
+                    other, axis, position
+                )
+        return None
+
+    def _wanted(self, node: Node, axis: int, position: int) -> bool:
+        name = self.mesh.names[axis]
+        refused = self.done.history[position].refused
+        return node[0] == "value" and any(r.axis == name and node[1:] in r.seeds for r in refused)
+
+    def _refusal(self, node: Node, axis: int, position: int) -> str:
+        state = self.states[position]
+        tiling = Tiling(state.ops, state.values, state.pins)
+        refused = self.spreader.refusal(tiling, node, axis)
+        if refused is None:
+            return ""
+        kind, index, _ = node
+        layout = self.spreader.layout(tiling, node)
+        place = next((n for n, axes in enumerate(layout) if axis in axes), None)
+        if place is None:
+            return refused[0]
+        rule = self.program.operations[index].rule if kind == "op" else None
+        where = f"dimension {place}" if rule is None else factor_place(rule, place)
+        return f"{refused[0]}, on {where}"
+
+    def winner(self, conflict: int, axis: int, position: int) -> int | None:
+        """The role that got an axis in a conflict."""
+        moves = (a.move for a in self.done.history[position].actions if a.move is not None)
+        for move in moves:
+            if move.axis == axis and conflict in dict(move.roles):
+                return dict(move.roles)[conflict]
+        return self._winners(axis, position).get(conflict)
+
+    def _winners(self, axis: int, position: int) -> dict[int, int]:
+        found = {}
+        for node in self._spread(position, axis):
+            role = self.spreader.role(node)
+            if role >= 0:
+                found[self.spreader.conflict_of[role]] = role
+        return found
+
+    def color(self, node: Node) -> int:
+        """The color group of a node."""
+        kind, index, place = node
+        graph = self.spreader.graph
+        return (graph.ops if kind == "op" else graph.values)[index].colors[place]
+
+    def _spread(self, position: int, axis: int) -> dict[Node, Node | None]:
+        """For every node that a tactic's seeds reach, the one before it on a shortest path."""
+        key = (position, axis)
+        if key not in self._parents:
+            name = self.mesh.names[axis]
+            seeds: list[Node] = [
+                ("value", *seed)
+                for action in self.done.history[position].actions
+                if action.axis == name
+                for seed in action.seeds
+            ]
+            parents: dict[Node, Node | None] = {
+                seed: None for seed in seeds if self.gained(seed, axis, position)
+            }
+            queue = deque(parents)
+            while queue:
+                node = queue.popleft()
+                for other in self.spreader.neighbours.get(node, ()):
+                    if other not in parents and self.gained(other, axis, position):
+                        parents[other] = node
+                        queue.append(other)
+            self._parents[key] = parents
+        return self._parents[key]
+
+    def nearest(self, node: Node, axis: int, values: set[int]) -> int | None:
+        """Of some values, the one nearest to a node over nodes that took the axis with it."""
+        position = self.took(node, axis)
+        if position is None:
+            return None
+        seen, queue = {node}, deque([node])
+        while queue:
+            at = queue.popleft()
+            if at[0] == "value" and at[1] in values:
+                return at[1]
+            for other in self.spreader.neighbours.get(at, ()):
+                if other not in seen and self.gained(other, axis, position):
+                    seen.add(other)
+                    queue.append(other)
+        return None
+
+    def _steps(self, path: Sequence[Node]) -> Iterator[str]:
+        """The operations of a path, and the buffers that pass between arguments and results."""
+        for before, node in itertools.pairwise(path):
+            if node[0] == "op":
+                yield self.operation(node[1])
+            elif before[0] == "value":
+                yield f"the donated buffer of {self._argument(before[1], node[1])}"
+
+    def _argument(self, *values: int) -> str:
+        arguments = (v for v in values if self.program.values[v].producer is None)
+        return self.program.describe(next(arguments, values[0]))
+
+
+def _tactic(position: int, name: str) -> str:
+    """A tactic as people find it: `history[0], ManualPartition(...)`."""
+    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    return f"history[{position}], {short}"
+
+
+def _shortened(steps: Sequence[str]) -> list[str]:
+    """Steps for print: equal ones in a row once, and of many the first and last."""
+    rows: list[tuple[str, int]] = []
+    for step in steps:
+        if rows and rows[-1][0] == step:
+            rows[-1] = (step, rows[-1][1] + 1)
+        else:
+            rows.append((step, 1))
+    shown = [step + (f" x{times}" if times > 1 else "") for step, times in rows]
+    if len(shown) <= MOST_STEPS:
+        return shown
+    half = MOST_STEPS // 2
+    hidden = sum(times for _, times in rows[half:-half])
+    return [*shown[:half], f"... {hidden} more ...", *shown[-half:]]

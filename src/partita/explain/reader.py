@@ -1,0 +1,207 @@
+"""What explanations read of a plan: names of values, their collectives, and what is alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from partita.analysis.describe import pattern, shared_pattern
+from partita.cost import Topology, topology
+from partita.cost.estimate import size
+from partita.errors import UnknownNameError, closest
+from partita.explain.origins import Origins
+from partita.program import Program
+from partita.schedule import Scheduled
+from partita.spmd import Lowering, Move, ValuePlan
+from partita.tactics.manual import match
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Collectives that are alike: the same move for the same lines of the user's."""
+
+    indices: tuple[int, ...]
+    moves: tuple[Move, ...]
+    values: tuple[int, ...]
+    """The value that each of them moves."""
+
+
+class Reader:
+    """A schedule's result, as explanations look at it."""
+
+    def __init__(self, done: Scheduled) -> None:
+        self.done = done
+        self.origins = Origins(done)
+        self.context = done.stage.context
+        self.mesh = self.context.mesh
+        self.program: Program = self.context.analysis.program
+        self.lowering: Lowering = done.lowering
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The networks of the mesh."""
+        return topology(self.mesh, self.context.hardware)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The values that users can name, with their names."""
+        program = self.program
+        named = [
+            *zip(program.arguments, program.argument_names, strict=True),
+            *((value, tag) for tag, value in program.tagged),
+            *zip(program.results, program.result_names, strict=True),
+        ]
+        found: dict[int, str] = {}
+        for value, name in named:
+            found.setdefault(value, name)
+        return found
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The collectives of a step, those that are alike together, in program order."""
+        rows: dict[object, list[int]] = {}
+        exchanges = self.done.spmd.exchanges
+        for number, move in enumerate(exchanges):
+            value = self.moved(move)
+            key = (
+                move.step,
+                move.times,
+                move.again,
+                pattern(self.title(value)),
+                tuple(self.uses(move)),
+            )
+            rows.setdefault(key, []).append(number)
+        return [
+            Group(
+                tuple(numbers),
+                tuple(exchanges[n] for n in numbers),
+                tuple(self.moved(exchanges[n]) for n in numbers),
+            )
+            for numbers in rows.values()
+        ]
+
+    @cached_property
+    def moves_of(self) -> dict[int, list[int]]:
+        """The numbers of the collectives of each value."""
+        found: dict[int, list[int]] = {}
+        for number, move in enumerate(self.done.spmd.exchanges):
+            found.setdefault(self.moved(move), []).append(number)
+        return found
+
+    def moved(self, move: Move) -> int:
+        """The value that a move moves."""
+        return self.done.spmd.buffers[move.input].value
+
+    def plan(self, value: int) -> ValuePlan:
+        """How a value is kept and moved."""
+        return self.lowering.plans[self.lowering.graph.value_class[value]]
+
+    def title(self, value: int) -> str:
+        """A value by the user's name for it, or by its operation, line and number."""
+        name = self.names.get(value)
+        if name is not None:
+            return name
+        return f"{self.program.describe(value)}"
+
+    def users(self, move: Move) -> list[tuple[int, int]]:
+        """The uses that a move is for, as (operation, operand number)."""
+        value = self.moved(move)
+        uses = self.context.analysis.uses[value]
+        if move.use is None:
+            return uses
+        need = self.need(*move.use)
+        runs = self.context.analysis.runs[value]
+        run = runs[uses.index(move.use)]
+        once = not self.done.estimate.regather
+        return [
+            use
+            for use, other in zip(uses, runs, strict=True)
+            if self.need(*use) == need and (once or other == run)
+        ]
+
+    def need(self, op: int, number: int) -> object:
+        """How an operation needs an operand."""
+        return self.lowering.forms[self.lowering.graph.op_class[op]].need(number)
+
+    def uses(self, move: Move) -> list[str]:
+        """The operations that a move is for, and the results, in words."""
+        value = self.moved(move)
+        found = {self.origins.operation(op): None for op, _ in self.users(move)}
+        if move.use is None and value in self.program.results:
+            at = self.program.results.index(value)
+            found[pattern(self.program.result_names[at])] = None
+        return list(found)
+
+    def seconds(self, move: Move) -> float:
+        """Time of one execution of a move."""
+        return self.topology.seconds(move.step)
+
+    def hidden(self, move: Move) -> bool:
+        """Whether a move has other work to run under."""
+        value, timing = self.moved(move), self.context.timing
+        if move.use is None:
+            return bool(timing.behind[value])
+        values, places, hidden = timing.ahead
+        uses = self.context.analysis.uses[value]
+        mine = {uses.index(use) for use in self.users(move)}
+        rows = zip(places[values == value], hidden[values == value], strict=True)
+        return all(bool(under) for at, under in rows if int(at) in mine)
+
+    def shown(self, move: Move) -> str:
+        """A move in short: `all_gather(data) 64.0 KiB`."""
+        return show_step(self.mesh.axis_names(move.step.axes), move.step.kind, move.step.bytes)
+
+    def select(self, what: str) -> list[tuple[str, int]]:
+        """The values that a name, a pattern, a number or a source line stands for.
+
+        Raises `UnknownNameError`, with the closest names, if there are none.
+        """
+        program = self.program
+        if number := re.fullmatch(r"%(\d+)", what):
+            if int(number[1]) >= len(program.values):
+                raise UnknownNameError(
+                    f"there is no value {what}; those of {program.name} are %0 to "
+                    f"%{len(program.values) - 1}, as print(plan.program) shows them"
+                )
+            return [(self.title(int(number[1])), int(number[1]))]
+        if re.fullmatch(r".+:\d+", what):
+            found = list(self._made_at(what))
+            if found:
+                return found
+            lines = {op.source for op in program.operations if op.source}
+            if not any(name == what for name in self.names.values()):
+                raise UnknownNameError(
+                    f"no value of {program.name} is made at {what}{closest(what, sorted(lines))}"
+                )
+        return match(program, what)
+
+    def _made_at(self, line: str) -> Iterator[tuple[str, int]]:
+        """The values made at a source line, given as `file.py:12` or with its whole path."""
+        for op in self.program.operations:
+            if op.source == line or op.source.endswith(f"/{line}"):
+                for value in op.results:
+                    yield (
+                        self.names.get(value, f"%{value} {self.origins.operation(op.index)}"),
+                        value,
+                    )
+
+    def alike(self, value: int) -> list[int]:
+        """The values that users name like this one, but for indices, and that are of its type."""
+        name, type_ = pattern(self.names[value]), self.program.values[value].type
+        return [
+            other
+            for other, theirs in self.names.items()
+            if pattern(theirs) == name and self.program.values[other].type == type_
+        ]
+
+
+def show_step(axes: Iterable[str], kind: str, bytes_: int) -> str:
+    """A collective in short: `all_gather(data) 64.0 KiB`."""
+    return f"{kind}({', '.join(axes)}) {size(bytes_)}"
+
+
+def together(names: Iterable[str]) -> str:
+    """Names that are alike but for indices, written once."""
+    return shared_pattern(list(names))

@@ -1,0 +1,122 @@
+"""Explaining a value: how it is split, who decided that, and what was not possible."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from partita.analysis.describe import pattern
+from partita.explain.collectives import summary_line
+from partita.explain.origins import Decision, LeftOut
+from partita.explain.reader import Reader, together
+from partita.report import show_entries
+from partita.spmd import entries, local_type
+
+MOST_MOVES = 4
+"""Collectives of a value that are printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueExplanation:
+    """How a value is split, and why; for values that are alike, said once."""
+
+    name: str
+    """The user's name for it, indices that differ as `[*]`; or its operation and source line."""
+    count: int
+    """How many values this holds for."""
+    type: str
+    sharding: tuple[str | tuple[str, ...] | None, ...]
+    """The entries of the `PartitionSpec` of the layout it is kept in."""
+    piece: str
+    """Type of what one device has."""
+    decisions: tuple[Decision, ...]
+    """Who split which dimension along which axis, and how it came there. Of the first value."""
+    left_out: tuple[LeftOut, ...]
+    """Axes that tactics wanted on a dimension, or nearly had there, and why it has them not."""
+    notes: tuple[str, ...]
+    """What else is to be said of its layout."""
+    moves: tuple[str, ...]
+    """Its collectives, and the operations that they are for. Of the first value."""
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        lines = [
+            f"{self.name}{times} : {self.type} {show_entries(self.sharding)}, {self.piece} a device"
+        ]
+        for each in (*self.decisions, *self.left_out):
+            lines += [f"  {line}" for line in str(each).splitlines()]
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  moved by {move}" for move in self.moves[:MOST_MOVES]]
+        if len(self.moves) > MOST_MOVES:
+            lines.append(f"  moved by {len(self.moves) - MOST_MOVES} more collectives")
+        return "\n".join(lines)
+
+
+def explain_values(reader: Reader, found: list[tuple[str, int]]) -> list[ValueExplanation]:
+    """Explains values, those that are alike together.
+
+    Args:
+      reader: of the plan.
+      found: names and values.
+    """
+    groups: dict[object, list[tuple[str, ValueExplanation]]] = {}
+    for name, value in dict.fromkeys(found):
+        told = _explain(reader, name, value)
+        decisions = [(d.where, d.axis, d.position, d.color) for d in told.decisions]
+        left_out = [(x.dim, x.axis, x.position, pattern(x.reason)) for x in told.left_out]
+        key = (
+            pattern(name) if "%" not in name else name.partition(" ")[2],
+            told.type,
+            told.sharding,
+            tuple(decisions),
+            tuple(left_out),
+            told.notes,
+            len(told.moves),
+        )
+        groups.setdefault(key, []).append((name, told))
+    return [
+        dataclasses.replace(
+            rows[0][1],
+            name=together(name for name, _ in rows) if "%" not in rows[0][0] else rows[0][0],
+            count=len(rows),
+        )
+        for rows in groups.values()
+    ]
+
+
+def _explain(reader: Reader, name: str, value: int) -> ValueExplanation:
+    plan, type_ = reader.plan(value), reader.program.values[value].type
+    asked = reader.done.stage.assignment.values[value]
+    decisions = [
+        reader.origins.decision(("value", value, dim), axis, f"dim {dim}")
+        for dim, axes in enumerate(asked)
+        for axis in axes
+        if axis in plan.layout[dim]
+    ]
+    return ValueExplanation(
+        name,
+        1,
+        str(type_),
+        entries(plan.layout, reader.mesh),
+        str(local_type(type_, plan.layout, reader.mesh)),
+        tuple(decision for decision in decisions if decision is not None),
+        tuple(reader.origins.left_out(value)),
+        tuple(_notes(reader, value)),
+        tuple(summary_line(reader, number) for number in reader.moves_of.get(value, ())),
+    )
+
+
+def _notes(reader: Reader, value: int) -> list[str]:
+    plan, mesh = reader.plan(value), reader.mesh
+    asked = reader.done.stage.assignment.values[value]
+    notes = []
+    if not any(asked) and not any(plan.layout):
+        notes.append("no tactic has put an axis there")
+    if plan.partial:
+        axes = ", ".join(mesh.axis_names(tuple(sorted(plan.partial))))
+        notes.append(
+            f"each device has a part of a sum over {axes}, which its only use goes on with"
+        )
+    if plan.layout != asked:
+        why = "its only use adds it up so" if plan.partial else "its uses need it so"
+        notes.append(f"the tactics asked for {show_entries(entries(asked, mesh))}; {why}")
+    return notes

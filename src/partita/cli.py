@@ -38,16 +38,33 @@ app = typer.Typer(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
+        "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+        "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
+    ),
+]
+PartitionedOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the program that the plan runs, collectives and all: .mlir is text, "
+        ".mlirbc bytecode, .bin a serialized jax.export.Exported."
+    ),
+]
+AnnotatedOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the original program with shardings on its values, for a compiler that "
+        "partitions by itself. Endings as above."
+    ),
+]
+
+
 @app.command()
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
-            "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
-            "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
-        ),
-    ],
+    model: ModelArgument,
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
     hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
     manual: Annotated[
@@ -76,28 +93,16 @@ def plan(
             "be split.",
         ),
     ] = False,
-    partitioned: Annotated[
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    save: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the program that the plan runs, collectives and all: .mlir is text, "
-            ".mlirbc bytecode, .bin a serialized jax.export.Exported."
-        ),
-    ] = None,
-    annotated: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the original program with shardings on its values, for a compiler that "
-            "partitions by itself. Endings as above."
-        ),
+        typer.Option(help="Write the plan to this JSON file, for `partita show` and partita.load."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
-    console = Console()
-    files: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
-    for path in files.values():
-        if path is not None:
-            format_of(path)  # complains before the work, not after it
+    files = _files(partitioned, annotated)
     loaded = models.load(model)
     with progress_bar(Console(stderr=True)) as progress:
         made = pt.plan(
@@ -111,13 +116,31 @@ def plan(
             lift_constants=lift_constants,
             progress=progress,
         )
-    for form, path in files.items():
-        if path is not None:
-            made.export(path, form)
-    if as_json:
-        print(json.dumps(summary(made), indent=2))
-    else:
-        console.print(view(made, console.width))
+    if save is not None:
+        made.save(save)
+    _hand_out(made, files, as_json)
+
+
+@app.command()
+def show(
+    plan: Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")],
+    model: ModelArgument,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Price it for another kind, or a .toml file; that of the plan if none."),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
+    ] = None,
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a saved plan, after checking that it is for this model. Nothing is searched."""
+    files = _files(partitioned, annotated)
+    loaded = models.load(model)
+    made = pt.load(plan, loaded.fn, *loaded.args, hardware=hardware, memory=memory)
+    _hand_out(made, files, as_json)
 
 
 @app.command()
@@ -153,6 +176,26 @@ def calibrate(
         path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
     )
     print(found)
+
+
+def _files(partitioned: Path | None, annotated: Path | None) -> dict[Form, Path]:
+    """The files to write a program to; complains before the work, not after it."""
+    asked: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
+    files = {form: path for form, path in asked.items() if path is not None}
+    for path in files.values():
+        format_of(path)
+    return files
+
+
+def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
+    """Writes and prints what was asked for."""
+    for form, path in files.items():
+        plan.export(path, form)
+    if as_json:
+        print(json.dumps(summary(plan), indent=2))
+    else:
+        console = Console()
+        console.print(view(plan, console.width))
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:

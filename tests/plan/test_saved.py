@@ -452,6 +452,24 @@ def test_a_factor_that_cannot_be_split_is_refused(file):
     assert "cannot be split: sort" in refusal(file, fn, *args)
 
 
+def test_a_donated_argument_is_split_like_the_result_in_its_buffer(file):
+    fn, args, _, tactics, options = PROGRAMS["a train step"]
+    made = planned(fn, args, tactics=tactics, **options)
+    made.save(file)
+    count = len(made.program.values)
+
+    def change(raw):
+        raw["placements"].append({"axes": []})
+        codes = from_runs(raw["history"][1]["values"], count, 99, "")
+        codes[made.program.arguments[0]] = len(raw["placements"]) - 1
+        raw["history"][1]["values"] = runs(codes)
+
+    edited(file, change)
+    assert "takes over the buffer of params['w1'], and is split otherwise" in refusal(
+        file, fn, *args
+    )
+
+
 @given(st.lists(st.none() | st.integers(0, 9)))
 def test_runs_say_what_they_stand_for(codes):
     assert from_runs(runs(codes), len(codes), 10, "") == codes

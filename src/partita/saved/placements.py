@@ -127,7 +127,19 @@ class Reader:
                 layouts[value] = self._value(value, code)
                 pins.difference_update((value, axis) for axis in pinned.get(value, ()))
                 pins.update((value, axis) for axis in self._items[code][1])
+        self._check_buffers(layouts)
         return Assignment(tuple(ops), tuple(layouts), frozenset(pins))
+
+    def _check_buffers(self, layouts: Sequence[Layout]) -> None:
+        """A result that takes over an argument's buffer has to be laid out like it."""
+        program = self._program
+        for argument, result in program.aliases.items():
+            a, r = program.arguments[argument], program.results[result]
+            if layouts[a] != layouts[r]:
+                raise FileError(
+                    f"{program.result_names[result]} takes over the buffer of "
+                    f"{program.argument_names[argument]}, and is split otherwise"
+                )
 
     def _item(self, number: int, placement: Placement) -> _Item:
         layout = tuple(tuple(map(self._mesh.axis, axes)) for axes in placement.axes)

@@ -410,3 +410,38 @@ def test_what_cannot_be_explained(explain, arguments, message):
     result = explain(*arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
+
+
+# ------------------------------------------------------------------------------------ kept plans
+
+
+def test_a_plan_is_written_and_shown_again(partita, plan, programs, tmp_path):
+    file = tmp_path / "plan.json"
+    made = plan("--manual", "x:0@data", "--save", file)
+    assert made.code == 0
+    shown = partita("show", file, f"{programs}:double")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == made.out
+
+
+def test_a_kept_plan_as_json_and_as_a_program(partita, plan, programs, tmp_path):
+    file, program = tmp_path / "plan.json", tmp_path / "double.mlir"
+    made = plan("--manual", "x:0@data", "--save", file, "--json")
+    shown = partita("show", file, f"{programs}:double", "--json", "--partitioned", program)
+    assert json.loads(shown.out) == json.loads(made.out)
+    assert "sdy.manual_computation" in program.read_text()
+
+
+def test_a_kept_plan_for_another_program(partita, plan, programs, tmp_path):
+    file = tmp_path / "plan.json"
+    plan("--save", file)
+    shown = partita("show", file, "mlp")
+    assert shown.code == 2
+    assert shown.err.startswith(f"error: the plan in '{file}' is for another program than")
+    assert "argument w (f32[" in shown.err and "is gone" in shown.err
+
+
+def test_a_plan_that_cannot_be_written(plan, tmp_path):
+    result = plan("--save", tmp_path / "nowhere" / "plan.json")
+    assert result.code == 2
+    assert "cannot write" in result.err

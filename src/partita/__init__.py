@@ -4,7 +4,7 @@
 way. `jit` does both in one line.
 """
 
-from partita.api import jit, plan
+from partita.api import jit, load, plan
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.diff import PlanDiff
@@ -46,8 +46,7 @@ from partita.tactics import (
     Tactic,
     in_turn,
 )
-
-__version__ = "0.1.0"
+from partita.version import __version__ as __version__
 
 __all__ = [
     "Action",
@@ -89,6 +88,7 @@ __all__ = [
     "WholeUse",
     "in_turn",
     "jit",
+    "load",
     "plan",
     "read",
     "register_rule",

@@ -1,4 +1,4 @@
-"""`plan` and `jit`: the front door."""
+"""`plan`, `load` and `jit`: the front door."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from jax._src import source_info_util
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
-from partita.errors import HardwareError, TraceError
+from partita.errors import HardwareError, MeshError, TacticError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
 from partita.program.files import Module, read
 from partita.program.stages import in_stages
 from partita.program.trace import Traced, abstract, trace
+from partita.saved import Saved, read_plan
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
@@ -114,12 +115,8 @@ def plan(
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
-    if isinstance(fn, str | Path):
-        fn = read(fn)
-    if isinstance(fn, Module):
-        traced: Traced = _from_file(fn, args, kwargs, donate_argnums, lift_from)
-    else:
-        traced = trace(fn, args, kwargs, donate_argnums, lift_from)
+    fn = read(fn) if isinstance(fn, str | Path) else fn
+    traced = _traced(fn, args, kwargs, donate_argnums, lift_from)
     program = in_stages(traced.program, mesh.devices)
     if program.given:
         tactics = [GivenShardings(program.given), *tactics]
@@ -136,10 +133,75 @@ def plan(
     return Plan(fn, done, traced.donate_argnums, traced.lifted)
 
 
+def load(
+    path: str | Path,
+    fn: Callable[..., Any] | str | Path,
+    *args: Any,
+    mesh: MeshInput | Mesh | None = None,
+    hardware: str | Hardware | None = None,
+    memory: float | str | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Takes up a plan that `Plan.save` wrote: no search, and no tactic runs.
+
+    The function is traced, and has to be the program that the plan is for; then the plan is
+    lowered and priced anew.
+
+    Args:
+      path: of the plan file.
+      fn: the function or file, as `plan` takes it.
+      *args: its arguments, as `plan` takes them.
+      mesh: to check that the plan is for this mesh, or to lay its axes on other networks.
+      hardware: to price it for another kind, or for one from a file of your own; by default the
+        kind of the plan.
+      memory: as `plan` takes it; by default that of the plan, or what other hardware has.
+      donate_argnums: by default those of the plan.
+      **kwargs: keyword arguments of `fn`.
+
+    Raises:
+      FileError: the file is missing, damaged or of another format; or it is for another program,
+        with what differs.
+      MeshError: it is for another mesh than the one given.
+      PartitaError: as `plan` does for functions and hardware.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, tempfile
+      >>> x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+      >>> file = tempfile.mkdtemp() + "/plan.json"
+      >>> plan(jnp.sin, x, mesh="data=8", hardware="tpu_v5e").save(file)
+      >>> load(file, jnp.sin, x).in_shardings
+      (P(None, 'data'),)
+    """
+    saved = read_plan(path)
+    if mesh is not None:
+        saved = saved.over(Mesh.of(mesh))
+    device = cost.load(_kind_of(saved) if hardware is None else hardware)
+    capacity = saved.capacity if device.name == saved.hardware else int(device.memory.value)
+    fn = read(fn) if isinstance(fn, str | Path) else fn
+    donated: Any = donate_argnums
+    if donate_argnums is None:
+        given = fn.donate_argnums if isinstance(fn, Module) else ()
+        donated = () if given == saved.donate_argnums else saved.donate_argnums
+    traced = _traced(fn, args, kwargs, donated, saved.lift_from)
+    program = in_stages(traced.program, saved.mesh.devices)
+    saved.check_program(program, traced)
+    context = Context(
+        analyse(program),
+        saved.mesh,
+        device,
+        capacity if memory is None else _bytes(memory, "memory"),
+        arguments=traced.arguments,
+        results=traced.results,
+    )
+    return Plan(fn, saved.restore(context), traced.donate_argnums, traced.lifted)
+
+
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
-    mesh: MeshInput | Mesh,
+    mesh: MeshInput | Mesh | None = None,
+    saved: str | Path | None = None,
     tactics: Sequence[Tactic] | Tactic | None = None,
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
@@ -151,7 +213,9 @@ def jit(
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
     Plans are made once for each combination of argument shapes and types; `.plans` holds them.
-    Takes the keyword arguments of `plan`, and can be used as a decorator.
+    Takes the keyword arguments of `plan`, and can be used as a decorator. With `saved`, a file
+    that `Plan.save` wrote, nothing is planned: `load` takes that plan up, for the arguments that
+    it is for and no others.
 
     Example:
       >>> import jax.numpy as jnp
@@ -163,6 +227,7 @@ def jit(
         return functools.partial(
             jit,
             mesh=mesh,
+            saved=saved,
             tactics=tactics,
             hardware=hardware,
             memory=memory,
@@ -171,6 +236,29 @@ def jit(
             donate_argnums=donate_argnums,
             lift_constants=lift_constants,
         )
+    make: Callable[..., Plan]
+    if saved is not None:
+        if tactics is not None:
+            raise TacticError("jit(saved=...) takes a plan up as it is; leave tactics= out")
+        donated = None if donate_argnums == () else donate_argnums
+        make = functools.partial(
+            load, saved, fn, mesh=mesh, hardware=hardware, memory=memory, donate_argnums=donated
+        )
+    elif mesh is not None:
+        make = functools.partial(
+            plan,
+            fn,
+            mesh=mesh,
+            tactics=tactics,
+            hardware=hardware,
+            memory=memory,
+            seed=seed,
+            budget=budget,
+            donate_argnums=donate_argnums,
+            lift_constants=lift_constants,
+        )
+    else:
+        raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
     plans: dict[Any, Plan] = {}
     compiled: dict[Any, Any] = {}
@@ -184,24 +272,20 @@ def jit(
             abstract(fn, args, kwargs)  # says which leaf is no array
             raise
         if key not in compiled:
-            plans[key] = plan(
-                fn,
-                *args,
-                mesh=mesh,
-                tactics=tactics,
-                hardware=hardware,
-                memory=memory,
-                seed=seed,
-                budget=budget,
-                donate_argnums=donate_argnums,
-                lift_constants=lift_constants,
-                **kwargs,
-            )
+            plans[key] = make(*args, **kwargs)
             compiled[key] = plans[key].jit(concrete)
         return compiled[key](*args, **kwargs)
 
     partitioned.plans = plans  # type: ignore[attr-defined]
     return partitioned
+
+
+def _traced(
+    fn: Callable[..., Any], args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
+) -> Traced:
+    if isinstance(fn, Module):
+        return _from_file(fn, args, kwargs, donate_argnums, lift_from)
+    return trace(fn, args, kwargs, donate_argnums, lift_from)
 
 
 def _from_file(
@@ -225,6 +309,16 @@ def _axes_of(tactic: Tactic) -> list[str]:
     """Axes that a tactic names, so that a wrong one is found before anything is traced."""
     named = getattr(tactic, "axes", None) or getattr(tactic, "axis", None) or ()
     return [named] if isinstance(named, str) else list(named)
+
+
+def _kind_of(saved: Saved) -> str:
+    """The kind of hardware of a plan file, if it is one that partita knows."""
+    if saved.hardware not in cost.kinds():
+        raise HardwareError(
+            f"the plan in {str(saved.path)!r} is for hardware {saved.hardware!r}, which is no kind "
+            "that partita knows; say hardware=..., the path of its .toml file"
+        )
+    return saved.hardware
 
 
 def _hardware_at_hand() -> str:

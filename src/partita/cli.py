@@ -82,6 +82,22 @@ LiftOption = Annotated[
         "be split.",
     ),
 ]
+PartitionedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--partitioned",
+        help="Write the program that the plan runs, collectives and all: .mlir is text, "
+        ".mlirbc bytecode, .bin a serialized jax.export.Exported.",
+    ),
+]
+AnnotatedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--annotated",
+        help="Write the original program with shardings on its values, for a compiler that "
+        "partitions by itself. Endings as above.",
+    ),
+]
 
 
 @app.command()
@@ -95,37 +111,41 @@ def plan(
     budget: BudgetOption = 1500,
     seed: SeedOption = 0,
     lift_constants: LiftOption = False,
-    partitioned: Annotated[
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    save: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the program that the plan runs, collectives and all: .mlir is text, "
-            ".mlirbc bytecode, .bin a serialized jax.export.Exported."
-        ),
-    ] = None,
-    annotated: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the original program with shardings on its values, for a compiler that "
-            "partitions by itself. Endings as above."
-        ),
+        typer.Option(help="Write the plan to this JSON file, for `partita show` and partita.load."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
-    console = Console()
-    files: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
-    for path in files.values():
-        if path is not None:
-            format_of(path)  # complains before the work, not after it
+    files = _files(partitioned, annotated)
     tactics = _schedule(manual or [], axes, budget, seed)
     made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
-    for form, path in files.items():
-        if path is not None:
-            made.export(path, form)
-    if as_json:
-        print(json.dumps(summary(made), indent=2))
-    else:
-        console.print(view(made, console.width))
+    if save is not None:
+        made.save(save)
+    _hand_out(made, files, as_json)
+
+
+@app.command()
+def show(
+    plan: Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")],
+    model: Model,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Price it for another kind, or a .toml file; that of the plan if none."),
+    ] = None,
+    memory: MemoryOption = None,
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a saved plan, after checking that it is for this model. Nothing is searched."""
+    files = _files(partitioned, annotated)
+    loaded = models.load(model)
+    made = pt.load(plan, loaded.fn, *loaded.args, hardware=hardware, memory=memory)
+    _hand_out(made, files, as_json)
 
 
 @app.command()
@@ -226,6 +246,26 @@ def _planned(
             lift_constants=lift_constants,
             progress=progress,
         )
+
+
+def _files(partitioned: Path | None, annotated: Path | None) -> dict[Form, Path]:
+    """The files to write a program to; complains before the work, not after it."""
+    asked: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
+    files = {form: path for form, path in asked.items() if path is not None}
+    for path in files.values():
+        format_of(path)
+    return files
+
+
+def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
+    """Writes and prints what was asked for."""
+    for form, path in files.items():
+        plan.export(path, form)
+    if as_json:
+        print(json.dumps(summary(plan), indent=2))
+    else:
+        console = Console()
+        console.print(view(plan, console.width))
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:

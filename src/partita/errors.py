@@ -46,7 +46,10 @@ class TraceError(PartitaError):
 
 
 class FileError(PartitaError, ValueError):
-    """A program file that cannot be read or written: missing, corrupt, in another format."""
+    """A program or plan file that cannot be read or written: missing, corrupt, of another format.
+
+    Or a plan file that is for another program.
+    """
 
 
 class UnsupportedError(PartitaError):

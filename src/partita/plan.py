@@ -24,6 +24,7 @@ from partita.program import Program, mlir
 from partita.program.files import contents, format_of, write
 from partita.program.ir import Constant
 from partita.report import render
+from partita.saved import contents as plan_file
 from partita.schedule import Scheduled, TacticReport
 from partita.spmd import Collective, SpmdProgram
 from partita.spmd.annotate import annotate
@@ -240,6 +241,17 @@ class Plan:
                 lambda module: export(self.spmd, self._signature, self.results, module),
             )
         write(path, data)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan to a JSON file, from which `partita.load` takes it up without a search.
+
+        Args:
+          path: of the file, which is written whole or not at all.
+
+        Raises:
+          FileError: the file cannot be written.
+        """
+        write(path, plan_file(self.done, self.donate_argnums, self.lifted))
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None

@@ -1,0 +1,170 @@
+"""A plan -> the contents of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from partita.cost import Estimate
+from partita.errors import FileError
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
+from partita.saved.placements import Table, runs
+from partita.saved.schema import (
+    FORMAT,
+    UNSUMMED,
+    EstimateTable,
+    Lifted,
+    PlanTable,
+    ProgramTable,
+    TacticTable,
+    Tensor,
+    Text,
+    TrafficTable,
+    encode,
+)
+from partita.schedule import Scheduled, TacticReport
+from partita.spmd import spec
+from partita.tiling import Assignment, Layout, replicated
+from partita.version import __version__
+
+
+def contents(
+    done: Scheduled, donate_argnums: tuple[int, ...], lifted: Sequence[np.ndarray]
+) -> bytes:
+    """The file of a plan.
+
+    Args:
+      done: where its schedule has come to.
+      donate_argnums: positions of the donated arguments.
+      lifted: constants that have become arguments of the program, the last ones.
+
+    Raises:
+      FileError: a tactic reports something that a file cannot hold.
+    """
+    try:
+        return encode(_table(done, donate_argnums, lifted))
+    except (msgspec.ValidationError, TypeError) as error:
+        problem = str(error).replace("`$.", "`")
+        raise FileError(
+            f"the plan cannot be saved, a tactic reports otherwise: {problem}"
+        ) from None
+
+
+def _table(
+    done: Scheduled, donate_argnums: tuple[int, ...], lifted: Sequence[np.ndarray]
+) -> PlanTable:
+    context, assigned = done.stage.context, done.stage.assignment
+    program, mesh = context.analysis.program, context.mesh
+    table = Table(mesh)
+    before, history = replicated(program), []
+    for entry in done.history:
+        history.append(_tactic(entry, *table.changes(before, entry.assignment)))
+        before = entry.assignment
+    return PlanTable(
+        partita_plan=FORMAT,
+        checksum=UNSUMMED,
+        partita=__version__,
+        jax=jax.__version__,
+        mesh=dict(mesh),
+        networks={name: laid for name, laid in zip(mesh.names, mesh.networks, strict=True) if laid},
+        hardware=context.hardware.name,
+        capacity=done.estimate.capacity,
+        program=_program(program, mesh, assigned, donate_argnums, lifted),
+        estimate=_estimate(done.estimate),
+        placements=table.placements(),
+        history=tuple(history),
+    )
+
+
+def tensors(
+    program: Program, mesh: Mesh, assigned: Assignment
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The arguments and the results of a program, as a file lists them."""
+
+    def each(names: Sequence[str], values: Sequence[int]) -> tuple[Tensor, ...]:
+        return tuple(
+            Tensor(name, str(program.values[v].type), sharding(assigned.values[v], mesh))
+            for name, v in zip(names, values, strict=True)
+        )
+
+    return (
+        each(program.argument_names, program.arguments),
+        each(program.result_names, program.results),
+    )
+
+
+def sharding(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
+    """A layout as a file says it: the entries of a `PartitionSpec`."""
+    return spec(layout, mesh)
+
+
+def text(found: Fingerprint) -> Text:
+    """The lines of a program, each different one once."""
+    numbers: dict[str, int] = {}
+    order = runs(numbers.setdefault(line, len(numbers)) for line in found.lines)
+    return Text(tuple(numbers), order, found.checks)
+
+
+def lifted_constants(program: Program, lifted: Sequence[np.ndarray]) -> tuple[Lifted, ...]:
+    """Constants that have become arguments, as a file lists them."""
+    values = program.arguments[len(program.arguments) - len(lifted) :]
+    return tuple(
+        Lifted(program.values[v].type.bytes, digest_of(array))
+        for v, array in zip(values, lifted, strict=True)
+    )
+
+
+def _program(
+    program: Program,
+    mesh: Mesh,
+    assigned: Assignment,
+    donate_argnums: tuple[int, ...],
+    lifted: Sequence[np.ndarray],
+) -> ProgramTable:
+    found = fingerprint(program)
+    arguments, results = tensors(program, mesh, assigned)
+    return ProgramTable(
+        name=program.name,
+        fingerprint=found.digest,
+        donate_argnums=donate_argnums,
+        lifted=lifted_constants(program, lifted),
+        arguments=arguments,
+        results=results,
+        text=text(found),
+    )
+
+
+def _tactic(entry: TacticReport, operations: str, values: str) -> TacticTable:
+    said: dict[str, Any] = {
+        name: getattr(entry, name)
+        for name in TacticTable.__struct_fields__
+        if name not in ("before", "estimate", "operations", "values")
+    }
+    return msgspec.convert(
+        {
+            **said,
+            "tiled": dict(entry.tiled),
+            "collectives": dict(entry.collectives),
+            "before": _estimate(entry.before),
+            "estimate": _estimate(entry.estimate),
+            "operations": operations,
+            "values": values,
+        },
+        TacticTable,
+        from_attributes=True,
+    )
+
+
+def _estimate(estimate: Estimate) -> EstimateTable:
+    said = {name: getattr(estimate, name) for name in EstimateTable.__struct_fields__}
+    traffic = tuple(
+        TrafficTable(kind, axes, all_.count, all_.bytes, all_.seconds)
+        for (kind, axes), all_ in estimate.traffic.items()
+    )
+    return EstimateTable(**{**said, "traffic": traffic})

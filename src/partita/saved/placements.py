@@ -1,0 +1,210 @@
+"""The layouts of all operations and values, in little: the different ones, and who has which.
+
+Which one each has is a string of runs, in order: `12*3` is twelve times number 3 of the table, `3`
+once, and `40*-` forty that are as they were before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from partita.errors import FileError
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.program.ir import Rule
+from partita.saved.schema import Placement
+from partita.tiling import Assignment, Layout
+
+_RUN = re.compile(r"(?:([0-9]{1,12})\*)?(-|[0-9]{1,12})")
+
+_Item = tuple[Layout, tuple[int, ...]]
+"""A layout, and the axes along which a value is pinned."""
+
+
+def runs(codes: Iterable[int | None]) -> str:
+    """Numbers as a string of runs; None is `-`."""
+    found = ((code, sum(1 for _ in same)) for code, same in itertools.groupby(codes))
+    return " ".join(
+        (f"{count}*" if count > 1 else "") + ("-" if code is None else str(code))
+        for code, count in found
+    )
+
+
+def from_runs(text: str, length: int, known: int, what: str) -> list[int | None]:
+    """The numbers that a string of runs stands for.
+
+    Args:
+      text: the string.
+      length: how many numbers there have to be.
+      known: what they have to be below.
+      what: what they are of, for messages.
+
+    Raises:
+      FileError: it is no such string.
+    """
+    codes: list[int | None] = []
+    for word in text.split(" ") if text else []:
+        match = _RUN.fullmatch(word)
+        if not match:
+            raise FileError(f"{what}: {word[:40]!r} is no run such as 12*3")
+        count = int(match[1] or 1)
+        code = None if match[2] == "-" else int(match[2])
+        if code is not None and code >= known:
+            raise FileError(f"{what}: there is no number {code}, of {known}")
+        if len(codes) + count > length:
+            raise FileError(f"{what}: there are more than {length}")
+        codes += [code] * count
+    if len(codes) != length:
+        raise FileError(f"{what}: there are {len(codes)}, and should be {length}")
+    return codes
+
+
+class Table:
+    """Numbers placements as they come."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._numbers: dict[_Item, int] = {}
+
+    def changes(self, before: Assignment, after: Assignment) -> tuple[str, str]:
+        """The runs of operations and of values that lead from one assignment to another."""
+        pins, old_pins = _by_value(after), _by_value(before)
+        operations = runs(
+            None if new == old else self._number((new, ()))
+            for old, new in zip(before.ops, after.ops, strict=True)
+        )
+        values = runs(
+            None
+            if new == old and pins.get(v) == old_pins.get(v)
+            else self._number((new, pins.get(v, ())))
+            for v, (old, new) in enumerate(zip(before.values, after.values, strict=True))
+        )
+        return operations, values
+
+    def placements(self) -> tuple[Placement, ...]:
+        """Those numbered so far."""
+        name = self._mesh.axis_names
+        return tuple(
+            Placement(tuple(map(name, layout)), name(pins)) for layout, pins in self._numbers
+        )
+
+    def _number(self, item: _Item) -> int:
+        # The same for every rank, so that there are fewer.
+        layout, pins = item
+        while layout and not layout[-1]:
+            layout = layout[:-1]
+        return self._numbers.setdefault((layout, pins), len(self._numbers))
+
+
+class Reader:
+    """Reads runs of a file for a program, and checks that it can be split so.
+
+    Raises:
+      FileError: it cannot.
+    """
+
+    def __init__(self, program: Program, mesh: Mesh, placements: Sequence[Placement]) -> None:
+        self._program = program
+        self._mesh = mesh
+        self._items = [self._item(n, placement) for n, placement in enumerate(placements)]
+        self._rules: dict[tuple[int, int], Layout] = {}
+
+    def after(self, before: Assignment, operations: str, values: str) -> Assignment:
+        """The assignment that runs of operations and values lead to."""
+        known = len(self._items)
+        codes = from_runs(operations, len(before.ops), known, "`operations`")
+        ops = [
+            old if code is None else self._operation(index, code)
+            for index, (code, old) in enumerate(zip(codes, before.ops, strict=True))
+        ]
+        codes = from_runs(values, len(before.values), known, "`values`")
+        layouts, pins = list(before.values), set(before.pins)
+        pinned = _by_value(before)
+        for value, code in enumerate(codes):
+            if code is not None:
+                layouts[value] = self._value(value, code)
+                pins.difference_update((value, axis) for axis in pinned.get(value, ()))
+                pins.update((value, axis) for axis in self._items[code][1])
+        self._check_buffers(layouts)
+        return Assignment(tuple(ops), tuple(layouts), frozenset(pins))
+
+    def _check_buffers(self, layouts: Sequence[Layout]) -> None:
+        """A result that takes over an argument's buffer has to be laid out like it."""
+        program = self._program
+        for argument, result in program.aliases.items():
+            a, r = program.arguments[argument], program.results[result]
+            if layouts[a] != layouts[r]:
+                raise FileError(
+                    f"{program.result_names[result]} takes over the buffer of "
+                    f"{program.argument_names[argument]}, and is split otherwise"
+                )
+
+    def _item(self, number: int, placement: Placement) -> _Item:
+        layout = tuple(tuple(map(self._mesh.axis, axes)) for axes in placement.axes)
+        used = [axis for axes in layout for axis in axes]
+        pins = tuple(map(self._mesh.axis, placement.whole))
+        if len(set(used)) < len(used) or len(set(pins)) < len(pins):
+            raise FileError(f"placement {number}, {_show(placement)}, uses an axis twice")
+        return layout, pins
+
+    def _operation(self, index: int, code: int) -> Layout:
+        """The layout of the factors of an operation."""
+        op = self._program.operations[index]
+        key = (id(op.rule), code)  # rules are shared, and live as long as the program
+        known = self._rules.get(key)
+        if known is not None:
+            return known
+        layout, pins = self._items[code]
+        where = f"operation {index}, {op.title}{f' at {op.source}' if op.source else ''}"
+        if pins:
+            raise FileError(f"{where}, cannot be kept whole along an axis: only values can")
+        layout = _of_rank(layout, len(op.rule.factors), "factors", where)
+        self._check_factors(op.rule, layout, where)
+        self._rules[key] = layout
+        return layout
+
+    def _check_factors(self, rule: Rule, layout: Layout, where: str) -> None:
+        for number, (factor, axes) in enumerate(zip(rule.factors, layout, strict=True)):
+            if not axes:
+                continue
+            parts = self._mesh.size(axes)
+            what = f"{where}: factor {number} of {factor.size}"
+            if factor.kind == "blocked" or factor.size < 2:
+                raise FileError(f"{what} cannot be split: {factor.reason or 'it is one index'}")
+            if factor.size % parts:
+                raise FileError(f"{what} does not divide by {parts}")
+            if factor.size // parts < factor.least:
+                raise FileError(f"{what} cannot be split in pieces of {factor.size // parts}")
+
+    def _value(self, value: int, code: int) -> Layout:
+        """The layout of the dimensions of a value."""
+        shape = self._program.values[value].type.shape
+        where = self._program.describe(value)
+        layout = _of_rank(self._items[code][0], len(shape), "dimensions", where)
+        for dim, (size, axes) in enumerate(zip(shape, layout, strict=True)):
+            if axes and size % self._mesh.size(axes):
+                raise FileError(
+                    f"{where}: dimension {dim} of {size} does not divide by {self._mesh.size(axes)}"
+                )
+        if layout and layout[-1] and value in self._program.keys:
+            raise FileError(f"{where}: the words of a random key cannot be split")
+        return layout
+
+
+def _by_value(assigned: Assignment) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for value, axis in sorted(assigned.pins):
+        found.setdefault(value, []).append(axis)
+    return {value: tuple(axes) for value, axes in found.items()}
+
+
+def _of_rank(layout: Layout, rank: int, what: str, where: str) -> Layout:
+    if len(layout) > rank:
+        raise FileError(f"{where} has {rank} {what}, and is split along {len(layout)}")
+    return (*layout, *((),) * (rank - len(layout)))
+
+
+def _show(placement: Placement) -> str:
+    return f"({', '.join('+'.join(axes) or '-' for axes in placement.axes)})"

@@ -1,0 +1,253 @@
+"""The file of a plan -> where its schedule had come to, for the same program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+
+from partita.cost import Estimate, Traffic
+from partita.errors import AxisError, FileError, MeshError
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.program.fingerprint import Fingerprint, differences, fingerprint
+from partita.program.trace import Traced
+from partita.saved import keep
+from partita.saved.placements import Reader, from_runs
+from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
+from partita.schedule import Scheduled, TacticReport, lower_and_price
+from partita.spmd import WholeUse
+from partita.tactics import Action, Blocked, Context, Refusal, Stage
+from partita.tiling import Assignment, replicated
+from partita.version import __version__
+
+MOST_SHOWN = 12
+"""Differences between programs that a message lists."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A plan file that has been read; what it says of a program is not yet checked."""
+
+    path: Path
+    mesh: Mesh
+    table: PlanTable = dataclasses.field(repr=False)
+
+    @property
+    def hardware(self) -> str:
+        """The kind of hardware that the plan was priced for."""
+        return self.table.hardware
+
+    @property
+    def capacity(self) -> int:
+        """Bytes per device that the plan may use."""
+        return self.table.capacity
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """Positions of the donated arguments."""
+        return self.table.program.donate_argnums
+
+    @property
+    def lift_from(self) -> int | None:
+        """Bytes of the smallest constant that has become an argument; None if none has."""
+        return min((each.bytes for each in self.table.program.lifted), default=None)
+
+    def over(self, mesh: Mesh) -> Saved:
+        """The same file, for a mesh that the user gives: with the networks that it lays axes on.
+
+        Raises:
+          MeshError: the plan is for another mesh.
+        """
+        if mesh != self.mesh:
+            raise MeshError(
+                f"the plan in {str(self.path)!r} is for mesh {self.mesh}, the mesh given is "
+                f"{mesh}; plan for that mesh, or leave mesh= out"
+            )
+        return dataclasses.replace(self, mesh=mesh) if any(mesh.networks) else self
+
+    def check_program(self, program: Program, traced: Traced) -> None:
+        """Raises `FileError`, with what differs, if the plan is for another program.
+
+        Args:
+          program: the one to run, as the mesh has it.
+          traced: as it was traced.
+        """
+        now = fingerprint(program)
+        found = self._differences(program, traced, now)
+        if not found and keep.text(now) != self.table.program.text:
+            raise FileError(f"{str(self.path)!r} lists other operations than its program has")
+        if not found:
+            return
+        shown = [f"  {line}" for line in found[:MOST_SHOWN]]
+        more = len(found) - len(shown)
+        written = [
+            f"it was written by {name} {then}, this is {name} {here}"
+            for name, then, here in (
+                ("partita", self.table.partita, __version__),
+                ("jax", self.table.jax, jax.__version__),
+            )
+            if then != here
+        ]
+        raise FileError(
+            "\n".join(
+                [
+                    f"the plan in {str(self.path)!r} is for another program than {program.name}:",
+                    *shown,
+                    *([f"  and {more} differences more"] if more else []),
+                    *written,
+                    "plan again, and save that",
+                ]
+            )
+        )
+
+    def restore(self, context: Context) -> Scheduled:
+        """Where the schedule had come to, lowered and priced anew.
+
+        Args:
+          context: of the same program, on the mesh of the plan.
+
+        Raises:
+          FileError: the file splits the program in a way that is not possible.
+        """
+        try:
+            history = self._history(context)
+        except (FileError, AxisError) as error:
+            raise FileError(f"{str(self.path)!r} cannot be applied: {error}") from None
+        program = context.analysis.program
+        assigned = history[-1].assignment if history else replicated(program)
+        said = self.table.program
+        if (said.arguments, said.results) != keep.tensors(program, self.mesh, assigned):
+            raise FileError(
+                f"{str(self.path)!r} cannot be applied: the shardings that it lists are not those "
+                "that its tactics led to"
+            )
+        stage = Stage(context, assigned)
+        return Scheduled(stage, *lower_and_price(stage), history)
+
+    def _differences(self, program: Program, traced: Traced, now: Fingerprint) -> list[str]:
+        said = self.table.program
+        arguments, results = keep.tensors(program, self.mesh, replicated(program))
+        found = _renamed("argument", said.arguments, arguments)
+        found += _renamed("result", said.results, results)
+        if said.donate_argnums != traced.donate_argnums:
+            then, here = said.donate_argnums or "none", traced.donate_argnums or "none"
+            found.append(f"donated arguments: were {then}, now {here}")
+        if not found:
+            lifted = keep.lifted_constants(program, traced.lifted)
+            found += [
+                f"constants[{number}] holds other numbers"
+                for number, (then, is_) in enumerate(zip(said.lifted, lifted, strict=False))
+                if then != is_
+            ]
+        if found or now.digest == said.fingerprint:
+            return found
+        return differences(self._fingerprint(), now, program)
+
+    def _fingerprint(self) -> Fingerprint:
+        """That of the program which the file is for."""
+        said = self.table.program
+        kinds, what = said.text.kinds, f"{str(self.path)!r}: `order`"
+        order = from_runs(said.text.order, len(said.text.checks) // 2, len(kinds), what)
+        lines = tuple("" if code is None else kinds[code] for code in order)
+        return Fingerprint(said.fingerprint, lines, said.text.checks)
+
+    def _history(self, context: Context) -> tuple[TacticReport, ...]:
+        program = context.analysis.program
+        reader = Reader(program, self.mesh, self.table.placements)
+        assigned, history = replicated(program), []
+        for entry in self.table.history:
+            assigned = reader.after(assigned, entry.operations, entry.values)
+            self._check_names(entry, program)
+            history.append(_report(entry, assigned))
+        return tuple(history)
+
+    def _check_names(self, entry: TacticTable, program: Program) -> None:
+        """Whether what a tactic says is of this program and mesh."""
+        for action in entry.actions:
+            self.mesh.axis(action.axis)
+            for value, dim in action.seeds:
+                shapes = [v.type.shape for v in program.values[value : value + 1]]
+                if not any(dim < len(shape) for shape in shapes):
+                    raise FileError(f"there is no dimension {dim} of a value {value}")
+        for axis in [blocked.axis for blocked in entry.blocked] + _axes(entry):
+            self.mesh.axis(axis)
+
+
+def read_plan(path: str | Path) -> Saved:
+    """Reads a plan file.
+
+    Raises:
+      FileError: there is none, or it is damaged or of another format.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read the plan file {str(path)!r}: {error.strerror}") from None
+    table = decode(data, path)
+    laid = dict(table.networks)
+    try:
+        names, sizes = tuple(table.mesh), tuple(table.mesh.values())
+        mesh = Mesh(names, sizes, tuple(laid.pop(name, ()) for name in names))
+        for name in laid:
+            mesh.axis(name)
+    except (AxisError, MeshError) as error:
+        raise FileError(f"{str(path)!r} is not a plan file that can be read: {error}") from None
+    return Saved(path, mesh, table)
+
+
+def _axes(entry: TacticTable) -> list[str]:
+    """The axes that a tactic has split something along, as it says."""
+    parts = [part for parts in entry.tiled.values() for part in parts if part is not None]
+    return [axis for part in parts for axis in ((part,) if isinstance(part, str) else part)]
+
+
+def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[str]:
+    """How lists of arguments or results differ: in names, types and order."""
+    old, new = ({t.name: t.type for t in tensors} for tensors in (then, now))
+    found = [f"{what} {name} ({old[name]}) is gone" for name in old if name not in new]
+    found += [f"{what} {name} ({new[name]}) is new" for name in new if name not in old]
+    found += [
+        f"{what} {name} was {old[name]}, now {new[name]}"
+        for name in old
+        if name in new and old[name] != new[name]
+    ]
+    if not found and [t.name for t in then] != [t.name for t in now]:
+        return [f"the {what}s are in another order"]
+    return found
+
+
+def _report(entry: TacticTable, assigned: Assignment) -> TacticReport:
+    fields: dict[str, Any] = {
+        name: getattr(entry, name)
+        for name in TacticTable.__struct_fields__
+        if name not in ("operations", "values")
+    }
+    made = {
+        name: tuple(kind(**msgspec.structs.asdict(each)) for each in fields[name])
+        for name, kind in _KINDS.items()
+    }
+    estimates = {name: _estimate(fields[name]) for name in ("before", "estimate")}
+    return TacticReport(**{**fields, **made, **estimates}, assignment=assigned)
+
+
+_KINDS: dict[str, Any] = {
+    "actions": Action,
+    "refused": Refusal,
+    "blocked": Blocked,
+    "whole": WholeUse,
+}
+"""What entries of a tactic's lists are in a report."""
+
+
+def _estimate(said: EstimateTable) -> Estimate:
+    traffic = {
+        (each.kind, each.axes): Traffic(each.count, each.bytes, each.seconds)
+        for each in said.traffic
+    }
+    return Estimate(**{**msgspec.structs.asdict(said), "traffic": traffic})

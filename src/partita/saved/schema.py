@@ -1,0 +1,255 @@
+"""The form of a plan file: every field, its type, and what JSON it is. `docs/plan-file.md` says it.
+
+A change that an older partita would misread raises `FORMAT`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from partita.errors import FileError
+
+FORMAT = 1
+
+WIDTH = 110
+"""Columns of a line of the file, where what it holds can be broken."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Time = Annotated[float, msgspec.Meta(ge=0)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Entry = str | tuple[str, ...] | None
+"""Of a `PartitionSpec`."""
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object of the file. Its fields are all there is to it."""
+
+
+class Version(_Table, frozen=True):
+    """The one field that files of all formats have."""
+
+    partita_plan: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class Tensor(_Table, frozen=True):
+    """An argument or a result of the program."""
+
+    name: str
+    type: str
+    sharding: tuple[Entry, ...]
+
+
+class Lifted(_Table, frozen=True):
+    """A constant that has become an argument."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    digest: Digest
+
+
+class Text(_Table, frozen=True):
+    """The lines of the program, to show where another one differs."""
+
+    kinds: tuple[str, ...]
+    order: str
+    checks: str
+
+
+class ProgramTable(_Table, frozen=True):
+    """The program that the plan is for."""
+
+    name: str
+    fingerprint: Digest
+    donate_argnums: tuple[Count, ...]
+    lifted: tuple[Lifted, ...]
+    arguments: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    text: Text
+
+
+class Placement(_Table, frozen=True, omit_defaults=True):
+    """How an operation or value is split: for each factor or dimension, the names of its axes."""
+
+    axes: tuple[tuple[str, ...], ...]
+    whole: tuple[str, ...] = ()
+    """Axes along which a value is kept whole."""
+
+
+class TrafficTable(_Table, frozen=True):
+    """All collectives of one kind over the same axes."""
+
+    kind: str
+    axes: tuple[str, ...]
+    count: Count
+    bytes: Count
+    seconds: Time
+
+
+class EstimateTable(_Table, frozen=True):
+    """An `Estimate`."""
+
+    compute_time: Time
+    exposed_time: Time
+    link_times: Annotated[tuple[Time, ...], msgspec.Meta(min_length=1)]
+    peak_memory: Count
+    argument_memory: Count
+    constant_memory: Count
+    capacity: Count
+    regather: bool
+    traffic: tuple[TrafficTable, ...]
+
+
+class RefusalTable(_Table, frozen=True):
+    """A `Refusal`."""
+
+    what: str
+    reason: str
+    instead: str
+
+
+class ActionTable(_Table, frozen=True):
+    """An `Action`."""
+
+    axis: str
+    what: str
+    seeds: tuple[tuple[Count, Count], ...]
+    color: Count | None
+
+
+class BlockedTable(_Table, frozen=True):
+    """A `Blocked`."""
+
+    axis: str
+    reason: str
+    count: Count
+    example: str
+
+
+class WholeTable(_Table, frozen=True):
+    """A `WholeUse`."""
+
+    operation: str
+    source: str
+    value: str
+    dim: Count
+    reason: str
+    bytes: Count
+    count: Count
+    made: bool
+
+
+class TacticTable(_Table, frozen=True):
+    """A `TacticReport`, and the placements that the tactic changed."""
+
+    name: str
+    decisions: tuple[str, ...]
+    tiled: dict[str, tuple[Entry, ...]]
+    actions: tuple[ActionTable, ...]
+    refused: tuple[RefusalTable, ...]
+    blocked: tuple[BlockedTable, ...]
+    conflicts: tuple[str, ...]
+    resolved: tuple[str, ...]
+    warnings: tuple[str, ...]
+    whole: tuple[WholeTable, ...]
+    collectives: dict[str, Count]
+    before: EstimateTable
+    estimate: EstimateTable
+    operations: str
+    values: str
+
+
+class PlanTable(_Table, frozen=True):
+    """A plan file."""
+
+    partita_plan: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    checksum: Digest
+    partita: str
+    jax: str
+    mesh: dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**31)]]
+    networks: dict[str, tuple[str, ...]]
+    hardware: str
+    capacity: Count
+    program: ProgramTable
+    estimate: EstimateTable
+    placements: tuple[Placement, ...]
+    history: tuple[TacticTable, ...]
+
+
+UNSUMMED = "0" * 64
+"""The checksum while there is none."""
+
+
+def encode(table: PlanTable) -> bytes:
+    """A plan file as bytes, with its checksum.
+
+    Raises:
+      msgspec.ValidationError: it would not be read back.
+    """
+    # As it will be read: whole numbers as floats where those are expected, and so on.
+    table = msgspec.json.decode(msgspec.json.encode(table), type=PlanTable)
+    summed = msgspec.structs.replace(table, checksum=_checksum(table))
+    return ("\n".join(_lines(msgspec.to_builtins(summed))) + "\n").encode()
+
+
+def decode(data: bytes, path: str | Path) -> PlanTable:
+    """Reads a plan file, and checks that it is whole and of a form that is known.
+
+    What it says of a program is not checked.
+
+    Raises:
+      FileError: it is not.
+    """
+    what = f"{str(path)!r} is not a plan file that can be read"
+    try:
+        raw = msgspec.json.decode(data)
+        version = msgspec.convert(_known(raw), Version).partita_plan
+        if version != FORMAT:
+            raise FileError(
+                f"the plan file {str(path)!r} is of format {version}, and this partita reads "
+                f"format {FORMAT}; "
+                + ("use a newer partita" if version > FORMAT else "plan again, and save that")
+            )
+        table = msgspec.convert(raw, PlanTable, strict=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FileError(f"{what}: {str(error).replace('`$.', '`')}") from None
+    except RecursionError:
+        raise FileError(f"{what}: it is nested too deeply") from None
+    if _checksum(table) != table.checksum:
+        raise FileError(
+            f"{what}: its checksum is that of other contents; it was damaged or edited, so save "
+            "the plan again"
+        )
+    return table
+
+
+def _known(raw: Any) -> Any:
+    """The fields that tell the version; a file without them is no plan file."""
+    if not isinstance(raw, dict) or "partita_plan" not in raw:
+        raise msgspec.ValidationError("expected an object with a field `partita_plan`")
+    return {"partita_plan": raw["partita_plan"]}
+
+
+def _checksum(table: PlanTable) -> str:
+    """SHA-256 of the contents, however they are laid out as text."""
+    unsummed = msgspec.structs.replace(table, checksum=UNSUMMED)
+    return hashlib.sha256(msgspec.json.encode(unsummed)).hexdigest()
+
+
+def _lines(value: Any, prefix: str = "", indent: str = "", suffix: str = "") -> list[str]:
+    """JSON in which what fits on a line is on one."""
+    flat = msgspec.json.encode(value).decode()
+    line = f"{indent}{prefix}{flat}{suffix}"
+    if len(line) <= WIDTH or not isinstance(value, dict | list | tuple) or not value:
+        return [line]
+    if isinstance(value, dict):
+        items = [(msgspec.json.encode(key).decode() + ": ", item) for key, item in value.items()]
+    else:
+        items = [("", item) for item in value]
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    lines = [f"{indent}{prefix}{opening}"]
+    for number, (key, item) in enumerate(items):
+        lines += _lines(item, key, indent + " ", "," if number + 1 < len(items) else "")
+    return [*lines, f"{indent}{closing}{suffix}"]

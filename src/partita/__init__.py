@@ -20,6 +20,7 @@ from partita.errors import (
     TraceError,
     UnknownNameError,
     UnsupportedError,
+    VerifyError,
 )
 from partita.explain import (
     Alternative,
@@ -46,6 +47,7 @@ from partita.tactics import (
     Tactic,
     in_turn,
 )
+from partita.verify import Verification
 from partita.version import __version__ as __version__
 
 __all__ = [
@@ -85,6 +87,8 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "ValueExplanation",
+    "Verification",
+    "VerifyError",
     "WholeUse",
     "in_turn",
     "jit",

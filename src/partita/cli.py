@@ -28,6 +28,9 @@ from partita.program.files import format_of
 from partita.progress import progress_bar
 from partita.report import view
 from partita.summary import summary
+from partita.verify import provide_host_devices
+from partita.verify.report import summary as verification_summary
+from partita.verify.report import view as verification_view
 
 app = typer.Typer(
     help="Decides how a machine-learning program is split over a mesh of accelerators.",
@@ -35,6 +38,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+FORMS: dict[str, tuple[Form, ...]] = {
+    "partitioned": ("partitioned",),
+    "annotated": ("annotated",),
+    "both": ("partitioned", "annotated"),
+}
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -191,6 +200,71 @@ def explain(
 
 
 @app.command()
+def verify(
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile for these TPUs, for example v5e:4x8, which need not be there; takes "
+            "pip install 'partita[tpu]'. Host devices by default."
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="partitioned, the program that the plan runs; annotated, the one that a compiler "
+            "partitions by itself; or both."
+        ),
+    ] = "partitioned",
+    windowed_einsum: Annotated[
+        bool,
+        typer.Option(
+            "--windowed-einsum",
+            help="Let a TPU compiler that partitions by itself cut gathers and products into "
+            "loops.",
+        ),
+    ] = False,
+    no_combining: Annotated[
+        bool,
+        typer.Option("--no-combining", help="Keep a TPU compiler from combining sums."),
+    ] = False,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    lift_constants: LiftOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a plan with a real XLA, and print what was predicted beside what was compiled.
+
+    The exit status is 1 if the prediction does not hold: other collectives on the host, or a
+    compiler that runs out of memory where the plan was predicted to fit.
+    """
+    if form not in FORMS:
+        raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
+    if topology is None:
+        provide_host_devices(pt.Mesh.of(mesh).devices)
+    tactics = _schedule(manual or [], axes, budget, seed)
+    made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
+    found = []
+    for each in FORMS[form]:
+        with Console(stderr=True).status(f"compiling the {each} form"):
+            found.append(
+                made.verify(
+                    topology, each, windowed_einsum=windowed_einsum, combine=not no_combining
+                )
+            )
+    if as_json:
+        print(json.dumps([verification_summary(each) for each in found], indent=2))
+    else:
+        Console().print(*(verification_view(each) for each in found), sep="\n\n")
+    raise typer.Exit(0 if all(each.passed for each in found) else 1)
+
+
+@app.command()
 def hardware(
     kind: Annotated[str | None, typer.Argument(help="Show this kind with all sources.")] = None,
     as_json: JsonOption = False,
@@ -317,6 +391,7 @@ def _with_sources(kind: cost.Hardware) -> str:
             (f"{network.name} bandwidth, bytes/s", network.bandwidth),
             (f"{network.name} latency, s", network.latency),
         ]
+    rows += [("clock, cycles/s", kind.clock)] if kind.clock else []
     lines = [f"  {label}: {figure.value:.6g}\n    {figure.source}" for label, figure in rows]
     return "\n".join([f"{kind.name}: {kind.description}", *lines])
 

@@ -3,7 +3,7 @@
 from partita.cost.collectives import Topology, topology
 from partita.cost.combine import Combined, Together, after_combining, combine
 from partita.cost.estimate import Estimate, Traffic
-from partita.cost.hardware import Hardware, kinds, load
+from partita.cost.hardware import Hardware, kind_of, kinds, load
 from partita.cost.model import CostModel, Price
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Traffic",
     "after_combining",
     "combine",
+    "kind_of",
     "kinds",
     "load",
     "topology",

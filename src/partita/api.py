@@ -23,7 +23,7 @@ from partita.program.trace import Traced, abstract, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
-from partita.tactics.given import GivenShardings
+from partita.tactics.given import with_facts
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
@@ -121,8 +121,6 @@ def plan(
     else:
         traced = trace(fn, args, kwargs, donate_argnums, lift_from)
     program = in_stages(traced.program, mesh.devices)
-    if program.given:
-        tactics = [GivenShardings(program.given), *tactics]
     context = Context(
         analyse(program),
         mesh,
@@ -132,7 +130,7 @@ def plan(
         traced.arguments,
         traced.results,
     )
-    done = run_schedule(context, tactics)
+    done = run_schedule(context, with_facts(program, tactics))
     return Plan(fn, done, traced.donate_argnums, traced.lifted)
 
 

@@ -99,7 +99,7 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
 def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[float]:
     """For every result of a class, the share of members that are kernels and store it."""
     operations = graph.program.operations
-    kernels = [member for member in op.members if member in fusion.reads]
+    kernels = [m for m in op.members if m in fusion.reads and m not in fusion.free]
     return [
         sum(fusion.stored[operations[member].results[number]] for member in kernels)
         / len(op.members)
@@ -110,8 +110,8 @@ def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[flo
 def _read_weights(graph: ClassGraph, fusion: Fusion) -> list[Sequence[float]]:
     """For every operand of every class, how many kernels per member read memory through it."""
     weights = [[0.0] * len(op.op.operands) for op in graph.ops]
-    for reads in fusion.reads.values():
-        for op, number in reads:
+    for kernel, reads in fusion.reads.items():
+        for op, number in reads if kernel not in fusion.free else ():
             weights[graph.op_class[op]][number] += 1
     return [
         [weight / len(op.members) for weight in row]

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import mlir, operations, rules, tags
+from partita.program import constraints, mlir, operations, rules, tags
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
     BARRIER,
     CARRY,
     CHOOSE,
+    CONSTRAINT,
     JOIN,
     Barrier,
     Block,
@@ -114,6 +115,8 @@ class _Importer:
             if op.name in ("func.return", "stablehlo.return"):
                 return Block(tuple(items)), tuple(self.numbers[v] for v in op.operands)
             structured = self._STRUCTURED.get(op.name)
+            if constraints.is_constraint(op):
+                structured = _Importer._constraint
             items.append(structured(self, op) if structured else self._operation(op))
         raise AssertionError("a block without a return")
 
@@ -181,6 +184,15 @@ class _Importer:
             region=self.region,
         )
         self.operations.append(made)
+        return index
+
+    def _constraint(self, op: Any) -> int:
+        index = self._same(CONSTRAINT, op, [self.numbers[op.operands[0]]], op.results)
+        made = self.operations[index]
+        said = constraints.said_by(op, f"the constraint at {made.source or 'an unknown line'}")
+        rule, given = constraints.facts(said, made.rule)
+        made = dataclasses.replace(made, rule=rule, given=given, tags=tuple(tags.of(op)))
+        self.operations[index] = made
         return index
 
     def _barrier(self, op: Any) -> Barrier:

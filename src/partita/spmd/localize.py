@@ -16,7 +16,7 @@ import numpy as np
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.program import mlir
-from partita.program.ir import Operation, TensorType
+from partita.program.ir import CONSTRAINT, Operation, TensorType
 from partita.program.mlir import ir
 from partita.program.sliding import paddings, slides
 from partita.spmd.builder import COMBINE, Builder, set_apart
@@ -44,10 +44,15 @@ Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
 
 def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Turns an MLIR operation with local operands into its device-local form; its results."""
-    special = LOCALIZERS.get(op.name)
+    special = LOCALIZERS.get(run.operation.kind)
     if special is not None:
         return special(op, run, build)
     return build.place(op, run.outputs)
+
+
+def _constraint(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Nothing: its operand has been moved to where it should be."""
+    return [op.operands[0]]
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -379,6 +384,7 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
 
 
 LOCALIZERS: dict[str, Localizer] = {
+    CONSTRAINT: _constraint,
     "chlo.constant": _constant,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,

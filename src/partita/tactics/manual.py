@@ -125,15 +125,24 @@ def place(
         refused += [refusal] if refusal else []
     roles = roles or _named_roles(spreader, seeds)
     spread = spreader.tile_nodes(tiling, seeds, axis, roles)
-    refused += _size_stops(spreader, spread.stops)
+    outcome = after_spread(stage, spread, axis)
+    return dataclasses.replace(
+        outcome,
+        refused=tuple(dict.fromkeys([*refused, *outcome.refused])),
+        actions=tuple(actions),
+        resolved=_resolved(stage, spread, roles),
+    )
+
+
+def after_spread(stage: Stage, spread: Spread, axis: int) -> Outcome:
+    """Where a spread of an axis has led, and what stood in its way."""
+    spreader = stage.context.single
     return Outcome(
         Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
-        refused=tuple(dict.fromkeys(refused)),
+        refused=tuple(_size_stops(spreader, spread.stops)),
         conflicts=_conflicts(stage, spread),
-        warnings=_scanned(context, spread, axis),
-        actions=tuple(actions),
+        warnings=_scanned(stage.context, spread, axis),
         blocked=_blocked(spreader, spread.stops, axis),
-        resolved=_resolved(stage, spread, roles),
     )
 
 

@@ -15,6 +15,7 @@ from partita.errors import (
     ModelError,
     PartitaError,
     RuleError,
+    SpecError,
     TacticError,
     TraceError,
     UnknownNameError,
@@ -26,6 +27,7 @@ from partita.program.custom import register_rule
 from partita.program.files import Module, read
 from partita.program.ir import Constant
 from partita.schedule import TacticReport
+from partita.simulate import simulate
 from partita.spmd import Collective, WholeUse
 from partita.tactics import (
     Action,
@@ -66,6 +68,7 @@ __all__ = [
     "Plan",
     "Refusal",
     "RuleError",
+    "SpecError",
     "Stage",
     "Tactic",
     "TacticError",
@@ -80,4 +83,5 @@ __all__ = [
     "plan",
     "read",
     "register_rule",
+    "simulate",
 ]

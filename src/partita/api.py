@@ -17,9 +17,11 @@ from partita.cost import Hardware
 from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
+from partita.program import Program
 from partita.program.files import Module, read
+from partita.program.specs import axes_of
 from partita.program.stages import in_stages
-from partita.program.trace import Traced, abstract, trace
+from partita.program.trace import Traced, abstract, sharding_of, trace
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
@@ -105,8 +107,6 @@ def plan(
     lift_from = None if lift_constants is False else _LIFTED
     if not isinstance(lift_constants, bool):
         lift_from = _bytes(lift_constants, "lift_constants")
-    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    capacity = int(device.memory.value) if memory is None else _bytes(memory, "memory")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -114,24 +114,60 @@ def plan(
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
+    target = targeted(hardware, memory)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
+    program = in_stages(traced.program, mesh.devices)
+    schedule = with_facts(program, tactics)
+    return scheduled(fn, traced, program, mesh, target, schedule, progress)
+
+
+def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
+    """The device that a plan is for, and the bytes of it that may be used."""
+    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
+    return device, int(device.memory.value) if memory is None else _bytes(memory, "memory")
+
+
+def traced_or_read(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: Mesh,
+    donate_argnums: int | Sequence[int],
+    lift_from: int | None = None,
+) -> tuple[Any, Traced]:
+    """A function, or the program of a file, with its trace."""
     if isinstance(fn, str | Path):
         fn = read(fn)
     if isinstance(fn, Module):
-        traced: Traced = _from_file(fn, args, kwargs, donate_argnums, lift_from)
-    else:
-        traced = trace(fn, args, kwargs, donate_argnums, lift_from)
-    program = in_stages(traced.program, mesh.devices)
+        return fn, _from_file(fn, args, kwargs, donate_argnums, lift_from)
+    return fn, trace(fn, args, kwargs, donate_argnums, lift_from, mesh)
+
+
+def scheduled(
+    fn: Any,
+    traced: Traced,
+    program: Program,
+    mesh: Mesh,
+    target: tuple[Hardware, int],
+    tactics: Sequence[Tactic],
+    progress: Progress = lambda done, total, text: None,
+) -> Plan:
+    """The plan that comes of a schedule.
+
+    Args:
+      fn: what is planned.
+      traced: its trace.
+      program: what is to be partitioned, with the arguments and results of the trace.
+      mesh: the mesh.
+      target: as `targeted` gives it.
+      tactics: the schedule, the facts of the program included.
+      progress: called while a search runs.
+    """
+    device, capacity = target
     context = Context(
-        analyse(program),
-        mesh,
-        device,
-        capacity,
-        progress,
-        traced.arguments,
-        traced.results,
+        analyse(program), mesh, device, capacity, progress, traced.arguments, traced.results
     )
-    done = run_schedule(context, with_facts(program, tactics))
-    return Plan(fn, done, traced.donate_argnums, traced.lifted)
+    return Plan(fn, run_schedule(context, tactics), traced.donate_argnums, traced.lifted)
 
 
 def jit(
@@ -149,7 +185,8 @@ def jit(
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
     Plans are made once for each combination of argument shapes and types; `.plans` holds them.
-    Takes the keyword arguments of `plan`, and can be used as a decorator.
+    Arguments that are sharded otherwise than a plan takes them, over the axes of `mesh`, get a
+    plan of their own. Takes the keyword arguments of `plan`, and can be used as a decorator.
 
     Example:
       >>> import jax.numpy as jnp
@@ -170,6 +207,7 @@ def jit(
             lift_constants=lift_constants,
         )
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
+    axes = Mesh.of(mesh)
     plans: dict[Any, Plan] = {}
     compiled: dict[Any, Any] = {}
 
@@ -177,10 +215,18 @@ def jit(
     def partitioned(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
         try:
-            key = (structure, tuple(map(_key, leaves)))
+            types = (structure, tuple(map(_key, leaves)))
         except TypeError:
             abstract(fn, args, kwargs)  # says which leaf is no array
             raise
+        given = tuple(sharding_of(leaf, axes) for leaf in leaves)
+        key = (types, given)
+        if key not in compiled:
+            alike = (
+                compiled[k] for k, made in plans.items() if k[0] == types and _takes(made, given)
+            )
+            if (known := next(alike, None)) is not None:
+                compiled[key] = known
         if key not in compiled:
             plans[key] = plan(
                 fn,
@@ -217,6 +263,15 @@ def _from_file(
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
     aval = jax.typeof(leaf)
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+def _takes(made: Plan, given: Sequence[Any]) -> bool:
+    """Whether arguments with these shardings, None for any, are as a plan takes them."""
+    return all(
+        sharding is None
+        or axes_of(sharding.spec, len(layout), "")[0] == tuple(map(made.mesh.axis_names, layout))
+        for sharding, layout in zip(given, made.spmd.argument_layouts, strict=False)
+    )
 
 
 def _axes_of(tactic: Tactic) -> list[str]:

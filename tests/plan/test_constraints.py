@@ -138,7 +138,9 @@ def test_later_tactics_do_not_split_what_is_closed():
 
 def test_a_tactic_that_names_the_value_of_a_constraint_is_told_so():
     plan = checked(
-        lambda a: constrained(2 * a, named("x", None)), numbers(16, 8), tactics=by_hand(y=(1, "result"))
+        lambda a: constrained(2 * a, named("x", None)),
+        numbers(16, 8),
+        tactics=by_hand(y=(1, "result")),
     )
     assert "sharding_constraint at" in str(plan.history[1].refused[0])
     assert "says how it is split" in str(plan.history[1].refused[0])
@@ -240,7 +242,9 @@ def test_a_constraint_costs_nothing_itself():
 
     def price(constrain, fn, *args):
         given = jax.jit(
-            lambda *args: fn(constrain, *args), in_shardings=named("x", None), out_shardings=named("x", None)
+            lambda *args: fn(constrain, *args),
+            in_shardings=named("x", None),
+            out_shardings=named("x", None),
         )
         return pt.plan(given, *args, mesh=MESH, hardware="tpu_v5e", tactics=[]).estimate
 
@@ -270,7 +274,9 @@ def test_another_mesh_is_refused():
     error = refused(doubled, numbers(32, 64, 16), mesh="x=2,y=4")
     assert isinstance(error, pt.MeshError)
     assert "sharding_constraint at" in str(error)
-    assert "comes with the sharding (-, x+y, -) over mesh x=4,y=2, but the plan is for mesh" in str(error)
+    assert "comes with the sharding (-, x+y, -) over mesh x=4,y=2, but the plan is for mesh" in str(
+        error
+    )
 
 
 def test_a_size_that_does_not_divide_is_refused(tmp_path):
@@ -287,7 +293,10 @@ def test_a_size_that_does_not_divide_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("sharding", "reason"),
-    [('[{"x":(1)2}]', "splits an axis in parts"), ('[{}], unreduced={"x"}', "is a sum that is outstanding")],
+    [
+        ('[{"x":(1)2}]', "splits an axis in parts"),
+        ('[{}], unreduced={"x"}', "is a sum that is outstanding"),
+    ],
 )
 def test_what_no_partition_spec_can_say_is_refused(sharding, reason, tmp_path):
     text = f"""module {{ sdy.mesh @m = <["x"=4, "y"=2]>

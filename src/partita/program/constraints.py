@@ -8,6 +8,7 @@ constraint in its place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -34,14 +35,27 @@ def note(module: Any, main: Any) -> None:
     for op in found:
         value, sharding = op.operands[0], op.attributes["sharding"]
         if not says_nothing(sharding, meshes):
-            value = _identity(op, value, with_mesh(sharding, meshes))
+            with op.location:
+                value = _identity(op, value, with_mesh(sharding, meshes))
         op.results[0].replace_all_uses_with(value)
         op.erase()
 
 
+def of_results(main: Any, shardings: Mapping[int, str]) -> None:
+    """Puts a constraint before each of these results of a function, given by their numbers.
+
+    A result may be an argument, or one value several times: now each is a value of its own.
+    """
+    (returned,) = [op for op in main.entry_block.operations if op.operation.name == "func.return"]
+    for number, sharding in shardings.items():
+        with ir.Location.unknown():
+            value = _identity(returned, returned.operands[number], sharding)
+        returned.operation.operands[number] = value
+
+
 def _identity(before: Any, value: Any, sharding: Any) -> Any:
     """An operation before another one that gives a value a sharding; the value it makes."""
-    with ir.InsertionPoint(before), before.location:
+    with ir.InsertionPoint(before):
         made = hlo.reshape(value.type, value)
     attributes.put(made.owner, _KEY, str(sharding))
     return made

@@ -11,6 +11,7 @@ from partita.program.ir import GivenSharding
 from partita.program.operations import INSTEAD
 from partita.program.shardings import Said, meshes_of, read_sharding, says_nothing
 
+
 def given_shardings(
     module: Any,
     main: Any,

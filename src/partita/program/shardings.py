@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -11,7 +12,7 @@ from jaxlib.mlir.dialects import sdy
 from partita.errors import UnsupportedError
 from partita.program.operations import INSTEAD
 
-PLAN_MESH = "partita.mesh"
+PLAN_MESH = "partita_mesh"
 """Symbol that stands for the mesh of the plan, whatever that will be."""
 
 
@@ -25,6 +26,7 @@ class Said:
     """For each dimension whether it may be split further."""
     mesh: tuple[tuple[str, int], ...]
     """The axes of its mesh; empty for that of the plan."""
+
 
 def meshes_of(module: Any) -> dict[str, Any]:
     """The meshes of a module by their symbols, as attributes."""
@@ -88,3 +90,17 @@ def says_nothing(sharding: Any, meshes: dict[str, Any]) -> bool:
         return True
     dims = [sdy.DimensionShardingAttr(dim) for dim in given.dimension_shardings]
     return bool(dims) and all(not dim.is_closed and not list(dim.axes) for dim in dims)
+
+
+def of_plan(axes: Sequence[Sequence[str]], open_: Sequence[bool]) -> str:
+    """A sharding over the mesh of the plan, whatever that will be, as text.
+
+    Args:
+      axes: for each dimension the names of the axes that split it, major first.
+      open_: for each dimension whether it may be split further.
+    """
+    dims = (
+        "{" + ", ".join([*(f'"{axis}"' for axis in row), *["?"] * more]) + "}"
+        for row, more in zip(axes, open_, strict=True)
+    )
+    return f"#sdy.sharding<@{PLAN_MESH}, [{', '.join(dims)}]>"

@@ -11,8 +11,8 @@ from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
 from partita.tactics.base import Action, Outcome, Stage, Tactic, joined
 from partita.tactics.logical import LogicalAxes
-from partita.tactics.manual import ManualPartition, after_spread, sharing_a_buffer
-from partita.tiling import Assignment, Layout, Node, Tiling
+from partita.tactics.manual import ManualPartition, after_spread, named_roles, sharing_a_buffer
+from partita.tiling import Assignment, Layout, Spreader, Tiling
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -34,11 +34,20 @@ class GivenShardings:
     """Those that the program gives a sharding."""
     spreads: bool = True
     """Whether axes spread from operations and results; from arguments they always do."""
+    decides: bool = False
+    """Whether a conflict that is met is resolved: for the role of what is given a sharding, or else
+    for the role that comes first in the program."""
 
     @property
     def name(self) -> str:
         """What reports call it."""
-        return f"Shardings in the program ({len(self.given) + len(self.operations)})"
+        return f"Shardings in the program ({len(self.given) + len(self._unnamed)})"
+
+    @property
+    def _unnamed(self) -> list[Operation]:
+        """Operations whose values have no name that is given a sharding, too."""
+        named = {given.value for given in self.given}
+        return [op for op in self.operations if named.isdisjoint(op.results)]
 
     def apply(self, stage: Stage) -> Outcome:
         """Places every sharding, then spreads each axis from where it is."""
@@ -57,13 +66,14 @@ class GivenShardings:
         stage = _at(stage, Tiling(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
-        outcomes = [_spread(stage, arguments)]
+        outcomes = [_spread(stage, arguments, self.decides)]
         if self.spreads:
             after = _at(stage, outcomes[0].assignment)
-            outcomes.append(SpreadFacts(self.given, self.operations).apply(after))
+            facts = SpreadFacts(self.given, self.operations, self.decides)
+            outcomes.append(facts.apply(after))
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
-        keeps += [f"keeps {_title(op)} as {op.given}" for op in self.operations]
+        keeps += [f"keeps {_title(op)} as {op.given}" for op in self._unnamed]
         actions = tuple(
             Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
             for given in self.given
@@ -85,6 +95,7 @@ class SpreadFacts:
 
     given: tuple[GivenSharding, ...]
     operations: tuple[Operation, ...]
+    decides: bool = False
 
     @property
     def name(self) -> str:
@@ -97,11 +108,11 @@ class SpreadFacts:
         outcomes = [Outcome(stage.assignment)]
         placed = _placed(program, self.given, self.operations, stage.context.mesh)
         for op in self.operations:
-            outcomes.append(_spread(stage, {v: placed[v] for v in op.results}, op))
+            outcomes.append(_spread(stage, {v: placed[v] for v in op.results}, self.decides, op))
             stage = _at(stage, outcomes[-1].assignment)
         made = {v: placed[v] for v in (given.value for given in self.given)}
         made = {v: layout for v, layout in made.items() if program.values[v].producer is not None}
-        outcomes.append(_spread(stage, made))
+        outcomes.append(_spread(stage, made, self.decides))
         return dataclasses.replace(joined(outcomes, outcomes[-1].assignment), blocked=())
 
 
@@ -133,7 +144,7 @@ def _title(op: Operation) -> str:
     return f"{op.title} at {op.source}" if op.source else op.title
 
 
-def _spread(stage: Stage, values: _Places, op: Operation | None = None) -> Outcome:
+def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None = None) -> Outcome:
     """Spreads the axes of values from there, and those of the operation that makes them."""
     spreader, mesh = stage.context.single, stage.context.mesh
     layouts: list[tuple[str, int, Layout]] = [("value", v, layout) for v, layout in values.items()]
@@ -141,16 +152,33 @@ def _spread(stage: Stage, values: _Places, op: Operation | None = None) -> Outco
         layouts.append(("op", op.index, _given_layout(op, mesh)))
     outcomes = [Outcome(stage.assignment)]
     for axis in _outer_first(layout for _, _, layout in layouts):
-        around: list[Node] = []
-        for kind, index, layout in layouts:
-            for place, axes in enumerate(layout):
-                if axis in axes:
-                    around += spreader.neighbours.get((kind, index, place), [])
+        seeds = [
+            (kind, index, place)
+            for kind, index, layout in layouts
+            for place, axes in enumerate(layout)
+            if axis in axes
+        ]
+        around = [node for seed in seeds for node in spreader.neighbours.get(seed, [])]
         now = stage.assignment
-        spread = spreader.tile_nodes(Tiling(now.ops, now.values, now.pins), around, axis, {})
-        outcomes.append(after_spread(stage, spread, axis))
+        tiling = Tiling(now.ops, now.values, now.pins)
+        roles: dict[int, int] = named_roles(spreader, seeds) if decides else {}
+        spread = spreader.tile_nodes(tiling, around, axis, roles)
+        if decides and spread.unresolved:
+            roles |= {number: _first_role(spreader, number) for number in spread.unresolved}
+            spread = spreader.tile_nodes(tiling, around, axis, roles)
+        outcomes.append(after_spread(stage, spread, axis, roles))
         stage = _at(stage, spread.tiling)
     return joined(outcomes, stage.assignment)
+
+
+def _first_role(spreader: Spreader, conflict: int) -> int:
+    """The role of a conflict whose dimension comes first, where the program first meets it."""
+    return next(
+        role
+        for op in spreader.graph.ops
+        for role in op.roles
+        if role >= 0 and spreader.conflict_of[role] == conflict
+    )
 
 
 def _placed(

@@ -123,18 +123,16 @@ def place(
             what = f"{wish.name} dim {seed[2]}"
             actions.append(Action(context.mesh.names[axis], what, (seed[1:],)))
         refused += [refusal] if refusal else []
-    roles = roles or _named_roles(spreader, seeds)
+    roles = roles or named_roles(spreader, seeds)
     spread = spreader.tile_nodes(tiling, seeds, axis, roles)
-    outcome = after_spread(stage, spread, axis)
+    outcome = after_spread(stage, spread, axis, roles)
+    refused += outcome.refused
     return dataclasses.replace(
-        outcome,
-        refused=tuple(dict.fromkeys([*refused, *outcome.refused])),
-        actions=tuple(actions),
-        resolved=_resolved(stage, spread, roles),
+        outcome, refused=tuple(dict.fromkeys(refused)), actions=tuple(actions)
     )
 
 
-def after_spread(stage: Stage, spread: Spread, axis: int) -> Outcome:
+def after_spread(stage: Stage, spread: Spread, axis: int, roles: Mapping[int, int]) -> Outcome:
     """Where a spread of an axis has led, and what stood in its way."""
     spreader = stage.context.single
     return Outcome(
@@ -143,6 +141,7 @@ def after_spread(stage: Stage, spread: Spread, axis: int) -> Outcome:
         conflicts=_conflicts(stage, spread),
         warnings=_scanned(stage.context, spread, axis),
         blocked=_blocked(spreader, spread.stops, axis),
+        resolved=_resolved(stage, spread, roles),
     )
 
 
@@ -156,8 +155,7 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
         *zip(program.result_names, program.results, strict=True),
         *program.tagged,
     ]
-    expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
-    found = [(name, value) for name, value in named if re.fullmatch(expression, name)]
+    found = [(name, value) for name, value in named if matches(pattern, name)]
     if not found:
         names = [name for name, _ in named]
         raise UnknownNameError(
@@ -167,6 +165,12 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
             "wildcards"
         )
     return found
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name is as a pattern says, `*` and `?` standing for anything."""
+    expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
+    return re.fullmatch(expression, name) is not None
 
 
 def sharing_a_buffer(program: Program, value: int) -> set[int]:
@@ -198,7 +202,7 @@ def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int
     return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
 
 
-def _named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
+def named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
     """The roles that seeds are in: who names a dimension has chosen between it and its rivals."""
     chosen: dict[int, set[int]] = {}
     for seed in seeds:

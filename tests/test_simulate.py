@@ -132,7 +132,7 @@ def test_donated_buffers_stay_in_place():
         donate_argnums=0,
     )
     assert plan.out_shardings == P("data")
-    with pytest.raises(pt.UnsupportedError, match="s and result share a buffer.* do not donate"):
+    with pytest.raises(pt.UnsupportedError, match=r"s and result share a buffer.* do not donate"):
         pt.simulate(
             lambda s, g: s - g,
             numbers(8, 8),
@@ -179,7 +179,7 @@ def test_keyword_arguments_and_random_keys():
         (
             (P(), P("dta")),
             pt.AxisError,
-            r"^x: its sharding P\('dta',\) does not fit: mesh .* has no axis 'dta'; did you mean 'data'",
+            r"^x: its sharding P\('dta',\) does not fit: .* no axis 'dta'; did you mean 'data'",
         ),
         ((P(), P("data", "data")), pt.SpecError, "^x: its sharding .* names the axis 'data' twice"),
         ((P(), P(("data", "model"), "model")), pt.SpecError, "names the axis 'model' twice"),

@@ -23,6 +23,7 @@ from partita.errors import (
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.program.constrain import constrain
 from partita.program.custom import register_rule
 from partita.program.files import Module, read
 from partita.program.ir import Constant
@@ -78,6 +79,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "WholeUse",
+    "constrain",
     "in_turn",
     "jit",
     "plan",

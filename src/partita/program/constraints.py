@@ -1,9 +1,9 @@
 """Constraints: values that the user's function says how to split.
 
-`jax.lax.with_sharding_constraint` lowers to `sdy.sharding_constraint`. `note` turns each of them
-into a reshape to the shape that the value has, with an attribute that says what the constraint
-says: so the program stays one that runs on a single device, and each reading of it sees the
-constraint in its place.
+`jax.lax.with_sharding_constraint` lowers to `sdy.sharding_constraint`, and `constrain`, while
+partita traces, to a custom call. `note` turns each of them into a reshape to the shape that the
+value has, with an attribute that says what the constraint says: so the program stays one that runs
+on a single device, and each reading of it sees the constraint in its place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from partita.program import attributes
 from partita.program.ir import Factor, Given, Rule
 from partita.program.shardings import Said, meshes_of, read_sharding, says_nothing, with_mesh
 
+CALL = "partita.constrain"
+"""Target of the custom calls that stand for constraints over the mesh of the plan."""
+
 _KIND = "sdy.sharding_constraint"
 _KEY = "partita.constraint"
 
@@ -27,18 +30,27 @@ def note(module: Any, main: Any) -> None:
     meshes, found = meshes_of(module), []
 
     def visit(op: Any) -> Any:
-        if op.name == _KIND:
+        if op.name == _KIND or _calls(op):
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     main.operation.walk(visit)
     for op in found:
-        value, sharding = op.operands[0], op.attributes["sharding"]
+        value = op.operands[0]
+        if op.name == _KIND:
+            sharding = op.attributes["sharding"]
+        else:
+            sharding = ir.Attribute.parse(op.attributes["backend_config"].value)
         if not says_nothing(sharding, meshes):
             with op.location:
                 value = _identity(op, value, with_mesh(sharding, meshes))
         op.results[0].replace_all_uses_with(value)
         op.erase()
+
+
+def _calls(op: Any) -> bool:
+    target = op.attributes["call_target_name"] if op.name == "stablehlo.custom_call" else None
+    return target is not None and bool(target.value == CALL)
 
 
 def of_results(main: Any, shardings: Mapping[int, str]) -> None:

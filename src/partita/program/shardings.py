@@ -86,7 +86,8 @@ def says_nothing(sharding: Any, meshes: dict[str, Any]) -> bool:
     """Whether a sharding leaves everything open, as those that JAX adds to random keys."""
     given = sdy.TensorShardingAttr(with_mesh(sharding, meshes))
     reference = given.mesh_or_ref
-    if not isinstance(reference, ir.FlatSymbolRefAttr) and not list(sdy.MeshAttr(reference).axes):
+    written = not isinstance(reference, ir.FlatSymbolRefAttr)
+    if written and not list(sdy.MeshAttr(reference).axes):
         return True
     dims = [sdy.DimensionShardingAttr(dim) for dim in given.dimension_shardings]
     return bool(dims) and all(not dim.is_closed and not list(dim.axes) for dim in dims)

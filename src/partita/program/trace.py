@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 
 from partita.errors import TraceError, UnsupportedError
 from partita.mesh import Mesh
-from partita.program import tags
+from partita.program import constrain, tags
 from partita.program.constants import lift
 from partita.program.importer import import_stablehlo
 from partita.program.ir import GivenSharding, Program
@@ -28,7 +28,8 @@ source_info_util.register_exclusion(__file__)
 
 _T = TypeVar("_T")
 
-_LOWERING = LoweringParameters(override_lowering_rules=(tags.LOWERING,))
+_RULES: Any = (tags.LOWERING, constrain.LOWERING)
+_LOWERING = LoweringParameters(override_lowering_rules=_RULES)
 
 
 @dataclasses.dataclass(frozen=True)

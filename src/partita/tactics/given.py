@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from partita.errors import MeshError, UnsupportedError, closest
+from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
@@ -229,7 +229,10 @@ def _layout(
     sizes, shown = dict(theirs), show_axes(given)
     for axis in (axis for axes in given for axis in axes):
         if not theirs:
-            mesh.axis(axis)
+            try:
+                mesh.axis(axis)
+            except AxisError as error:
+                raise AxisError(f"{name} is given the sharding {shown}, but {error}") from None
         elif dict(mesh).get(axis) != sizes[axis]:
             other = ",".join(f"{name}={size}" for name, size in theirs)
             raise MeshError(

@@ -117,7 +117,7 @@ def plan(
     target = targeted(hardware, memory)
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
     program = in_stages(traced.program, mesh.devices)
-    schedule = with_facts(program, tactics)
+    schedule = with_facts(program, mesh, tactics)
     return scheduled(fn, traced, program, mesh, target, schedule, progress)
 
 

@@ -22,7 +22,7 @@ from partita.program.ir import GivenSharding
 from partita.program.specs import Axes, axes_of
 from partita.program.stages import in_stages, read_again
 from partita.program.trace import Traced
-from partita.tactics.given import GivenShardings
+from partita.tactics.given import with_facts
 from partita.tactics.manual import matches
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
@@ -84,9 +84,8 @@ def simulate(
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums)
     program = _with_specs(traced, in_shardings, out_shardings, mesh)
     program = in_stages(program, mesh.devices)
-    operations = tuple(op for op in program.operations if op.given)
-    facts = GivenShardings(program.given, operations, decides=True)
-    return scheduled(fn, traced, program, mesh, target, [facts])
+    schedule = with_facts(program, mesh, [], decides=True)
+    return scheduled(fn, traced, program, mesh, target, schedule)
 
 
 def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:

@@ -157,6 +157,8 @@ class Operation:
     """Names that the user has given to its result."""
     given: Given | None = None
     """How the program says that it is split; then its `given` factors are split just so."""
+    work: Work | None = None
+    """Of a region, what it does on each device."""
 
     @property
     def short(self) -> str:
@@ -167,6 +169,31 @@ class Operation:
     def title(self) -> str:
         """Name in reports: a custom call with its target."""
         return f"{self.short} {self.target}" if self.target else self.short
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective that the program has inside of a region."""
+
+    kind: str
+    """As in `partita.spmd.reshard`."""
+    axes: tuple[str, ...]
+    bytes: int
+    """Payload per device: the larger of operand and result."""
+    times: int
+    """How often it runs each time that the region does."""
+    dtype: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What a region does on each device, on local types."""
+
+    values: tuple[Value, ...]
+    operations: tuple[Operation, ...]
+    """`times` counts the loops inside."""
+    exchanges: tuple[Exchange, ...]
 
 
 CARRY = "partita.carry"
@@ -186,6 +213,12 @@ BARRIER = "partita.barrier"
 CHOOSE = "partita.choose"
 """Kind of the operation that reads which branch is taken; it needs it whole."""
 
+
+MANUAL = "sdy.manual_computation"
+"""Kind of the operation that stands for a `shard_map` region.
+
+Each dimension of each operand and result is a factor of its own, split as the region says.
+"""
 
 CONSTRAINT = "partita.sharding_constraint"
 """Kind of the operation that stands for a sharding constraint: its result is its operand."""

@@ -22,7 +22,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
-from partita.program import constraints, tags
+from partita.program import constraints, regions, tags
 from partita.program.ir import TensorType
 from partita.program.operations import QUANTIZED, REWRITTEN
 
@@ -125,6 +125,7 @@ def prepare(text: str) -> str:
     _rewrite(module)
     inline(module)
     constraints.note(module, main_function(module))
+    regions.note(module, main_function(module))
     tags.note(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))

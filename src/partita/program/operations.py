@@ -123,7 +123,6 @@ REFUSED = {
     "chlo.broadcast_select": Refused(
         "a select that XLA cannot read", "use stablehlo.select, on operands of one shape"
     ),
-    "sdy.manual_computation": Refused("a shard_map region", INSTEAD),
 }
 """Kinds that a program must not contain."""
 

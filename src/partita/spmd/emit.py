@@ -190,8 +190,6 @@ class Writer:
 class _Emitter(Writer):
     """Writes what each device runs: local types, collectives."""
 
-    channel = 0
-
     def run(self) -> None:
         block, operations = self.begin()
         returned = operations[-1]
@@ -311,7 +309,6 @@ class _Emitter(Writer):
             for group in self.mesh.groups(step.axes):
                 chain = list(itertools.pairwise(group))
                 pairs += [(b, a) for a, b in chain] if rim.after else chain
-            self.channel += 1
             received = ir.Operation.create(
                 "stablehlo.collective_permute",
                 results=[sent.type],
@@ -320,7 +317,7 @@ class _Emitter(Writer):
                     "source_target_pairs": ir.Attribute.parse(
                         f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
                     ),
-                    "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+                    "channel_handle": self.build.channel(),
                 },
             ).results[0]
         else:
@@ -329,14 +326,13 @@ class _Emitter(Writer):
         return hlo.concatenate(parts, _i64(step.dim))
 
     def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
-        self.channel += 1
         groups = ir.Attribute.parse(
             f"dense<{self.mesh.groups(step.axes)}> : tensor<"
             f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>"
         )
         attributes = {
             "replica_groups": groups,
-            "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+            "channel_handle": self.build.channel(),
         }
         if global_ids:
             attributes["use_global_device_ids"] = ir.UnitAttr.get()

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
-from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
+from partita.program.ir import Barrier, Block, Branch, Loop, Operation, Program, TensorType
 from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
-from partita.spmd.reshard import Step, StepKind, local_type
+from partita.spmd.reshard import Step, local_type
 from partita.tiling import Axes, Layout
 
 
@@ -97,7 +97,7 @@ class Collective:
     runs per step. `value` says what is moved and `source` the user's line that makes it.
     """
 
-    kind: StepKind
+    kind: str
     axes: tuple[str, ...]
     bytes: int
     count: int
@@ -128,12 +128,32 @@ class SpmdProgram:
 
     def moves(self) -> Iterator[Move]:
         """Every step of every reshard, those inside loops and branches included, in order."""
-        yield from _moves(self.instructions)
+        return (item for item in _flat(self.instructions) if isinstance(item, Move))
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """Every collective, in program order."""
-        return tuple(self._collective(move) for move in self.moves() if move.step.is_collective)
+        """Every collective, in program order, those inside of `shard_map` regions included."""
+        found: list[Collective] = []
+        for item in _flat(self.instructions):
+            if isinstance(item, Run):
+                found += self._inside(self.program.operations[item.op])
+            elif item.step.is_collective:
+                found.append(self._collective(item))
+        return tuple(found)
+
+    def _inside(self, op: Operation) -> Iterator[Collective]:
+        """The collectives that the program has inside of a region."""
+        for exchange in op.work.exchanges if op.work else ():
+            yield Collective(
+                kind=exchange.kind,
+                axes=exchange.axes,
+                bytes=exchange.bytes,
+                count=op.times * exchange.times,
+                value=f"inside of {op.title} at {op.source}",
+                source=exchange.source,
+                group=self.mesh.size(tuple(map(self.mesh.axis, exchange.axes))),
+                dtype=exchange.dtype,
+            )
 
     def _collective(self, move: Move) -> Collective:
         step, value = move.step, self.buffers[move.input].value
@@ -149,7 +169,7 @@ class SpmdProgram:
             dtype=step.before.dtype,
         )
 
-    def counts(self) -> dict[StepKind, int]:
+    def counts(self) -> dict[str, int]:
         """Number of collectives of each kind in the program; loops count once."""
         return dict(Counter(c.kind for c in self.collectives))
 
@@ -230,16 +250,17 @@ def _list(buffers: Sequence[int]) -> str:
     return ", ".join(f"b{b}" for b in buffers)
 
 
-def _moves(instructions: Sequence[Instruction]) -> Iterator[Move]:
+def _flat(instructions: Sequence[Instruction]) -> Iterator[Move | Run]:
+    """Moves and runs in order, those inside loops and branches included."""
     for item in instructions:
-        if isinstance(item, Move):
+        if isinstance(item, Move | Run):
             yield item
         elif isinstance(item, While):
-            yield from _moves(item.condition.instructions)
-            yield from _moves(item.body.instructions)
+            yield from _flat(item.condition.instructions)
+            yield from _flat(item.body.instructions)
         elif isinstance(item, Case):
             for section in item.sections:
-                yield from _moves(section.instructions)
+                yield from _flat(section.instructions)
 
 
 def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:

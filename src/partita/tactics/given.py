@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.program.ir import GivenSharding, show_axes
+from partita.program.ir import MANUAL, GivenSharding, show_axes
 from partita.tactics.base import Action, Outcome, Stage, Tactic, joined
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition, after_spread, named_roles, sharing_a_buffer
-from partita.tiling import Assignment, Layout, Spreader, Tiling
+from partita.tiling import Assignment, Axes, Layout, Spreader, Tiling
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -73,7 +73,7 @@ class GivenShardings:
             outcomes.append(facts.apply(after))
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
-        keeps += [f"keeps {_title(op)} as {op.given}" for op in self._unnamed]
+        keeps += [f"keeps {_title(op)} as {_said(op)}" for op in self._unnamed]
         actions = tuple(
             Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
             for given in self.given
@@ -116,22 +116,34 @@ class SpreadFacts:
         return dataclasses.replace(joined(outcomes, outcomes[-1].assignment), blocked=())
 
 
-def with_facts(program: Program, tactics: Sequence[Tactic]) -> list[Tactic]:
+def with_facts(
+    program: Program, mesh: Mesh, tactics: Sequence[Tactic], decides: bool = False
+) -> list[Tactic]:
     """A schedule with what the program says itself in its place.
 
     Everything is placed before any tactic. Axes spread from constraints and results before the
     first tactic that is not by hand, so that those by hand can still say otherwise.
+
+    Args:
+      program: to be partitioned.
+      mesh: over which.
+      tactics: the schedule.
+      decides: as of `GivenShardings`.
+
+    Raises:
+      MeshError, AxisError, UnsupportedError: what the program says does not fit the mesh.
     """
     operations = tuple(op for op in program.operations if op.given)
     if not (program.given or operations):
         return list(tactics)
+    _placed(program, program.given, operations, mesh)  # complains before any work
     by_hand = 0
     while by_hand < len(tactics) and isinstance(tactics[by_hand], ManualPartition | LogicalAxes):
         by_hand += 1
     inside = operations or any(program.values[g.value].producer is not None for g in program.given)
     later = bool(by_hand and inside)
-    facts = GivenShardings(program.given, operations, not later)
-    after = [SpreadFacts(program.given, operations)] if later else []
+    facts = GivenShardings(program.given, operations, not later, decides)
+    after = [SpreadFacts(program.given, operations, decides)] if later else []
     return [facts, *tactics[:by_hand], *after, *tactics[by_hand:]]
 
 
@@ -144,6 +156,18 @@ def _title(op: Operation) -> str:
     return f"{op.title} at {op.source}" if op.source else op.title
 
 
+def _said(op: Operation) -> str:
+    """What the program says of an operation: of its result, or of operands and results."""
+    assert op.given is not None
+    axes = op.given.axes
+
+    def side(tensors: Iterable[Iterable[tuple[int, ...]]]) -> str:
+        return ", ".join(show_axes(axes[dim[0]] for dim in tensor) for tensor in tensors)
+
+    region = f"{side(op.rule.operands)} -> {side(op.rule.results)}"
+    return region if op.kind == MANUAL else str(op.given)
+
+
 def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None = None) -> Outcome:
     """Spreads the axes of values from there, and those of the operation that makes them."""
     spreader, mesh = stage.context.single, stage.context.mesh
@@ -151,21 +175,21 @@ def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None =
     if op is not None:
         layouts.append(("op", op.index, _given_layout(op, mesh)))
     outcomes = [Outcome(stage.assignment)]
-    for axis in _outer_first(layout for _, _, layout in layouts):
+    for axis, inside in _outer_first(layout for _, _, layout in layouts):
         seeds = [
             (kind, index, place)
             for kind, index, layout in layouts
             for place, axes in enumerate(layout)
-            if axis in axes
+            if axes[: len(inside) + 1] == (*inside, axis)
         ]
         around = [node for seed in seeds for node in spreader.neighbours.get(seed, [])]
         now = stage.assignment
         tiling = Tiling(now.ops, now.values, now.pins)
         roles: dict[int, int] = named_roles(spreader, seeds) if decides else {}
-        spread = spreader.tile_nodes(tiling, around, axis, roles)
+        spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
         if decides and spread.unresolved:
             roles |= {number: _first_role(spreader, number) for number in spread.unresolved}
-            spread = spreader.tile_nodes(tiling, around, axis, roles)
+            spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
         outcomes.append(after_spread(stage, spread, axis, roles))
         stage = _at(stage, spread.tiling)
     return joined(outcomes, stage.assignment)
@@ -214,6 +238,12 @@ def _placed(
 def _given_layout(op: Operation, mesh: Mesh) -> Layout:
     """The axes of every factor of an operation, as the program gives them."""
     assert op.given is not None
+    if op.kind == MANUAL and op.given.mesh != tuple(mesh):
+        theirs = ",".join(f"{name}={size}" for name, size in op.given.mesh)
+        raise MeshError(
+            f"the shard_map region at {op.source or 'an unknown line'} is over mesh {theirs}, but "
+            f"the plan is for mesh {mesh}; plan for mesh {theirs}, in this order"
+        )
     sizes = tuple(factor.size for factor in op.rule.factors)
     return _layout(_title(op), op.given.axes, op.given.mesh, mesh, sizes)
 
@@ -251,11 +281,16 @@ def _layout(
     return layout
 
 
-def _outer_first(layouts: Iterable[Layout]) -> list[int]:
-    """The axes in use; those that split a dimension first come first."""
-    place: dict[int, int] = {}
-    for layout in layouts:
-        for axes in layout:
-            for number, axis in enumerate(axes):
-                place[axis] = max(number, place.get(axis, 0))
-    return sorted(place, key=lambda axis: (place[axis], axis))
+def _outer_first(layouts: Iterable[Layout]) -> list[tuple[int, Axes]]:
+    """The axes in use, each with those that split the dimension before it; outer ones first.
+
+    An axis spreads only to where the same ones come before it, as compilers have it: two layouts
+    of one dimension are never mixed.
+    """
+    found = {
+        (axes[number], axes[:number])
+        for layout in layouts
+        for axes in layout
+        for number in range(len(axes))
+    }
+    return sorted(found, key=lambda each: (len(each[1]), each))

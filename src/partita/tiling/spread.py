@@ -16,7 +16,7 @@ from functools import cached_property
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
-from partita.tiling.tiling import Layout, Tiling, uses_axis
+from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
 
 Node = tuple[str, int, int]
 """`("op", operation class, factor)` or `("value", value class, dimension)`."""
@@ -196,9 +196,17 @@ class Spreader:
         return ""
 
     def tile_nodes(
-        self, tiling: Tiling, seeds: Iterable[Node], axis: int, resolution: Resolution
+        self,
+        tiling: Tiling,
+        seeds: Iterable[Node],
+        axis: int,
+        resolution: Resolution,
+        inside: Axes | None = None,
     ) -> Spread:
-        """Spreads `axis` from `seeds` as far as it goes."""
+        """Spreads `axis` from `seeds` as far as it goes.
+
+        With `inside`, only to where these axes, and no others, split already.
+        """
         reached: set[Node] = set()
         stops: dict[Node, Stop] = {}
         unresolved: set[int] = set()
@@ -208,7 +216,10 @@ class Spreader:
             node = queue.pop()
             if node in reached or node in stops:
                 continue
-            if refused := self.refusal(tiling, node, axis):
+            refused = self.refusal(tiling, node, axis)
+            if refused is None and inside not in (None, self.layout(tiling, node)[node[2]]):
+                refused = "other axes split it already", True
+            if refused:
                 stops[node] = Stop(node, *refused)
                 continue
             if (role := self.role(node)) >= 0:

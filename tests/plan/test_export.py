@@ -279,7 +279,7 @@ def test_a_partitioned_program_is_planned_as_one_region_that_is_kept(looped, tmp
     plan, _ = looped
     plan.export(tmp_path / "a.mlirbc")
     again = pt.plan(tmp_path / "a.mlirbc", mesh=plan.mesh, hardware="tpu_v5e", tactics=[])
-    assert again.in_shardings == plan.in_shardings
+    assert again.spmd.argument_layouts == plan.spmd.argument_layouts
 
     def exchanged(p):
         return sorted((c.kind, c.axes, c.bytes, c.count) for c in p.collectives)

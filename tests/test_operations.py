@@ -428,6 +428,18 @@ What is inside is split like the rest; what is carried or chosen has one layout.
 needed whole.
 """
 
+GIVEN = """
+## Given
+
+Operations of Shardy's dialect in which the program says itself how it is split. They are kept as
+they are; axes spread from them, and tactics do not split them otherwise.
+
+- `sdy.sharding_constraint` (`jax.lax.with_sharding_constraint`, `partita.constrain`): the value is
+  moved to the layout given. Nothing is left of it in the partitioned program.
+- `sdy.manual_computation` (`jax.shard_map`): over all axes of the mesh of the plan. Operands are
+  moved to where the region needs them; what is inside stays, its collectives included.
+"""
+
 REWRITTEN = """
 ## Rewritten
 
@@ -494,6 +506,7 @@ def page(folder):
         ]
         lines += [*rows(kinds, folder), ""]
     lines += [STRUCTURE, *(f"- `{kind}`" for kind in sorted(operations.STRUCTURE))]
+    lines += [GIVEN.rstrip()]
     lines += [REWRITTEN, *(f"- `{kind}`" for kind in sorted(operations.REWRITTEN))]
     lines += ["\n## Whole\n", "Run in full by every device; operands are gathered, at a price.\n"]
     lines += ["| operation | why |", "|---|---|"]

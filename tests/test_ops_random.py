@@ -29,6 +29,7 @@ import pytest
 
 import partita as pt
 from fuzzing.checking import Checker
+from fuzzing.constraining import constrain
 from fuzzing.pool import FLOAT
 from fuzzing.programs import program, schedules
 
@@ -50,6 +51,20 @@ def test_a_partitioned_program_equals_the_original(part):
                 raise
             left -= 1
         number += PARTS
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_program_with_constraints_equals_the_original(part):
+    """Each with constraints for the mesh of its one schedule; a tenth of the examples."""
+    for number in range(FIRST + part, FIRST + EXAMPLES // 10, PARTS):
+        made = program(number)
+        (schedule,) = schedules(made, 1)
+        constrain(made, schedule.mesh, number)
+        try:
+            Checker(made).check(schedule)
+        except Exception as error:
+            error.add_note(f"program {number}:\n{made}\n{schedule}")
+            raise
 
 
 # ------------------------------------------------------------- what random programs rarely reach

@@ -16,6 +16,7 @@ from partita.errors import (
     ModelError,
     PartitaError,
     RuleError,
+    SpecError,
     TacticError,
     TraceError,
     UnknownNameError,
@@ -30,10 +31,12 @@ from partita.explain import (
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.program.constrain import constrain
 from partita.program.custom import register_rule
 from partita.program.files import Module, read
 from partita.program.ir import Constant
 from partita.schedule import TacticReport
+from partita.simulate import simulate
 from partita.spmd import Collective, WholeUse
 from partita.tactics import (
     Action,
@@ -78,6 +81,7 @@ __all__ = [
     "PlanDiff",
     "Refusal",
     "RuleError",
+    "SpecError",
     "Stage",
     "Tactic",
     "TacticError",
@@ -90,10 +94,12 @@ __all__ = [
     "Verification",
     "VerifyError",
     "WholeUse",
+    "constrain",
     "in_turn",
     "jit",
     "load",
     "plan",
     "read",
     "register_rule",
+    "simulate",
 ]

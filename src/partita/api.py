@@ -17,14 +17,16 @@ from partita.cost import Hardware
 from partita.errors import HardwareError, MeshError, TacticError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
+from partita.program import Program
 from partita.program.files import Module, read
+from partita.program.specs import axes_of
 from partita.program.stages import in_stages
-from partita.program.trace import Traced, abstract, trace
+from partita.program.trace import Traced, abstract, sharding_of, trace
 from partita.saved import Saved, read_plan
 from partita.schedule import run_schedule
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.base import Progress
-from partita.tactics.given import GivenShardings
+from partita.tactics.given import with_facts
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
@@ -89,8 +91,6 @@ def plan(
     lift_from = None if lift_constants is False else _LIFTED
     if not isinstance(lift_constants, bool):
         lift_from = _bytes(lift_constants, "lift_constants")
-    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    capacity = int(device.memory.value) if memory is None else _bytes(memory, "memory")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -98,22 +98,60 @@ def plan(
     for tactic in tactics:
         for name in _axes_of(tactic):
             mesh.axis(name)
-    fn = read(fn) if isinstance(fn, str | Path) else fn
-    traced = _traced(fn, args, kwargs, donate_argnums, lift_from)
+    target = targeted(hardware, memory)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
     program = in_stages(traced.program, mesh.devices)
-    if program.given:
-        tactics = [GivenShardings(program.given), *tactics]
+    schedule = with_facts(program, mesh, tactics)
+    return scheduled(fn, traced, program, mesh, target, schedule, progress)
+
+
+def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
+    """The device that a plan is for, and the bytes of it that may be used."""
+    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
+    return device, int(device.memory.value) if memory is None else _bytes(memory, "memory")
+
+
+def traced_or_read(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: Mesh,
+    donate_argnums: int | Sequence[int],
+    lift_from: int | None = None,
+) -> tuple[Any, Traced]:
+    """A function, or the program of a file, with its trace."""
+    if isinstance(fn, str | Path):
+        fn = read(fn)
+    if isinstance(fn, Module):
+        return fn, _from_file(fn, args, kwargs, donate_argnums, lift_from)
+    return fn, trace(fn, args, kwargs, donate_argnums, lift_from, mesh)
+
+
+def scheduled(
+    fn: Any,
+    traced: Traced,
+    program: Program,
+    mesh: Mesh,
+    target: tuple[Hardware, int],
+    tactics: Sequence[Tactic],
+    progress: Progress = lambda done, total, text: None,
+) -> Plan:
+    """The plan that comes of a schedule.
+
+    Args:
+      fn: what is planned.
+      traced: its trace.
+      program: what is to be partitioned, with the arguments and results of the trace.
+      mesh: the mesh.
+      target: as `targeted` gives it.
+      tactics: the schedule, the facts of the program included.
+      progress: called while a search runs.
+    """
+    device, capacity = target
     context = Context(
-        analyse(program),
-        mesh,
-        device,
-        capacity,
-        progress,
-        traced.arguments,
-        traced.results,
+        analyse(program), mesh, device, capacity, progress, traced.arguments, traced.results
     )
-    done = run_schedule(context, tactics)
-    return Plan(fn, done, traced.donate_argnums, traced.lifted)
+    return Plan(fn, run_schedule(context, tactics), traced.donate_argnums, traced.lifted)
 
 
 def load(
@@ -166,7 +204,7 @@ def load(
     if donate_argnums is None:
         given = fn.donate_argnums if isinstance(fn, Module) else ()
         donated = () if given == saved.donate_argnums else saved.donate_argnums
-    traced = _traced(fn, args, kwargs, donated, saved.lift_from)
+    fn, traced = traced_or_read(fn, args, kwargs, saved.mesh, donated, saved.lift_from)
     program = in_stages(traced.program, saved.mesh.devices)
     saved.check_program(program, traced)
     context = Context(
@@ -196,9 +234,10 @@ def jit(
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
     Plans are made once for each combination of argument shapes and types; `.plans` holds them.
-    Takes the keyword arguments of `plan`, and can be used as a decorator. With `saved`, a file
-    that `Plan.save` wrote, nothing is planned: `load` takes that plan up, for the arguments that
-    it is for and no others.
+    Arguments that are sharded otherwise than a plan takes them, over the axes of `mesh`, get a
+    plan of their own. Takes the keyword arguments of `plan`, and can be used as a decorator. With
+    `saved`, a file that `Plan.save` wrote, nothing is planned: `load` takes that plan up, for the
+    arguments that it is for and no others.
 
     Example:
       >>> import jax.numpy as jnp
@@ -243,6 +282,7 @@ def jit(
     else:
         raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
+    axes = None if mesh is None or saved is not None else Mesh.of(mesh)
     plans: dict[Any, Plan] = {}
     compiled: dict[Any, Any] = {}
 
@@ -250,10 +290,18 @@ def jit(
     def partitioned(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
         try:
-            key = (structure, tuple(map(_key, leaves)))
+            types = (structure, tuple(map(_key, leaves)))
         except TypeError:
             abstract(fn, args, kwargs)  # says which leaf is no array
             raise
+        given = tuple(sharding_of(leaf, axes) for leaf in leaves) if axes else ()
+        key = (types, given)
+        if key not in compiled:
+            alike = (
+                compiled[k] for k, made in plans.items() if k[0] == types and _takes(made, given)
+            )
+            if (known := next(alike, None)) is not None:
+                compiled[key] = known
         if key not in compiled:
             plans[key] = make(*args, **kwargs)
             compiled[key] = plans[key].jit(concrete)
@@ -261,14 +309,6 @@ def jit(
 
     partitioned.plans = plans  # type: ignore[attr-defined]
     return partitioned
-
-
-def _traced(
-    fn: Callable[..., Any], args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
-) -> Traced:
-    if isinstance(fn, Module):
-        return _from_file(fn, args, kwargs, donate_argnums, lift_from)
-    return trace(fn, args, kwargs, donate_argnums, lift_from)
 
 
 def _from_file(
@@ -286,6 +326,15 @@ def _from_file(
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
     aval = jax.typeof(leaf)
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+def _takes(made: Plan, given: Sequence[Any]) -> bool:
+    """Whether arguments with these shardings, None for any, are as a plan takes them."""
+    return all(
+        sharding is None
+        or axes_of(sharding.spec, len(layout), "")[0] == tuple(map(made.mesh.axis_names, layout))
+        for sharding, layout in zip(given, made.spmd.argument_layouts, strict=False)
+    )
 
 
 def _axes_of(tactic: Tactic) -> list[str]:

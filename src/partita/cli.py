@@ -17,6 +17,8 @@ from rich.table import Table
 # Planning needs no accelerator; do not take one away from whoever is using it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from jax.sharding import PartitionSpec
+
 import partita as pt
 from partita import cost, models
 from partita.calibrate import Budget
@@ -265,6 +267,47 @@ def verify(
 
 
 @app.command()
+def simulate(
+    model: Annotated[str, typer.Argument(help="As for `partita plan`.")],
+    mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
+    hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
+    given_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in",
+            help="Sharding of arguments, PATTERN=ENTRY,ENTRY,...: an entry for each dimension is "
+            "an axis, several joined by +, or - for whole; as in 'batch*=data,-'. Repeatable; of "
+            "several that match, the last one counts.",
+        ),
+    ] = None,
+    given_out: Annotated[
+        list[str] | None, typer.Option("--out", help="The same for results.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what given shardings of a model's step cost, without a search."""
+    loaded = models.load(model)
+    made = pt.simulate(
+        loaded.fn,
+        *loaded.args,
+        mesh=mesh,
+        hardware=hardware,
+        in_shardings=dict(map(_spec, given_in or [])),
+        out_shardings=dict(map(_spec, given_out or [])),
+        memory=memory,
+        donate_argnums=loaded.donate_argnums,
+    )
+    if as_json:
+        print(json.dumps(summary(made), indent=2))
+    else:
+        console = Console()
+        console.print(view(made, console.width))
+
+
+@app.command()
 def hardware(
     kind: Annotated[str | None, typer.Argument(help="Show this kind with all sources.")] = None,
     as_json: JsonOption = False,
@@ -358,6 +401,19 @@ def _manual(text: str) -> pt.ManualPartition:
         )
     dim: Any = match[2] if match[2] == "replicate" else int(match[2])
     return pt.ManualPartition({match[1]: dim}, axis=match[3])
+
+
+def _spec(text: str) -> tuple[str, PartitionSpec]:
+    """A pattern and a `PartitionSpec` from `PATTERN=data,-,replica+model`."""
+    pattern, found, entries = text.rpartition("=")
+    entries = entries.strip().removeprefix("(").removesuffix(")")
+    parts = [part.strip() for part in entries.split(",") if part.strip()]
+    if not pattern or not found or not all(re.fullmatch(r"-|\w+(\+\w+)*", p) for p in parts):
+        raise pt.SpecError(
+            f"cannot read {text!r}; expected PATTERN=ENTRY,ENTRY,..., as in 'batch*=data,-'"
+        )
+    axes = [None if part == "-" else tuple(part.split("+")) for part in parts]
+    return pattern, PartitionSpec(*axes)
 
 
 def _hardware_table() -> Table:

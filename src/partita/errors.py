@@ -37,6 +37,10 @@ class TacticError(PartitaError, ValueError):
     """A tactic that is malformed: a dimension out of range, a resolution that does not exist."""
 
 
+class SpecError(PartitaError, ValueError):
+    """A `PartitionSpec` that does not fit the value it is for."""
+
+
 class RuleError(PartitaError, ValueError):
     """A sharding rule that cannot be read, or that does not fit the call it is for."""
 

@@ -275,12 +275,22 @@ def test_what_is_written_says_where_values_come_from(looped, form, tmp_path):
     assert "test_export.py" in text
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_program_that_is_partitioned_already_is_not_planned_again(looped, form, tmp_path):
+def test_a_partitioned_program_is_planned_as_one_region_that_is_kept(looped, tmp_path):
     plan, _ = looped
-    plan.export(tmp_path / "a.mlirbc", form)
-    reasons = {"partitioned": "a shard_map region", "annotated": "a sharding"}
-    with pytest.raises(pt.UnsupportedError, match=f"a.mlirbc: .*contains {reasons[form]}"):
+    plan.export(tmp_path / "a.mlirbc")
+    again = pt.plan(tmp_path / "a.mlirbc", mesh=plan.mesh, hardware="tpu_v5e", tactics=[])
+    assert again.spmd.argument_layouts == plan.spmd.argument_layouts
+
+    def exchanged(p):
+        return sorted((c.kind, c.axes, c.bytes, c.count) for c in p.collectives)
+
+    assert exchanged(again) == exchanged(plan)
+
+
+def test_an_annotated_program_is_not_planned_again(looped, tmp_path):
+    plan, _ = looped
+    plan.export(tmp_path / "a.mlirbc", "annotated")
+    with pytest.raises(pt.UnsupportedError, match=r"a.mlirbc: .*contains a sharding"):
         pt.read(tmp_path / "a.mlirbc")
 
 

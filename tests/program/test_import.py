@@ -404,15 +404,8 @@ def test_a_wrong_number_of_arguments_is_a_trace_error(program):
             hlo("(%t: !stablehlo.token) -> !stablehlo.token", "return %t : !stablehlo.token"),
             "contains a call back to the host .!stablehlo.token.; .*take debug prints",
         ),
-        (
-            'module @test { sdy.mesh @m = <["a"=2]> '
-            "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { "
-            '%0 = sdy.sharding_constraint %x <@m, [{"a"}]> : tensor<4xf32> '
-            "return %0 : tensor<4xf32> } }",
-            "contains a sharding constraint .*ManualPartition",
-        ),
     ],
-    ids=["garbage", "empty", "no main", "dynamic", "unranked", "token", "constraint"],
+    ids=["garbage", "empty", "no main", "dynamic", "unranked", "token"],
 )
 def test_texts_that_cannot_be_partitioned(text, message):
     with pytest.raises(UnsupportedError, match=message):

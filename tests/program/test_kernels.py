@@ -42,14 +42,6 @@ def test_a_kernel_for_other_devices_than_those_at_hand(program):
         program(kernel, "f32[16,128]")
 
 
-def test_shard_map_is_refused(program):
-    mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = jax.sharding.PartitionSpec("a")
-    mapped = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=rows, out_specs=rows)
-    with pytest.raises(UnsupportedError, match=r"contains a shard_map region .*ManualPartition"):
-        program(mapped, "f32[16,8]")
-
-
 def test_a_custom_partitioning_call_is_refused():
     text = (
         "module { func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { "

@@ -6,7 +6,8 @@ to one factor; and *flow*, a use is its definition. A color is a connected compo
 whole color on one axis never needs a reshard, unless some operation or value holds it twice.
 
 Dimensions of size one, the words of random keys and blocked factors carry no shards and have no
-color (-1).
+color (-1). Nor have dimensions of which the program says itself how they are split: a color ends
+there.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def analyse_names(program: Program) -> Names:
     sizes = [size for value in program.values for size in value.type.shape]
     carries[: value_base[-1]] = np.array(sizes, dtype=np.int64) > 1
     carries[[value_base[key + 1] - 1 for key in program.keys]] = False
+    carries[[value_base[value] + dim for value, dim in program.closed]] = False
     pairs: list[tuple[int, int]] = []
     links: dict[Rule, _Links] = {}
     for op in program.operations:
@@ -98,7 +100,8 @@ class _Links:
 
 
 def _links(rule: Rule) -> _Links:
-    shardable = tuple(i for i, f in enumerate(rule.factors) if f.kind != "blocked" and f.size > 1)
+    open_ = ("parallel", "reduction")
+    shardable = tuple(i for i, f in enumerate(rule.factors) if f.kind in open_ and f.size > 1)
 
     def triples(
         tensors: tuple[tuple[tuple[int, ...], ...], ...],

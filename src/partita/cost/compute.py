@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.fusion import Fusion
+from partita.cost.fusion import FUSIBLE, Fusion
 from partita.cost.hardware import Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
+from partita.program.ir import Operation, Value, Work
 from partita.spmd import OpForm
 from partita.spmd.reshard import shards
 
@@ -26,10 +27,8 @@ class ComputeModel:
         self.graph = graph
         self.mesh = mesh
         self.bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
-        self.peak = {
-            dtype: hardware.flops(dtype) * hardware.efficiency.matmul.value
-            for dtype in {_dtype(graph, op) for op in graph.ops if op.op.kind in MATMULS}
-        }
+        self._peaks: dict[str, float] = {}
+        self._hardware = hardware
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
@@ -46,15 +45,38 @@ class ComputeModel:
 
     def _one(self, op: OpClass, form: OpForm) -> float:
         moved = self._bytes(op, form) / self.bandwidth
+        if op.op.work:
+            return moved + self._inside(op.op.work)
         if op.op.kind not in MATMULS:
             return moved
-        return max(moved, self.flops(op, form) / self.peak[_dtype(self.graph, op)])
+        return max(moved, self.flops(op, form) / self._peak(_dtype(self.graph, op)))
+
+    def _peak(self, dtype: str) -> float:
+        """FLOP/s of matrix units on operands of this type."""
+        if dtype not in self._peaks:
+            efficiency = self._hardware.efficiency.matmul.value
+            self._peaks[dtype] = self._hardware.flops(dtype) * efficiency
+        return self._peaks[dtype]
+
+    def _inside(self, work: Work) -> float:
+        """Seconds of what a region does: its operations on local types, elementwise ones for free.
+
+        What it reads and writes itself is priced as for any other operation.
+        """
+        total = 0.0
+        for op in work.operations:
+            if op.kind not in FUSIBLE:
+                types = [work.values[v].type for v in (*op.operands, *op.results)]
+                seconds = sum(t.bytes for t in types) / self.bandwidth
+                if op.kind in MATMULS:
+                    peak = self._peak(types[0].dtype)
+                    seconds = max(seconds, 2.0 * _points(op, work.values) / peak)
+                total += op.times * seconds
+        return total
 
     def flops(self, op: OpClass, form: OpForm) -> float:
         """FLOPs of one member on one device."""
-        points = math.prod(factor.size for factor in op.op.rule.factors)
-        if op.op.kind == "stablehlo.convolution":
-            points = _convolution_points(self.graph, op)
+        points = _points(op.op, self.graph.program.values)
         return 2.0 * points / math.prod(self.mesh.sizes[axis] for axis in form.axes)
 
     def _bytes(self, op: OpClass, form: OpForm) -> float:
@@ -73,23 +95,25 @@ class ComputeModel:
         return total
 
 
-def _convolution_points(graph: ClassGraph, op: OpClass) -> int:
-    """Multiplications of a convolution: the kernel, once for each output pixel of each image."""
-    values = graph.program.values
-    kernel, result = (values[v].type.elements for v in (op.op.operands[1], op.op.results[0]))
-    features = values[op.op.results[0]].type.shape[_output_feature(op)]
-    return kernel * result // features
+def _points(op: Operation, values: Sequence[Value]) -> int:
+    """Multiplications of a matrix product or convolution.
+
+    Of a convolution: the kernel, once for each output pixel of each image.
+    """
+    if op.kind != "stablehlo.convolution":
+        return math.prod(factor.size for factor in op.rule.factors)
+    kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
+    return kernel * result // values[op.results[0]].type.shape[_output_feature(op)]
 
 
-def _output_feature(op: OpClass) -> int:
+def _output_feature(op: Operation) -> int:
     """The dimension of a convolution's result that it shares with the kernel alone."""
-    rule = op.op.rule
-    image = {factor for dim in rule.operands[0] for factor in dim}
-    kernel = {factor for dim in rule.operands[1] for factor in dim}
-    for dim, made_of in enumerate(rule.results[0]):
+    image = {factor for dim in op.rule.operands[0] for factor in dim}
+    kernel = {factor for dim in op.rule.operands[1] for factor in dim}
+    for dim, made_of in enumerate(op.rule.results[0]):
         if made_of and made_of[-1] in kernel and made_of[-1] not in image:
             return dim
-    return len(rule.results[0]) - 1
+    return len(op.rule.results[0]) - 1
 
 
 def _dtype(graph: ClassGraph, op: OpClass) -> str:
@@ -99,7 +123,7 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
 def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[float]:
     """For every result of a class, the share of members that are kernels and store it."""
     operations = graph.program.operations
-    kernels = [member for member in op.members if member in fusion.reads]
+    kernels = [m for m in op.members if m in fusion.reads and m not in fusion.free]
     return [
         sum(fusion.stored[operations[member].results[number]] for member in kernels)
         / len(op.members)
@@ -110,8 +134,8 @@ def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[flo
 def _read_weights(graph: ClassGraph, fusion: Fusion) -> list[Sequence[float]]:
     """For every operand of every class, how many kernels per member read memory through it."""
     weights = [[0.0] * len(op.op.operands) for op in graph.ops]
-    for reads in fusion.reads.values():
-        for op, number in reads:
+    for kernel, reads in fusion.reads.items():
+        for op, number in reads if kernel not in fusion.free else ():
             weights[graph.op_class[op]][number] += 1
     return [
         [weight / len(op.members) for weight in row]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cached_property
 
-from partita.program.ir import BARRIER, CARRY, JOIN, Operation, Program
+from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
 from partita.program.operations import ELEMENTWISE
 
 _EXPENSIVE = frozenset(
@@ -28,7 +28,7 @@ _SHAPING = frozenset(
     dynamic_slice""".split()
 )
 
-FUSIBLE = ELEMENTWISE | _SHAPING
+FUSIBLE = ELEMENTWISE | _SHAPING | {CONSTRAINT}
 """Kinds that can be computed inside the kernel that reads them."""
 
 _READS_FUSED = FUSIBLE | {"stablehlo.reduce"}
@@ -61,6 +61,8 @@ class Fusion:
     each value once."""
     inside: dict[int, list[int]]
     """For every operation, the kernels that compute it."""
+    free: frozenset[int] = frozenset()
+    """Kernels that do nothing: constraints of what is in memory already."""
 
     @cached_property
     def order(self) -> dict[int, int]:
@@ -82,6 +84,7 @@ def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusio
     results = frozenset(program.results)
     constants = frozenset(v for constant in program.constants for v in constant.values)
     stored = [True] * len(program.values)
+    named: set[int] = set()
     large: list[frozenset[int]] = [frozenset({v.index}) for v in program.values]
     for op in program.operations:
         if constants.issuperset(op.results):
@@ -90,7 +93,11 @@ def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusio
             read = frozenset().union(*(large[o] for o in op.operands))
             size = program.values[v].type.bytes
             read = frozenset(r for r in read if 4 * program.values[r].type.bytes >= size)
-            if v not in results and not _is_stored(program, op, uses[v], len(read)):
+            operand = op.operands[0] if op.kind == CONSTRAINT else v
+            if operand != v and (stored[operand] or operand in named):
+                named.add(v)
+            kept = _is_stored(program, op, uses[v], len(read), v in named)
+            if v not in results and not kept:
                 stored[v], large[v] = False, read
     kernels = tuple(
         op.index
@@ -103,16 +110,17 @@ def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusio
         reads[kernel], computed = _trace(program, stored, kernel)
         for each in computed:
             inside.setdefault(each, []).append(kernel)
-    return Fusion(program, tuple(stored), kernels, reads, inside)
+    free = frozenset(k for k in kernels if not named.isdisjoint(program.operations[k].results))
+    return Fusion(program, tuple(stored), kernels, reads, inside, free)
 
 
 def _is_stored(
-    program: Program, producer: Operation, uses: list[tuple[int, int]], inputs: int
+    program: Program, producer: Operation, uses: list[tuple[int, int]], inputs: int, named: bool
 ) -> bool:
     """Whether a value goes to memory; `inputs` is how many large stored values it is made from.
 
     With several uses it is worth computing again only if that reads no more than the value
-    itself would be.
+    itself would be. What is only `named`, by a constraint, is in memory already.
     """
     if producer.kind not in FUSIBLE:
         return True
@@ -120,7 +128,7 @@ def _is_stored(
         return True
     readers = [program.operations[op] for op, _ in uses]
     return any(
-        (reader.kind not in _READS_FUSED and producer.kind not in _INTO_ANY)
+        (reader.kind not in _READS_FUSED and producer.kind not in _INTO_ANY and not named)
         or reader.region != producer.region
         or reader.kind in (CARRY, JOIN, BARRIER)
         for reader in readers

@@ -23,6 +23,9 @@ from partita.mesh import Mesh
 from partita.spmd import Lowering, ValuePlan
 from partita.spmd.reshard import Step
 
+_Kind = tuple[str, tuple[str, ...]]
+"""Kind and axes of collectives."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PlanPrice:
@@ -112,6 +115,9 @@ class CostModel:
         self._priced: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.topology.links)
+        self._inside = self._inside_regions()
+        """Traffic inside of `shard_map` regions, which compute waits for."""
+        self._waiting = sum(traffic.seconds for _, traffic in self._inside)
 
     def price(
         self, lowering: Lowering, base: Price | None = None, again: bool | None = None
@@ -140,7 +146,7 @@ class CostModel:
             plans[index] = priced.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
-        exposed = sum(p.exposed for p in moving)
+        exposed = self._waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
         fixed = self.memory.arguments(kept) + self.memory.constants
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
@@ -152,23 +158,21 @@ class CostModel:
             smaller = fixed + float(live.max(initial=0.0))
             if smaller < peak or again:
                 peak, regather = smaller, True
-                exposed = sum(p.exposed_again for p in moving)
+                exposed = self._waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
         return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)
 
     def estimate(self, price: Price, lowering: Lowering) -> Estimate:
         """A price in full, with the traffic of the whole program."""
-        traffic: dict[tuple[str, tuple[str, ...]], Traffic] = {}
+        traffic: dict[_Kind, Traffic] = {}
         for index, step, repeats in lowering.moves(price.regather):
             if step.is_collective:
                 times = repeats * self._times[index]
-                key = (step.kind, self.mesh.axis_names(step.axes))
-                so_far = traffic.get(key, Traffic(0, 0, 0.0))
-                traffic[key] = Traffic(
-                    so_far.count + times,
-                    so_far.bytes + times * step.bytes,
-                    so_far.seconds + times * float(self._link_seconds(step).sum()),
-                )
+                key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
+                seconds = times * float(self._link_seconds(step).sum())
+                _add(traffic, key, Traffic(times, times * step.bytes, seconds))
+        for key, inside in self._inside:
+            _add(traffic, key, inside)
         return Estimate(
             price.compute_time,
             price.exposed_time,
@@ -180,6 +184,17 @@ class CostModel:
             price.regather,
             traffic,
         )
+
+    def _inside_regions(self) -> list[tuple[_Kind, Traffic]]:
+        found = []
+        for op in self.graph.program.operations:
+            for exchange in op.work.exchanges if op.work else ():
+                axes = tuple(self.mesh.axis(name) for name in exchange.axes)
+                once = self.topology.collective_seconds(exchange.kind, axes, exchange.bytes)
+                times = op.times * exchange.times
+                traffic = Traffic(times, times * exchange.bytes, times * once)
+                found.append(((exchange.kind, exchange.axes), traffic))
+        return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         price = self._priced[plan] = self._price_plan(index, plan)
@@ -237,6 +252,13 @@ class CostModel:
                 known[link] += seconds
             self._seconds[step] = known
         return known
+
+
+def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
+    so_far = traffic.get(kind, Traffic(0, 0, 0.0))
+    traffic[kind] = Traffic(
+        so_far.count + more.count, so_far.bytes + more.bytes, so_far.seconds + more.seconds
+    )
 
 
 _UNPRICED = PlanPrice(0.0, False, 0.0, (), 0.0, (), (), ())

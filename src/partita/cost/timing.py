@@ -103,9 +103,12 @@ class Schedule:
         self.program = fusion.program
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
+        self._read: dict[int, int] = {}
+        """Until where operands are kept: a kernel that does nothing takes over what it names."""
         for op, kernels in fusion.inside.items():
             positions = [fusion.order[k] for k in kernels]
             self._first[op], self._last[op] = min(positions), max(positions)
+            self._read[op] = max(fusion.order[k] - (k in fusion.free) for k in kernels)
         self._ends = [0] * len(self.program.regions)
         for kernel, position in fusion.order.items():
             for region in self.program.around(self.program.operations[kernel].region):
@@ -132,7 +135,7 @@ class Schedule:
         operation = self.program.operations[op]
         if operation.kind == CARRY and number == 1:
             return self._loop_end(op)
-        at = self._last.get(op, 0)
+        at = self._read.get(op, 0)
         if operation.region:
             producer = self.program.values[value].producer
             home = 0 if producer is None else self.program.operations[producer].region

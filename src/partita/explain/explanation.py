@@ -90,6 +90,11 @@ def _collective(reader: Reader, index: int, budget: int) -> CollectiveExplanatio
     count = len(reader.done.spmd.exchanges)
     if not 0 <= index < count:
         those = f"numbered 0 to {count - 1}" if count else "none at all"
+        if count <= index < len(reader.done.spmd.collectives):
+            inside = reader.done.spmd.collectives[index]
+            raise UnknownNameError(
+                f"collective {index} is no decision of the plan: the program has it {inside.value}"
+            )
         raise UnknownNameError(f"there is no collective {index}; the plan has {count}, {those}")
     group = next(group for group in reader.groups if index in group.indices)
     return explain_group(reader, group, Pricing(reader.done, budget), index)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
 from partita.program import mlir
 from partita.program.ir import GivenSharding
-from partita.program.operations import CONSTRAINT
-
-_INSTEAD = f"; {CONSTRAINT}"
+from partita.program.operations import INSTEAD
+from partita.program.shardings import Said, meshes_of, read_sharding, says_nothing
 
 
 def given_shardings(
@@ -32,50 +29,32 @@ def given_shardings(
     Raises:
       UnsupportedError: a sharding that no `PartitionSpec` can say.
     """
-    meshes = {
-        op.attributes["sym_name"].value: sdy.MeshAttr(op.attributes["mesh"])
-        for op in (view.operation for view in module.body.operations)
-        if op.name == "sdy.mesh"
-    }
+    meshes = meshes_of(module)
     found: list[GivenSharding] = []
     for which, named in (("arg_attrs", arguments), ("res_attrs", results)):
         infos = mlir.attributes_of(main, which, len(named))
         for (name, value), info in zip(named, infos, strict=True):
             if "sdy.sharding" in info:
-                found += _shardy(name, value, sdy.TensorShardingAttr(info["sdy.sharding"]), meshes)
+                sharding = info["sdy.sharding"]
+                if not says_nothing(sharding, meshes):
+                    found.append(_given(name, value, read_sharding(sharding, meshes, name)))
             elif "mhlo.sharding" in info:
                 _check_replicated(name, info["mhlo.sharding"].value)
     return tuple(found)
 
 
-def _shardy(name: str, value: int, given: Any, meshes: dict[str, Any]) -> Iterator[GivenSharding]:
-    reference = given.mesh_or_ref
-    mesh = meshes[reference.value] if hasattr(reference, "value") else sdy.MeshAttr(reference)
-    if not list(mesh.axes):
-        return
-    dims = [sdy.DimensionShardingAttr(dim) for dim in given.dimension_shardings]
-    axes = [[sdy.AxisRefAttr(axis) for axis in dim.axes] for dim in dims]
-    closed = {dim.is_closed for dim in dims}
-    reasons = {
-        "splits an axis in parts": any(a.sub_axis_info is not None for row in axes for a in row),
-        "is a sum that is outstanding": bool(list(given.unreduced_axes)),
-        "leaves only some dimensions open": len(closed) > 1,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UnsupportedError(f"the sharding of {name}, {given}, {reason}{_INSTEAD}")
-    yield GivenSharding(
-        name,
-        value,
-        tuple(tuple(axis.name for axis in row) for row in axes),
-        False in closed,
-        tuple((axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)),
-    )
+def _given(name: str, value: int, said: Said) -> GivenSharding:
+    if len(set(said.open)) > 1:
+        raise UnsupportedError(
+            f"the sharding of {name} leaves only some dimensions open; {INSTEAD}, or constrain it "
+            "inside of the function"
+        )
+    return GivenSharding(name, value, said.axes, True in said.open, said.mesh)
 
 
 def _check_replicated(name: str, given: str) -> None:
     if given != "{replicated}":
         raise UnsupportedError(
-            f"the sharding of {name}, {given!r}, does not say which axis is which{_INSTEAD}, or "
+            f"the sharding of {name}, {given!r}, does not say which axis is which; {INSTEAD}, or "
             "export the program with Shardy (jax_use_shardy_partitioner)"
         )

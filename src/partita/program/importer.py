@@ -9,23 +9,27 @@ from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import mlir, operations, rules, tags
+from partita.program import constraints, mlir, operations, regions, rules, tags
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
     BARRIER,
     CARRY,
     CHOOSE,
+    CONSTRAINT,
     JOIN,
+    MANUAL,
     Barrier,
     Block,
     Branch,
+    Given,
     Loop,
     Operation,
     Program,
     Region,
     TensorType,
     Value,
+    Work,
 )
 from partita.program.mlir import ir
 from partita.program.refusals import check_supported, target_of, tensor_type
@@ -77,6 +81,10 @@ class _Importer:
         """What constants hold that differ from element to element, and the values they make."""
         self.directions: dict[int, str] = {}
         """Directions of comparisons, by the value that holds the outcome."""
+        self.manual: Given | None = None
+        """Inside of a `shard_map` region, how that is split."""
+        self.collectives: list[tuple[Any, int]] = []
+        """Those inside of a region, as MLIR operations and by number."""
         self.region = 0
         self.regions = [Region(0, False)]
 
@@ -111,9 +119,11 @@ class _Importer:
         items: list[int | Barrier | Loop | Branch] = []
         for view in block.operations:
             op = view.operation
-            if op.name in ("func.return", "stablehlo.return"):
+            if op.name in ("func.return", "stablehlo.return", "sdy.return"):
                 return Block(tuple(items)), tuple(self.numbers[v] for v in op.operands)
             structured = self._STRUCTURED.get(op.name)
+            if constraints.is_constraint(op):
+                structured = _Importer._constraint
             items.append(structured(self, op) if structured else self._operation(op))
         raise AssertionError("a block without a return")
 
@@ -131,7 +141,8 @@ class _Importer:
 
     def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
-        check_supported(op, source)
+        if self.manual is None or op.name not in regions.ALLOWED:
+            check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
         if op.regions and op.name not in operations.REGION_KINDS:
@@ -163,6 +174,8 @@ class _Importer:
         )
         self.operations.append(made)
         self._note_constants(op, made)
+        if op.name in regions.COLLECTIVES:
+            self.collectives.append((op, index))
         return index
 
     def _same(self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]) -> int:
@@ -182,6 +195,56 @@ class _Importer:
             region=self.region,
         )
         self.operations.append(made)
+        return index
+
+    def _constraint(self, op: Any) -> int:
+        index = self._same(CONSTRAINT, op, [self.numbers[op.operands[0]]], op.results)
+        made = self.operations[index]
+        said = constraints.said_by(op, f"the constraint at {made.source or 'an unknown line'}")
+        rule, given = constraints.facts(said, made.rule)
+        made = dataclasses.replace(made, rule=rule, given=given, tags=tuple(tags.of(op)))
+        self.operations[index] = made
+        return index
+
+    def _region(self, op: Any) -> int:
+        """A `shard_map` region: one operation. What is inside is read as a program of its own."""
+        source, scope = self._source(op.location)
+        index = len(self.operations)
+        regions.check_inside(op, source)
+        operands = tuple(self.numbers[v] for v in op.operands)
+        types = [self.values[v].type for v in operands]
+        made = [self._type(r.type) for r in op.results]
+        rule, given = regions.facts(op, types, made, source)
+        inside = _Importer(self.module, self.text, self.name)
+        inside.manual = given
+        block = op.regions[0].blocks[0]
+        for position, argument in enumerate(block.arguments):
+            inside._define(argument, None, position)
+        inside._block(block)
+        exchanges = [
+            exchange
+            for view, number in inside.collectives
+            for exchange in regions.exchanges(
+                view, given, inside.operations[number].times, inside.operations[number].source
+            )
+        ]
+        work = Work(tuple(inside.values), tuple(inside.operations), tuple(exchanges))
+        results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
+        self.operations.append(
+            Operation(
+                index,
+                MANUAL,
+                operands,
+                results,
+                rule,
+                source=source,
+                scope=scope,
+                region=self.region,
+                tags=tuple(tags.of(op)),
+                given=given,
+                work=work,
+            )
+        )
         return index
 
     def _barrier(self, op: Any) -> Barrier:
@@ -287,6 +350,7 @@ class _Importer:
         "stablehlo.case": _case,
         "stablehlo.if": _case,
         "stablehlo.optimization_barrier": _barrier,
+        MANUAL: _region,
     }
 
     def _starts_from_zeros(self, kind: str, operands: list[int]) -> bool:

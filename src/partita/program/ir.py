@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-FactorKind = Literal["parallel", "reduction", "blocked"]
+FactorKind = Literal["parallel", "reduction", "blocked", "given"]
+"""Of a factor that is `given`, the program itself says how it is split, and it is not otherwise."""
 
 _WIDTH = re.compile(r"(?:bf|f|ui|si|i)(\d+)")
 
@@ -105,6 +106,19 @@ def _letter(factor: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """What the program says itself of how an operation is split."""
+
+    axes: tuple[tuple[str, ...], ...]
+    """For each factor the names of the axes that split it, major first."""
+    mesh: tuple[tuple[str, int], ...]
+    """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
+
+    def __str__(self) -> str:
+        return show_axes(self.axes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Value:
     """One definition: an argument or a result of an operation."""
 
@@ -141,6 +155,10 @@ class Operation:
     """What a custom call calls."""
     tags: tuple[str, ...] = ()
     """Names that the user has given to its result."""
+    given: Given | None = None
+    """How the program says that it is split; then its `given` factors are split just so."""
+    work: Work | None = None
+    """Of a region, what it does on each device."""
 
     @property
     def short(self) -> str:
@@ -151,6 +169,31 @@ class Operation:
     def title(self) -> str:
         """Name in reports: a custom call with its target."""
         return f"{self.short} {self.target}" if self.target else self.short
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective that the program has inside of a region."""
+
+    kind: str
+    """As in `partita.spmd.reshard`."""
+    axes: tuple[str, ...]
+    bytes: int
+    """Payload per device: the larger of operand and result."""
+    times: int
+    """How often it runs each time that the region does."""
+    dtype: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What a region does on each device, on local types."""
+
+    values: tuple[Value, ...]
+    operations: tuple[Operation, ...]
+    """`times` counts the loops inside."""
+    exchanges: tuple[Exchange, ...]
 
 
 CARRY = "partita.carry"
@@ -169,6 +212,16 @@ BARRIER = "partita.barrier"
 
 CHOOSE = "partita.choose"
 """Kind of the operation that reads which branch is taken; it needs it whole."""
+
+
+MANUAL = "sdy.manual_computation"
+"""Kind of the operation that stands for a `shard_map` region.
+
+Each dimension of each operand and result is a factor of its own, split as the region says.
+"""
+
+CONSTRAINT = "partita.sharding_constraint"
+"""Kind of the operation that stands for a sharding constraint: its result is its operand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,10 +349,15 @@ class GivenSharding:
     open: bool
     """Whether dimensions may be split further."""
     mesh: tuple[tuple[str, int], ...]
-    """The axes of the mesh that it is for, with their sizes."""
+    """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
 
     def __str__(self) -> str:
-        return f"({', '.join('+'.join(axes) or '-' for axes in self.axes)})"
+        return show_axes(self.axes)
+
+
+def show_axes(axes: Iterable[Sequence[str]]) -> str:
+    """The axes of every dimension for people: `(data, -, replica+model)`."""
+    return f"({', '.join('+'.join(names) or '-' for names in axes)})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,6 +395,18 @@ class Program:
     def tagged(self) -> tuple[tuple[str, int], ...]:
         """The names that users gave to intermediate values, each with its value."""
         return tuple((tag, op.results[0]) for op in self.operations for tag in op.tags)
+
+    @functools.cached_property
+    def closed(self) -> frozenset[tuple[int, int]]:
+        """Values and dimensions that are split as the program says, and not otherwise."""
+        return frozenset(
+            (value, dim)
+            for op in self.operations
+            if op.given
+            for value, dims in zip(op.results, op.rule.results, strict=True)
+            for dim, made_of in enumerate(dims)
+            if any(op.rule.factors[factor].kind == "given" for factor in made_of)
+        )
 
     @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:

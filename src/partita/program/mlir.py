@@ -22,7 +22,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
-from partita.program import tags
+from partita.program import constraints, regions, tags
 from partita.program.ir import TensorType
 from partita.program.operations import QUANTIZED, REWRITTEN
 
@@ -124,8 +124,9 @@ def prepare(text: str) -> str:
     module = parse(text)
     _rewrite(module)
     inline(module)
+    constraints.note(module, main_function(module))
+    regions.note(module, main_function(module))
     tags.note(main_function(module))
-    _drop_open_constraints(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
@@ -307,15 +308,6 @@ def _make_main(module: Any) -> None:
             view.attributes["sym_visibility"] = ir.StringAttr.get("private")
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     main.attributes["sym_name"] = ir.StringAttr.get("main")
-
-
-def _drop_open_constraints(main: Any) -> None:
-    """Takes out the constraints over an empty mesh that JAX itself adds (to random keys)."""
-    for view in list(main.entry_block.operations):
-        op = view.operation
-        if op.name == "sdy.sharding_constraint" and "@empty_mesh" in str(op.attributes["sharding"]):
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
 
 
 def _copy_for_each_use(main: Any) -> None:

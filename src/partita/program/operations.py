@@ -96,8 +96,11 @@ _ASYNC = Refused("half of an asynchronous operation", "plan the program before X
 _TUPLE = Refused("a tuple", "pass and return its elements instead")
 QUANTIZED = Refused("a quantized type", "write the scaling out")
 _DYNAMIC = Refused("a size that depends on data", "pad to a fixed size instead")
-CONSTRAINT = "take it out, and say what it says with a ManualPartition tactic"
-_GSPMD = Refused("a sharding constraint or a shard_map region, written for GSPMD", CONSTRAINT)
+INSTEAD = "take it out, and say what it says with a ManualPartition tactic"
+_GSPMD = Refused(
+    "a sharding constraint or a shard_map region, written for GSPMD",
+    f"export it with Shardy (jax_use_shardy_partitioner), or {INSTEAD}",
+)
 
 REFUSED = {
     **dict.fromkeys(
@@ -120,10 +123,6 @@ REFUSED = {
     "chlo.broadcast_select": Refused(
         "a select that XLA cannot read", "use stablehlo.select, on operands of one shape"
     ),
-    "sdy.sharding_constraint": Refused(
-        "a sharding constraint (with_sharding_constraint)", CONSTRAINT
-    ),
-    "sdy.manual_computation": Refused("a shard_map region", CONSTRAINT),
 }
 """Kinds that a program must not contain."""
 

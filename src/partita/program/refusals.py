@@ -51,7 +51,7 @@ def check_supported(op: Any, source: str) -> None:
             raise _refusal(refused, target, source)
     if _SHARDING in op.attributes:
         given = operations.Refused(
-            f"a sharding given to {op.name.rpartition('.')[2]}", operations.CONSTRAINT
+            f"a sharding given to {op.name.rpartition('.')[2]}", operations.INSTEAD
         )
         raise _refusal(given, _SHARDING, source)
 

@@ -56,12 +56,18 @@ def in_stages(program: Program, parts: int) -> Program:
                 tags.add(results[0].owner, tags.of(op))
                 op.erase()
         text = module.operation.get_asm(enable_debug_info=True)
-    lifted = sum(constant.lifted for constant in program.constants)
-    return _with_facts(import_stablehlo(text, program.name, lifted), program)
+    return read_again(text, program)
 
 
-def _with_facts(program: Program, original: Program) -> Program:
-    """What is known of the arguments and results of the original, and not said in its module."""
+def read_again(text: str, original: Program) -> Program:
+    """Reads a changed module of a program, of which more is known than the module says.
+
+    Args:
+      text: the module; arguments and results are those of the original.
+      original: the program as it was.
+    """
+    lifted = sum(constant.lifted for constant in original.constants)
+    program = import_stablehlo(text, original.name, lifted)
     old, new = ((*p.arguments, *p.results) for p in (original, program))
     place = dict(zip(old, new, strict=True))
     return dataclasses.replace(

@@ -12,12 +12,10 @@ from jax._src.ad_checkpoint import name_p
 from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from partita.program import attributes
 from partita.program.operations import STRUCTURE
 
 _TARGET = "partita.tag"
-_ATTRIBUTES, _KEY = "mhlo.frontend_attributes", "partita.tag"
-"""Attributes of this kind may stay in a program that is compiled."""
-
 _SEPARATOR = "\n"
 
 
@@ -56,20 +54,15 @@ def note(main: Any) -> None:
 
 def of(operation: Any) -> list[str]:
     """The names of the value that an operation makes."""
-    if _ATTRIBUTES not in operation.attributes:
-        return []
-    known = ir.DictAttr(operation.attributes[_ATTRIBUTES])
-    return ir.StringAttr(known[_KEY]).value.split(_SEPARATOR) if _KEY in known else []
+    text = attributes.get(operation, _TARGET)
+    return text.split(_SEPARATOR) if text else []
 
 
 def add(operation: Any, names: list[str]) -> None:
     """Gives further names to the value that an operation makes."""
-    if not names:
-        return
-    text = ir.StringAttr.get(_SEPARATOR.join(dict.fromkeys([*of(operation), *names])))
-    known = operation.attributes
-    others = {a.name: a.attr for a in known[_ATTRIBUTES]} if _ATTRIBUTES in known else {}
-    known[_ATTRIBUTES] = ir.DictAttr.get(others | {_KEY: text})
+    if names:
+        text = _SEPARATOR.join(dict.fromkeys([*of(operation), *names]))
+        attributes.put(operation, _TARGET, text)
 
 
 def _calls(main: Any) -> list[Any]:

@@ -6,24 +6,30 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import source_info_util
 from jax._src.interpreters.mlir import LoweringParameters
+from jax.sharding import NamedSharding
 
 from partita.errors import TraceError, UnsupportedError
-from partita.program import tags
+from partita.mesh import Mesh
+from partita.program import constrain, tags
 from partita.program.constants import lift
 from partita.program.importer import import_stablehlo
-from partita.program.ir import Program
+from partita.program.ir import GivenSharding, Program
+from partita.program.specs import axes_of
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
 
-_LOWERING = LoweringParameters(override_lowering_rules=(tags.LOWERING,))
+_T = TypeVar("_T")
+
+_RULES: Any = (tags.LOWERING, constrain.LOWERING)
+_LOWERING = LoweringParameters(override_lowering_rules=_RULES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +53,13 @@ def trace(
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int] = (),
     lift_from: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Traced:
     """Traces `fn` on abstract arguments; no device memory is touched.
+
+    Shardings that arguments come with, or that `fn` has from its own `jax.jit`, become facts of
+    the program. An array has one if it is a `NamedSharding` over the axes of `mesh`; where an
+    array lies on one device, or anyhow else, says nothing.
 
     Args:
       fn: a function, plain or already under `jax.jit` (whose donation is taken over).
@@ -56,17 +67,19 @@ def trace(
       kwargs: the same by keyword.
       donate_argnums: positions of arguments whose buffers the results may take over.
       lift_from: makes constants of at least that many bytes arguments of the program.
+      mesh: what a bare `PartitionSpec` in `fn` is for, if no mesh is set.
 
     Raises:
       TraceError: `fn` does not trace on these arguments.
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
+    shardings = [sharding_of(leaf, mesh) for leaf in jax.tree.leaves((tuple(args), kwargs))]
     args, kwargs = abstract(fn, args, kwargs)
     try:
-        donated = as_tuple(donate_argnums) or _own_donation(fn, args, kwargs)
-        jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
-        traced = jitted.trace(*args, **kwargs)
+        traced, donated, own = _with_mesh_where_needed(
+            lambda: _traced(fn, args, kwargs, as_tuple(donate_argnums)), mesh
+        )
     except Exception as error:
         raise TraceError(
             f"JAX cannot trace {name} on the arguments given: {type(error).__name__}: "
@@ -79,7 +92,7 @@ def trace(
             "exported; take debug prints and callbacks out of it"
         )
     try:
-        lowered = traced.lower(_private_parameters=_LOWERING)
+        lowered = _lowered(traced)
     except Exception as error:
         raise TraceError(
             f"JAX cannot lower {name} for {jax.default_backend()}: {type(error).__name__}: "
@@ -89,8 +102,73 @@ def trace(
     text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
     program = import_stablehlo(text, name, len(lifted))
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
-    program = dataclasses.replace(program, keys=keys)
+    given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
+    program = dataclasses.replace(program, keys=keys, given=(*program.given, *given))
     return Traced(program, (args, kwargs), traced.out_info, donated, lifted)
+
+
+def _traced(
+    fn: Any, args: Any, kwargs: Any, donated: tuple[int, ...]
+) -> tuple[Any, tuple[int, ...], list[Any]]:
+    """`fn` traced, what it donates, and the shardings that its own `jax.jit` gives arguments."""
+    own: list[Any] = [None] * len(jax.tree.leaves((args, kwargs)))
+    if hasattr(fn, "trace"):
+        inner = fn.trace(*args, **kwargs)
+        donated = donated or _donation(inner)
+        named = [s if isinstance(s, NamedSharding) else None for s in inner._params["in_shardings"]]
+        own = named if len(named) == len(own) else own
+    jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
+    return jitted.trace(*args, **kwargs), donated, own
+
+
+def _lowered(traced: Any) -> Any:
+    try:
+        return traced.lower(_private_parameters=_LOWERING)
+    except ValueError as error:
+        if "AbstractMesh" not in str(error):
+            raise
+        # Shardings over meshes without devices say nothing of the platform.
+        platforms = (jax.default_backend(),)
+        return traced.lower(lowering_platforms=platforms, _private_parameters=_LOWERING)
+
+
+def _given(program: Program, shardings: Sequence[Any]) -> list[GivenSharding]:
+    """Facts from the shardings of arguments, None where there is none."""
+    found = []
+    named = zip(program.argument_names, program.arguments, shardings, strict=False)
+    for name, value, sharding in named:
+        if sharding is not None:
+            rank = len(program.values[value].type.shape)
+            theirs = tuple((axis, sharding.mesh.shape[axis]) for axis in sharding.mesh.axis_names)
+            axes, _ = axes_of(sharding.spec, rank, name)
+            found.append(GivenSharding(name, value, axes, False, theirs))
+    return found
+
+
+def sharding_of(leaf: Any, mesh: Mesh | None) -> NamedSharding | None:
+    """The sharding that an argument comes with, as a fact; None without."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.size == 1:
+        return None
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return sharding
+    ours = mesh is not None and dict(sharding.mesh.shape) == dict(mesh)
+    return sharding if ours else None
+
+
+def _with_mesh_where_needed(make: Callable[[], _T], mesh: Mesh | None) -> _T:
+    """Tries without a mesh, and with that of the plan if JAX asks for one and none is set."""
+    try:
+        return make()
+    except Exception as error:
+        unset = jax.sharding.get_abstract_mesh().empty
+        asks = "mesh" in str(error) and "empty" in str(error)
+        if mesh is None or not unset or not asks:
+            raise
+    automatic = (jax.sharding.AxisType.Auto,) * len(mesh.names)
+    of_plan = jax.sharding.AbstractMesh(mesh.sizes, mesh.names, axis_types=automatic)
+    with jax.sharding.use_abstract_mesh(of_plan):
+        return make()
 
 
 def _keys(values: Sequence[int], tree: Any) -> frozenset[int]:
@@ -151,11 +229,9 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
-def _own_donation(fn: Any, args: Any, kwargs: Any) -> tuple[int, ...]:
+def _donation(traced: Any) -> tuple[int, ...]:
     """Argument positions that a function under `jax.jit` donates by itself."""
-    if not hasattr(fn, "trace"):
-        return ()
-    positional, _ = fn.trace(*args, **kwargs).args_info
+    positional, _ = traced.args_info
     return tuple(
         i
         for i, info in enumerate(positional)

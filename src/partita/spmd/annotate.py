@@ -17,6 +17,7 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy
 
 from partita.program import mlir
+from partita.program.ir import MANUAL
 from partita.program.mlir import ir
 from partita.spmd.emit import Writer, per_value, sharding
 from partita.spmd.program import Move, Run, SpmdProgram
@@ -83,7 +84,8 @@ class _Annotator(Writer):
         return self.spmd.form(value.producer).makes[value.position]
 
     def _annotate(self, operation: Any, layouts: Sequence[Layout]) -> None:
-        if any(layouts):  # there is nothing to say of scalars
+        # There is nothing to say of scalars, and regions say it themselves.
+        if any(layouts) and operation.name != MANUAL:
             operation.attributes["sdy.sharding"] = per_value(layouts, self.mesh)
 
     def _annotate_signature(self) -> None:

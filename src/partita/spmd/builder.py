@@ -38,6 +38,12 @@ class Builder:
         """The block of the device-local program, at whose end everything is built."""
         self._indices: dict[Axes, Any] = {}
         self._partition: Any = None
+        self._channels = 0
+
+    def channel(self) -> Any:
+        """The handle of a channel that no other collective has."""
+        self._channels += 1
+        return hlo.ChannelHandle.get(self._channels, 1)
 
     def type(self, type_: TensorType) -> Any:
         """The MLIR type of a tensor."""

@@ -190,8 +190,6 @@ class Writer:
 class _Emitter(Writer):
     """Writes what each device runs: local types, collectives."""
 
-    channel = 0
-
     def run(self) -> None:
         block, operations = self.begin()
         returned = operations[-1]
@@ -323,7 +321,6 @@ class _Emitter(Writer):
 
     def _permute(self, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
         """What each device gets from another; zeros where it gets nothing."""
-        self.channel += 1
         return ir.Operation.create(
             "stablehlo.collective_permute",
             results=[value.type],
@@ -332,19 +329,18 @@ class _Emitter(Writer):
                 "source_target_pairs": ir.Attribute.parse(
                     f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
                 ),
-                "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+                "channel_handle": self.build.channel(),
             },
         ).results[0]
 
     def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
-        self.channel += 1
         groups = ir.Attribute.parse(
             f"dense<{self.mesh.groups(step.axes)}> : tensor<"
             f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>"
         )
         attributes = {
             "replica_groups": groups,
-            "channel_handle": hlo.ChannelHandle.get(self.channel, 1),
+            "channel_handle": self.build.channel(),
         }
         if global_ids:
             attributes["use_global_device_ids"] = ir.UnitAttr.get()

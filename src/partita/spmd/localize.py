@@ -16,7 +16,7 @@ import numpy as np
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.program import mlir
-from partita.program.ir import Operation, TensorType
+from partita.program.ir import CONSTRAINT, MANUAL, Operation, TensorType
 from partita.program.mlir import ir
 from partita.program.sliding import paddings, slides
 from partita.spmd.builder import COMBINE, Builder, set_apart
@@ -44,10 +44,35 @@ Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
 
 def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Turns an MLIR operation with local operands into its device-local form; its results."""
-    special = LOCALIZERS.get(op.name)
+    special = LOCALIZERS.get(run.operation.kind)
     if special is not None:
         return special(op, run, build)
     return build.place(op, run.outputs)
+
+
+def _constraint(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Nothing: its operand has been moved to where it should be."""
+    return [op.operands[0]]
+
+
+def _region(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """What is inside, as it is."""
+    block = op.regions[0].blocks[0]
+    *inside, returned = [view.operation for view in block.operations]
+    for argument, value in zip(block.arguments, op.operands, strict=True):
+        argument.replace_all_uses_with(value)
+    results = list(returned.operands)
+    for each in inside:
+        build.body.append(each)
+        each.walk(lambda inner: _renumber(inner, build))
+    return results
+
+
+def _renumber(op: Any, build: Builder) -> Any:
+    """Gives a collective a channel of its own."""
+    if "channel_handle" in op.attributes:
+        op.attributes["channel_handle"] = build.channel()
+    return ir.WalkResult.ADVANCE
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -379,6 +404,8 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
 
 
 LOCALIZERS: dict[str, Localizer] = {
+    CONSTRAINT: _constraint,
+    MANUAL: _region,
     "chlo.constant": _constant,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,

@@ -92,6 +92,9 @@ class Lowering:
             if step.is_collective:
                 members = len(self.graph.values[index].members)
                 found[step.kind] = found.get(step.kind, 0) + repeats * members
+        for op in self.graph.ops:
+            for exchange in op.op.work.exchanges if op.op.work else ():
+                found[exchange.kind] = found.get(exchange.kind, 0) + len(op.members)
         return found
 
 

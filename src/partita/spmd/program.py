@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -12,7 +13,7 @@ from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
 from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
-from partita.spmd.reshard import Step, StepKind, local_type, permutation
+from partita.spmd.reshard import Step, local_type, permutation
 from partita.spmd.show import show
 from partita.tiling import Axes, Layout
 
@@ -101,7 +102,7 @@ class Collective:
     runs per step. `value` says what is moved and `source` the user's line that makes it.
     """
 
-    kind: StepKind
+    kind: str
     axes: tuple[str, ...]
     bytes: int
     count: int
@@ -139,7 +140,7 @@ class SpmdProgram:
 
     def moves(self) -> Iterator[Move]:
         """Every step of every reshard, those inside loops and branches included, in order."""
-        yield from _moves(self.instructions)
+        return (item for item in _flat(self.instructions) if isinstance(item, Move))
 
     @cached_property
     def exchanges(self) -> tuple[Move, ...]:
@@ -148,8 +149,30 @@ class SpmdProgram:
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """Every collective, in program order: one for each of `exchanges`."""
-        return tuple(self._collective(n, move) for n, move in enumerate(self.exchanges))
+        """Every collective, in program order: one for each of `exchanges`.
+
+        Behind them come those that the program itself has inside of `shard_map` regions.
+        """
+        own = [self._collective(number, move) for number, move in enumerate(self.exchanges)]
+        return (*own, *self._inside(len(own)))
+
+    def _inside(self, start: int) -> Iterator[Collective]:
+        """The collectives inside of regions, numbered from `start` on."""
+        numbers = itertools.count(start)
+        runs = (item for item in _flat(self.instructions) if isinstance(item, Run))
+        for op in (self.program.operations[item.op] for item in runs):
+            for exchange in op.work.exchanges if op.work else ():
+                yield Collective(
+                    kind=exchange.kind,
+                    axes=exchange.axes,
+                    bytes=exchange.bytes,
+                    count=op.times * exchange.times,
+                    value=f"inside of {op.title} at {op.source}",
+                    source=exchange.source,
+                    group=self.mesh.size(tuple(map(self.mesh.axis, exchange.axes))),
+                    dtype=exchange.dtype,
+                    index=next(numbers),
+                )
 
     def _collective(self, index: int, move: Move) -> Collective:
         step, value = move.step, self.buffers[move.input].value
@@ -167,7 +190,7 @@ class SpmdProgram:
             pairs=tuple(permutation(self.mesh, *step.layouts)) if step.layouts else (),
         )
 
-    def counts(self) -> dict[StepKind, int]:
+    def counts(self) -> dict[str, int]:
         """Number of collectives of each kind in the program; loops count once."""
         return dict(Counter(c.kind for c in self.collectives))
 
@@ -184,16 +207,17 @@ class SpmdProgram:
         return show(self)
 
 
-def _moves(instructions: Sequence[Instruction]) -> Iterator[Move]:
+def _flat(instructions: Sequence[Instruction]) -> Iterator[Move | Run]:
+    """Moves and runs in order, those inside loops and branches included."""
     for item in instructions:
-        if isinstance(item, Move):
+        if isinstance(item, Move | Run):
             yield item
         elif isinstance(item, While):
-            yield from _moves(item.condition.instructions)
-            yield from _moves(item.body.instructions)
+            yield from _flat(item.condition.instructions)
+            yield from _flat(item.body.instructions)
         elif isinstance(item, Case):
             for section in item.sections:
-                yield from _moves(section.instructions)
+                yield from _flat(section.instructions)
 
 
 def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:

@@ -1,104 +1,296 @@
-"""Shardings that a program comes with: facts, placed before any tactic."""
+"""What a program says itself of how it is split: facts, placed before any tactic."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
-from partita.errors import MeshError, UnsupportedError
+from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
-from partita.program.ir import GivenSharding
-from partita.tactics.base import Action, Outcome, Stage
-from partita.tactics.manual import sharing_a_buffer
-from partita.tiling import Assignment, Layout, Node, Tiling
+from partita.program import Operation, Program
+from partita.program.ir import MANUAL, GivenSharding, show_axes
+from partita.tactics.base import Action, Outcome, Stage, Tactic, joined
+from partita.tactics.logical import LogicalAxes
+from partita.tactics.manual import ManualPartition, after_spread, named_roles, sharing_a_buffer
+from partita.tiling import Assignment, Axes, Layout, Spreader, Tiling
+
+_Places = Mapping[int, Layout]
+"""Values and how they are laid out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenShardings:
-    """Lays arguments and results out as the program says, and all that follows from it.
+    """Lays out what the program gives a sharding, and all that follows from it.
 
-    Those whose dimensions are closed are not split further by the tactics that come later.
+    These are arguments, results, and operations inside: constraints and regions. Dimensions that
+    are not said to be open are not split further by the tactics that come later. Axes spread from
+    arguments first, then from operations in their order, then from results; where two facts meet,
+    the value is moved from one layout to the other.
     """
 
     given: tuple[GivenSharding, ...]
+    """Of arguments and results."""
+    operations: tuple[Operation, ...] = ()
+    """Those that the program gives a sharding."""
+    spreads: bool = True
+    """Whether axes spread from operations and results; from arguments they always do."""
+    decides: bool = False
+    """Whether a conflict that is met is resolved: for the role of what is given a sharding, or else
+    for the role that comes first in the program."""
 
     @property
     def name(self) -> str:
         """What reports call it."""
-        return f"Shardings in the program ({len(self.given)})"
+        return f"Shardings in the program ({len(self.given) + len(self._unnamed)})"
+
+    @property
+    def _unnamed(self) -> list[Operation]:
+        """Operations whose values have no name that is given a sharding, too."""
+        named = {given.value for given in self.given}
+        return [op for op in self.operations if named.isdisjoint(op.results)]
 
     def apply(self, stage: Stage) -> Outcome:
         """Places every sharding, then spreads each axis from where it is."""
-        mesh, spreader = stage.context.mesh, stage.context.single
-        placed = self._place(stage)
-        values, pins = list(stage.assignment.values), set(stage.assignment.pins)
-        for value, (given, layout) in placed.items():
+        program, mesh = stage.context.analysis.program, stage.context.mesh
+        ops, values = list(stage.assignment.ops), list(stage.assignment.values)
+        placed = _placed(program, self.given, self.operations, mesh)
+        for op in self.operations:
+            ops[op.index] = _given_layout(op, mesh)
+        for value, layout in placed.items():
             values[value] = layout
-            if not given.open:
-                used = {axis for axes in layout for axis in axes}
-                pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
-        tiling = Tiling(stage.assignment.ops, tuple(values), frozenset(pins))
-        for axis in _outer_first(placed):
-            around: list[Node] = []
-            for value, (_, layout) in placed.items():
-                for dim, axes in enumerate(layout):
-                    if axis in axes:
-                        around += spreader.neighbours.get(("value", value, dim), [])
-            tiling = spreader.tile_nodes(tiling, around, axis, {}).tiling
-        actions = (
+        closed = [value for given in self.given if not given.open for value in [given.value]]
+        pins = set(stage.assignment.pins)
+        for value in {v for each in closed for v in sharing_a_buffer(program, each)}:
+            used = {axis for axes in values[value] for axis in axes}
+            pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
+        stage = _at(stage, Tiling(tuple(ops), tuple(values), frozenset(pins)))
+        given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
+        arguments = {v: placed[v] for v in given if program.values[v].producer is None}
+        outcomes = [_spread(stage, arguments, self.decides)]
+        if self.spreads:
+            after = _at(stage, outcomes[0].assignment)
+            facts = SpreadFacts(self.given, self.operations, self.decides)
+            outcomes.append(facts.apply(after))
+        done = joined(outcomes, outcomes[-1].assignment)
+        keeps = [f"keeps {given.name} as {given}" for given in self.given]
+        keeps += [f"keeps {_title(op)} as {_said(op)}" for op in self._unnamed]
+        actions = tuple(
             Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
-            for value, (given, layout) in placed.items()
-            for dim, axes in enumerate(layout)
+            for given in self.given
+            for value in sharing_a_buffer(program, given.value)
+            for dim, axes in enumerate(placed[value])
             for axis in axes
         )
-        return Outcome(
-            Assignment(tiling.ops, tiling.values, tiling.pins),
-            tuple(f"keeps {given.name} as {given}" for given in self.given),
-            actions=tuple(actions),
+        return dataclasses.replace(
+            done, decisions=tuple(dict.fromkeys(keeps)), actions=actions, blocked=()
         )
 
-    def _place(self, stage: Stage) -> dict[int, tuple[GivenSharding, Layout]]:
-        """The layout of every value with a sharding, and of those that share its buffer."""
+
+@dataclasses.dataclass(frozen=True)
+class SpreadFacts:
+    """Spreads axes from operations and results that the program gives a sharding.
+
+    Where a schedule begins with tactics by hand, this comes after them: what is named goes first.
+    """
+
+    given: tuple[GivenSharding, ...]
+    operations: tuple[Operation, ...]
+    decides: bool = False
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return "Spread from the shardings in the program"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Spreads each axis from operations in their order, then from results."""
         program = stage.context.analysis.program
-        placed: dict[int, tuple[GivenSharding, Layout]] = {}
-        for given in self.given:
-            shape = program.values[given.value].type.shape
-            layout = _layout(given, stage.context.mesh, shape)
-            for value in sharing_a_buffer(program, given.value):
-                before, known = placed.setdefault(value, (given, layout))
-                if known != layout:
-                    raise UnsupportedError(
-                        f"{before.name} and {given.name} share a buffer, but have the shardings "
-                        f"{before} and {given}; take one out of the program"
-                    )
-        return placed
+        outcomes = [Outcome(stage.assignment)]
+        placed = _placed(program, self.given, self.operations, stage.context.mesh)
+        for op in self.operations:
+            outcomes.append(_spread(stage, {v: placed[v] for v in op.results}, self.decides, op))
+            stage = _at(stage, outcomes[-1].assignment)
+        made = {v: placed[v] for v in (given.value for given in self.given)}
+        made = {v: layout for v, layout in made.items() if program.values[v].producer is not None}
+        outcomes.append(_spread(stage, made, self.decides))
+        return dataclasses.replace(joined(outcomes, outcomes[-1].assignment), blocked=())
 
 
-def _layout(given: GivenSharding, mesh: Mesh, shape: tuple[int, ...]) -> Layout:
+def with_facts(
+    program: Program, mesh: Mesh, tactics: Sequence[Tactic], decides: bool = False
+) -> list[Tactic]:
+    """A schedule with what the program says itself in its place.
+
+    Everything is placed before any tactic. Axes spread from constraints and results before the
+    first tactic that is not by hand, so that those by hand can still say otherwise.
+
+    Args:
+      program: to be partitioned.
+      mesh: over which.
+      tactics: the schedule.
+      decides: as of `GivenShardings`.
+
+    Raises:
+      MeshError, AxisError, UnsupportedError: what the program says does not fit the mesh.
+    """
+    operations = tuple(op for op in program.operations if op.given)
+    if not (program.given or operations):
+        return list(tactics)
+    _placed(program, program.given, operations, mesh)  # complains before any work
+    by_hand = 0
+    while by_hand < len(tactics) and isinstance(tactics[by_hand], ManualPartition | LogicalAxes):
+        by_hand += 1
+    inside = operations or any(program.values[g.value].producer is not None for g in program.given)
+    later = bool(by_hand and inside)
+    facts = GivenShardings(program.given, operations, not later, decides)
+    after = [SpreadFacts(program.given, operations, decides)] if later else []
+    return [facts, *tactics[:by_hand], *after, *tactics[by_hand:]]
+
+
+def _at(stage: Stage, reached: Tiling | Assignment) -> Stage:
+    assignment = Assignment(reached.ops, reached.values, reached.pins)
+    return dataclasses.replace(stage, assignment=assignment)
+
+
+def _title(op: Operation) -> str:
+    return f"{op.title} at {op.source}" if op.source else op.title
+
+
+def _said(op: Operation) -> str:
+    """What the program says of an operation: of its result, or of operands and results."""
+    assert op.given is not None
+    axes = op.given.axes
+
+    def side(tensors: Iterable[Iterable[tuple[int, ...]]]) -> str:
+        return ", ".join(show_axes(axes[dim[0]] for dim in tensor) for tensor in tensors)
+
+    region = f"{side(op.rule.operands)} -> {side(op.rule.results)}"
+    return region if op.kind == MANUAL else str(op.given)
+
+
+def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None = None) -> Outcome:
+    """Spreads the axes of values from there, and those of the operation that makes them."""
+    spreader, mesh = stage.context.single, stage.context.mesh
+    layouts: list[tuple[str, int, Layout]] = [("value", v, layout) for v, layout in values.items()]
+    if op is not None:
+        layouts.append(("op", op.index, _given_layout(op, mesh)))
+    outcomes = [Outcome(stage.assignment)]
+    for axis, inside in _outer_first(layout for _, _, layout in layouts):
+        seeds = [
+            (kind, index, place)
+            for kind, index, layout in layouts
+            for place, axes in enumerate(layout)
+            if axes[: len(inside) + 1] == (*inside, axis)
+        ]
+        around = [node for seed in seeds for node in spreader.neighbours.get(seed, [])]
+        now = stage.assignment
+        tiling = Tiling(now.ops, now.values, now.pins)
+        roles: dict[int, int] = named_roles(spreader, seeds) if decides else {}
+        spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
+        if decides and spread.unresolved:
+            roles |= {number: _first_role(spreader, number) for number in spread.unresolved}
+            spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
+        outcomes.append(after_spread(stage, spread, axis, roles))
+        stage = _at(stage, spread.tiling)
+    return joined(outcomes, stage.assignment)
+
+
+def _first_role(spreader: Spreader, conflict: int) -> int:
+    """The role of a conflict whose dimension comes first, where the program first meets it."""
+    return next(
+        role
+        for op in spreader.graph.ops
+        for role in op.roles
+        if role >= 0 and spreader.conflict_of[role] == conflict
+    )
+
+
+def _placed(
+    program: Program,
+    given: Iterable[GivenSharding],
+    operations: Iterable[Operation],
+    mesh: Mesh,
+) -> dict[int, Layout]:
+    """The layout of every value with a sharding, and of those that share its buffer."""
+    placed: dict[int, tuple[str, str, Layout]] = {}
+
+    def place(name: str, shown: str, value: int, layout: Layout) -> None:
+        for each in sharing_a_buffer(program, value):
+            before, was, known = placed.setdefault(each, (name, shown, layout))
+            if known != layout:
+                raise UnsupportedError(
+                    f"{before} and {name} share a buffer, but have the shardings {was} and "
+                    f"{shown}; take one out of the program, or do not donate"
+                )
+
+    for each in given:
+        shape = program.values[each.value].type.shape
+        layout = _layout(each.name, each.axes, each.mesh, mesh, shape)
+        place(each.name, str(each), each.value, layout)
+    for op in operations:
+        of_factors = _given_layout(op, mesh)
+        for value, dims in zip(op.results, op.rule.results, strict=True):
+            layout = tuple(tuple(a for f in made_of for a in of_factors[f]) for made_of in dims)
+            place(_title(op), show_axes(map(mesh.axis_names, layout)), value, layout)
+    return {value: layout for value, (_, _, layout) in placed.items()}
+
+
+def _given_layout(op: Operation, mesh: Mesh) -> Layout:
+    """The axes of every factor of an operation, as the program gives them."""
+    assert op.given is not None
+    if op.kind == MANUAL and op.given.mesh != tuple(mesh):
+        theirs = ",".join(f"{name}={size}" for name, size in op.given.mesh)
+        raise MeshError(
+            f"the shard_map region at {op.source or 'an unknown line'} is over mesh {theirs}, but "
+            f"the plan is for mesh {mesh}; plan for mesh {theirs}, in this order"
+        )
+    sizes = tuple(factor.size for factor in op.rule.factors)
+    return _layout(_title(op), op.given.axes, op.given.mesh, mesh, sizes)
+
+
+def _layout(
+    name: str,
+    given: tuple[tuple[str, ...], ...],
+    theirs: tuple[tuple[str, int], ...],
+    mesh: Mesh,
+    shape: tuple[int, ...],
+) -> Layout:
     """A given sharding over the mesh of the plan, which must have its axes."""
-    sizes = dict(given.mesh)
-    for name in (name for axes in given.axes for name in axes):
-        if dict(mesh).get(name) != sizes[name]:
-            theirs = ",".join(f"{name}={size}" for name, size in given.mesh)
+    sizes, shown = dict(theirs), show_axes(given)
+    for axis in (axis for axes in given for axis in axes):
+        if not theirs:
+            try:
+                mesh.axis(axis)
+            except AxisError as error:
+                raise AxisError(f"{name} is given the sharding {shown}, but {error}") from None
+        elif dict(mesh).get(axis) != sizes[axis]:
+            other = ",".join(f"{name}={size}" for name, size in theirs)
             raise MeshError(
-                f"{given.name} comes with the sharding {given} over mesh {theirs}, but the plan is "
-                f"for mesh {mesh}; plan for a mesh that has {name}={sizes[name]}, or take the "
-                "sharding out of the program"
+                f"{name} comes with the sharding {shown} over mesh {other}, but the plan is "
+                f"for mesh {mesh}; plan for a mesh that has {axis}={sizes[axis]}"
+                f"{closest(axis, mesh.names)}, or take the sharding out of the program"
             )
-    layout = tuple(tuple(mesh.axis(name) for name in axes) for axes in given.axes)
+    layout = tuple(tuple(mesh.axis(axis) for axis in axes) for axes in given)
     for dim, (size, axes) in enumerate(zip(shape, layout, strict=True)):
         if size % mesh.size(axes):
+            by = " x ".join(f"{mesh.names[a]}={mesh.sizes[a]}" for a in axes)
             raise UnsupportedError(
-                f"{given.name} comes with the sharding {given}, but its dimension {dim} of {size} "
-                f"does not divide by {mesh.size(axes)}; take the sharding out of the program"
+                f"{name} comes with the sharding {shown}, but its dimension {dim} of {size} "
+                f"does not divide by {by}; pad it, or take the sharding out of the program"
             )
     return layout
 
 
-def _outer_first(placed: dict[int, tuple[GivenSharding, Layout]]) -> list[int]:
-    """The axes in use; those that split a dimension first come first."""
-    place: dict[int, int] = {}
-    for _, layout in placed.values():
-        for axes in layout:
-            for number, axis in enumerate(axes):
-                place[axis] = max(number, place.get(axis, 0))
-    return sorted(place, key=lambda axis: (place[axis], axis))
+def _outer_first(layouts: Iterable[Layout]) -> list[tuple[int, Axes]]:
+    """The axes in use, each with those that split the dimension before it; outer ones first.
+
+    An axis spreads only to where the same ones come before it, as compilers have it: two layouts
+    of one dimension are never mixed.
+    """
+    found = {
+        (axes[number], axes[:number])
+        for layout in layouts
+        for axes in layout
+        for number in range(len(axes))
+    }
+    return sorted(found, key=lambda each: (len(each[1]), each))

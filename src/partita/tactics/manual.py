@@ -130,16 +130,24 @@ def place(
             name = context.mesh.names[axis]
             actions.append(Action(name, what, (seed[1:],), wish=wish.told))
         refused += [refusal] if refusal else []
-    roles = dict(roles or _named_roles(spreader, seeds))
+    roles = dict(roles or named_roles(spreader, seeds))
     roles |= {conflict: role for conflict, a, role in change.roles if a == axis}
     spread = spreader.tile_nodes(tiling, seeds, axis, roles)
-    refused += _size_stops(spreader, spread.stops)
+    outcome = after_spread(stage, spread, axis, roles)
+    refused += outcome.refused
+    return dataclasses.replace(
+        outcome, refused=tuple(dict.fromkeys(refused)), actions=tuple(actions)
+    )
+
+
+def after_spread(stage: Stage, spread: Spread, axis: int, roles: Mapping[int, int]) -> Outcome:
+    """Where a spread of an axis has led, and what stood in its way."""
+    spreader = stage.context.single
     return Outcome(
         Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
-        refused=tuple(dict.fromkeys(refused)),
+        refused=tuple(_size_stops(spreader, spread.stops)),
         conflicts=_conflicts(stage, spread),
-        warnings=_scanned(context, spread, axis),
-        actions=tuple(actions),
+        warnings=_scanned(stage.context, spread, axis),
         blocked=_blocked(spreader, spread.stops, axis),
         resolved=_resolved(stage, spread, roles),
     )
@@ -155,8 +163,7 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
         *zip(program.result_names, program.results, strict=True),
         *program.tagged,
     ]
-    expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
-    found = [(name, value) for name, value in named if re.fullmatch(expression, name)]
+    found = [(name, value) for name, value in named if matches(pattern, name)]
     if not found:
         names = [name for name, _ in named]
         raise UnknownNameError(
@@ -166,6 +173,12 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
             "wildcards"
         )
     return found
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name is as a pattern says, `*` and `?` standing for anything."""
+    expression = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
+    return re.fullmatch(expression, name) is not None
 
 
 def sharing_a_buffer(program: Program, value: int) -> set[int]:
@@ -197,7 +210,7 @@ def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int
     return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
 
 
-def _named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
+def named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
     """The roles that seeds are in: who names a dimension has chosen between it and its rivals."""
     chosen: dict[int, set[int]] = {}
     for seed in seeds:

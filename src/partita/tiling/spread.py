@@ -14,9 +14,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from partita.analysis import ClassGraph
+from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
-from partita.tiling.tiling import Layout, Tiling, uses_axis
+from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
 
 Node = tuple[str, int, int]
 """`("op", operation class, factor)` or `("value", value class, dimension)`."""
@@ -107,10 +107,11 @@ class Spreader:
                 for tensor, sources in zip(mappings, classes, strict=True):
                     for dim, made_of in enumerate(tensor):
                         factor = rule.leading(made_of)
-                        if factor is None or op.colors[factor] < 0:
+                        if factor is None or not self._carries(op, factor):
                             continue
                         for source in sources:
-                            if self.graph.values[source].colors[dim] >= 0:
+                            value = self.graph.values[source]
+                            if value.colors[dim] >= 0 or self._closed(value, dim):
                                 join(("op", op.index, factor), ("value", source, dim))
         for value in self.graph.values:
             for partner in value.aliases:
@@ -119,6 +120,14 @@ class Spreader:
                         if color >= 0:
                             join(("value", value.index, dim), ("value", partner, dim))
         return joined
+
+    def _carries(self, op: OpClass, factor: int) -> bool:
+        """Whether a factor can be split, or is split as the program says."""
+        return op.colors[factor] >= 0 or op.op.rule.factors[factor].kind == "given"
+
+    def _closed(self, value: ValueClass, dim: int) -> bool:
+        """Whether a dimension of a value is split as the program says, and not otherwise."""
+        return (value.value.index, dim) in self.graph.program.closed
 
     def layout(self, tiling: Tiling, node: Node) -> Layout:
         """Layout of the operation or value that a node belongs to."""
@@ -141,6 +150,8 @@ class Spreader:
         """Why a node cannot take an axis, and whether the size divides; None if it can."""
         layout = self.layout(tiling, node)
         name, size = self.mesh.names[axis], self.size(node)
+        if given := self._given(node):
+            return f"{given} says how it is split", True
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
         if node[0] == "value" and (node[1], axis) in tiling.pins:
@@ -155,6 +166,18 @@ class Spreader:
         if node[0] == "op" and piece < self.graph.ops[node[1]].op.rule.factors[node[2]].least:
             return f"pieces of {piece} are narrower than what their neighbours need of them", False
         return None
+
+    def _given(self, node: Node) -> str:
+        """The operation that says how a node is split, if one does."""
+        kind, index, place = node
+        ops = self.graph.ops
+        if kind == "op":
+            op = ops[index].op if ops[index].op.rule.factors[place].kind == "given" else None
+        else:
+            value = self.graph.values[index]
+            closed = value.producer is not None and self._closed(value, place)
+            op = ops[value.producer[0]].op if closed and value.producer else None
+        return "" if op is None else f"{op.title} at {op.source}" if op.source else op.title
 
     def _made_of(self, node: Node) -> str:
         """For a factor of a composite dimension, the factors that the dimension is made of."""
@@ -173,9 +196,17 @@ class Spreader:
         return ""
 
     def tile_nodes(
-        self, tiling: Tiling, seeds: Iterable[Node], axis: int, resolution: Resolution
+        self,
+        tiling: Tiling,
+        seeds: Iterable[Node],
+        axis: int,
+        resolution: Resolution,
+        inside: Axes | None = None,
     ) -> Spread:
-        """Spreads `axis` from `seeds` as far as it goes."""
+        """Spreads `axis` from `seeds` as far as it goes.
+
+        With `inside`, only to where these axes, and no others, split already.
+        """
         reached: set[Node] = set()
         stops: dict[Node, Stop] = {}
         unresolved: set[int] = set()
@@ -185,7 +216,10 @@ class Spreader:
             node = queue.pop()
             if node in reached or node in stops:
                 continue
-            if refused := self.refusal(tiling, node, axis):
+            refused = self.refusal(tiling, node, axis)
+            if refused is None and inside not in (None, self.layout(tiling, node)[node[2]]):
+                refused = "other axes split it already", True
+            if refused:
                 stops[node] = Stop(node, *refused)
                 continue
             if (role := self.role(node)) >= 0:

@@ -1,0 +1,200 @@
+"""`simulate`: what the shardings cost that a user has, without a search and without tactics."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+from jax.sharding import NamedSharding, PartitionSpec
+
+from partita.api import scheduled, targeted, traced_or_read
+from partita.cost import Hardware
+from partita.errors import AxisError, SpecError, UnknownNameError, closest
+from partita.mesh import Mesh, MeshInput
+from partita.plan import Plan
+from partita.program import Program, constraints, mlir, shardings
+from partita.program.ir import GivenSharding
+from partita.program.specs import Axes, axes_of
+from partita.program.stages import in_stages, read_again
+from partita.program.trace import Traced
+from partita.tactics.given import with_facts
+from partita.tactics.manual import matches
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
+
+
+def simulate(
+    fn: Callable[..., Any] | str | Path,
+    *args: Any,
+    mesh: MeshInput | Mesh,
+    hardware: str | Hardware | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    memory: float | str | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    **kwargs: Any,
+) -> Plan:
+    """What given shardings cost: they are placed, spread through the program, and priced.
+
+    Nothing is searched, and there are no tactics. The plan that comes out is one like any other:
+    it prints, runs and explains itself. Shardings inside of the function count too. Axes spread
+    from arguments first, then from constraints in program order, then from results; where two
+    meet that differ, the value is moved. A compiler may spread them otherwise.
+
+    Args:
+      fn: a JAX function, plain or under `jax.jit`, whose shardings and donation are taken over; or
+        a program in a file: its path, or what `read` returns.
+      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them.
+      mesh: as for `plan`.
+      hardware: as for `plan`.
+      in_shardings: `PartitionSpec`s of the positional arguments, as `jax.jit` takes them: a tuple,
+        a pytree prefix in it, None for what is left open; or a dict of patterns of argument names,
+        with `*` and `?` as wildcards. What has a spec is split just so; an axis that the spec does
+        not name does not split it.
+      out_shardings: the same for results. A dict that is nested as the results are is a pytree.
+      memory: bytes per device that the plan may use, or a string such as `"12GiB"`.
+      donate_argnums: positions of arguments whose buffers the results may take over.
+      **kwargs: keyword arguments of `fn`.
+
+    Raises:
+      SpecError: a spec with more entries than dimensions, an axis twice, a size that does not
+        divide, a tree that does not fit.
+      AxisError: a spec names an axis that the mesh does not have.
+      UnknownNameError: a pattern matches nothing.
+      PartitaError: as from `plan`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jax.sharding import PartitionSpec as P
+      >>> x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+      >>> w = jax.ShapeDtypeStruct((32, 16), jnp.float32)
+      >>> p = simulate(lambda x, w: x @ w, x, w, mesh="data=8", hardware="tpu_v5e",
+      ...              in_shardings=(P(None, "data"), P("data")))
+      >>> [(c.kind, c.axes, c.bytes) for c in p.collectives]
+      [('all_reduce', ('data',), 4096)]
+    """
+    mesh = Mesh.of(mesh)
+    target = targeted(hardware, memory)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums)
+    program = _with_specs(traced, in_shardings, out_shardings, mesh)
+    program = in_stages(program, mesh.devices)
+    schedule = with_facts(program, mesh, [], decides=True)
+    return scheduled(fn, traced, program, mesh, target, schedule)
+
+
+def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:
+    """The program of a trace with the user's specs as facts; these replace what it came with."""
+    program = traced.program
+    arguments = dict(_specs(traced, in_shardings, False, mesh))
+    results = dict(_specs(traced, out_shardings, True, mesh))
+    if results:
+        with mlir.context():
+            module = mlir.parse(program.module)
+            texts = {n: shardings.of_plan(axes, [False] * len(axes)) for n, axes in results.items()}
+            constraints.of_results(mlir.main_function(module), texts)
+            text = module.operation.get_asm(enable_debug_info=True)
+        program = read_again(text, program)
+    given = [
+        GivenSharding(program.argument_names[n], program.arguments[n], axes, False, tuple(mesh))
+        for n, axes in arguments.items()
+    ] + [
+        GivenSharding(program.result_names[n], program.results[n], axes, False, tuple(mesh))
+        for n, axes in results.items()
+    ]
+    said = {fact.value for fact in given}
+    kept = [fact for fact in program.given if fact.value not in said]
+    return dataclasses.replace(program, given=(*kept, *given))
+
+
+def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator[tuple[int, Axes]]:
+    """The number of each argument or result that has a spec, and its axes, checked."""
+    program = traced.program
+    tree = traced.results if of_results else traced.arguments[0]
+    leaves = jax.tree.leaves(traced.results if of_results else traced.arguments)
+    values = program.results if of_results else program.arguments
+    names = program.result_names if of_results else program.argument_names
+    if _are_patterns(specs, tree, of_results):
+        found = _matched(specs, names, program.name)
+    else:
+        found = _spread_out(specs, tree, "out_shardings" if of_results else "in_shardings")
+    for number, spec in found:
+        if spec is not None:
+            rank = len(leaves[number].shape) if number < len(leaves) else None
+            shape = program.values[values[number]].type.shape
+            yield number, _checked(spec, shape, rank, names[number], mesh)
+
+
+def _are_patterns(specs: Any, tree: Any, of_results: bool) -> bool:
+    """Whether a dict is one of patterns, and not a pytree."""
+    alike = (
+        of_results and isinstance(tree, Mapping) and tree.keys() == getattr(specs, "keys", set)()
+    )
+    return isinstance(specs, Mapping) and not alike
+
+
+def _matched(
+    specs: Mapping[str, Any], names: Sequence[str], program: str
+) -> Iterator[tuple[int, Any]]:
+    """Specs by pattern; of several that match a name, the last one counts."""
+    found: dict[int, Any] = {}
+    for pattern, spec in specs.items():
+        numbers = [number for number, name in enumerate(names) if matches(pattern, name)]
+        if not numbers:
+            raise UnknownNameError(
+                f"{pattern!r} matches none of what {program} has{closest(pattern, names)}; names "
+                f"are pytree paths as JAX prints them, such as {names[0]!r}, and * and ? are "
+                "wildcards"
+            )
+        found.update(dict.fromkeys(numbers, spec))
+    yield from found.items()
+
+
+def _spread_out(specs: Any, tree: Any, what: str) -> Iterator[tuple[int, Any]]:
+    """Specs of a pytree prefix, one for each leaf of the tree."""
+
+    def is_spec(leaf: Any) -> bool:
+        return leaf is None or isinstance(leaf, PartitionSpec | NamedSharding)
+
+    if isinstance(specs, list):
+        specs = tuple(specs)
+    try:
+        wide = jax.tree.broadcast(specs, tree, is_leaf=is_spec)
+    except ValueError as error:
+        raise SpecError(
+            f"{what} is nested otherwise than what it is for: {error}; give a prefix of the tree, "
+            "or a dict of patterns of names"
+        ) from None
+    yield from enumerate(jax.tree.leaves(wide, is_leaf=is_spec))
+
+
+def _checked(spec: Any, shape: Sequence[int], rank: int | None, name: str, mesh: Mesh) -> Axes:
+    """The axes that a spec gives each dimension; it must fit the mesh and the shape."""
+    if isinstance(spec, NamedSharding):
+        theirs = Mesh.of(spec.mesh)
+        if dict(theirs) != dict(mesh):
+            raise SpecError(f"{name}: its sharding is for mesh {theirs}, but the plan for {mesh}")
+        spec = spec.spec
+    axes, is_open = axes_of(spec, len(shape) if rank is None else rank, name)
+    if any(is_open):
+        raise SpecError(
+            f"{name}: its sharding {spec} leaves some dimensions open; give None or an axis, leave "
+            "all of it out, or say it inside of the function with partita.constrain"
+        )
+    for dim, row in enumerate(axes):
+        try:
+            size = math.prod(mesh.sizes[mesh.axis(axis)] for axis in row)
+        except AxisError as error:
+            raise AxisError(f"{name}: its sharding {spec} does not fit: {error}") from None
+        if shape[dim] % size:
+            by = " x ".join(f"{axis}={dict(mesh)[axis]}" for axis in row)
+            raise SpecError(
+                f"{name}: its sharding {spec} splits dimension {dim} of {shape[dim]}, which does "
+                f"not divide by {by}; pad it, or give it another axis"
+            )
+    return (*axes, *[()] * (len(shape) - len(axes)))

@@ -14,6 +14,7 @@ from jax._src import source_info_util
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
+from partita.cost.estimate import parse_size
 from partita.errors import HardwareError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
@@ -104,9 +105,9 @@ def plan(
     mesh = Mesh.of(mesh)
     lift_from = None if lift_constants is False else _LIFTED
     if not isinstance(lift_constants, bool):
-        lift_from = _bytes(lift_constants, "lift_constants")
+        lift_from = parse_size(lift_constants, "lift_constants")
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    capacity = int(device.memory.value) if memory is None else _bytes(memory, "memory")
+    capacity = int(device.memory.value) if memory is None else parse_size(memory, "memory")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -236,14 +237,3 @@ def _hardware_at_hand() -> str:
         f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
         f"{', '.join(cost.kinds())}, or a path to a .toml file"
     )
-
-
-def _bytes(memory: float | str, what: str) -> int:
-    if not isinstance(memory, str):
-        return int(memory)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
-    if not match:
-        raise HardwareError(f'cannot read {what}="{memory}"; expected bytes or e.g. "12GiB"')
-    power = " KMGT".index((match[2] or " ")[0].upper())
-    base = 1024 if (match[2] or "").endswith("i") else 1000
-    return int(float(match[1]) * base**power)

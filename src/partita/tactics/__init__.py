@@ -3,6 +3,7 @@
 from partita.tactics.automatic import AutomaticPartition
 from partita.tactics.base import (
     Action,
+    Alternative,
     Blocked,
     Context,
     Outcome,
@@ -12,20 +13,33 @@ from partita.tactics.base import (
     in_turn,
     joined,
 )
+from partita.tactics.data import DataParallel
+from partita.tactics.expert import ExpertParallel
+from partita.tactics.fsdp import FullyShardedDataParallel
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
+from partita.tactics.megatron import Megatron
+from partita.tactics.sequence import SequenceParallel
+from partita.tactics.zero import ZeRO
 
 __all__ = [
     "Action",
+    "Alternative",
     "AutomaticPartition",
     "Blocked",
     "Context",
+    "DataParallel",
+    "ExpertParallel",
+    "FullyShardedDataParallel",
     "LogicalAxes",
     "ManualPartition",
+    "Megatron",
     "Outcome",
     "Refusal",
+    "SequenceParallel",
     "Stage",
     "Tactic",
+    "ZeRO",
     "in_turn",
     "joined",
 ]

@@ -61,14 +61,9 @@ class AutomaticPartition:
 
     def apply(self, stage: Stage) -> Outcome:
         """Searches, refines, and takes over the best plan seen."""
-        context = stage.context
-        mesh = context.mesh
-        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
-        capacity = self._capacity(stage)
-        graph, tiling = keeping(stage, self._frozen(stage, axes)).folded
-        cost = CostModel(graph, context.analysis, mesh, context.hardware, capacity, context.timing)
-        colors = self._colors(stage)
-        problem = Problem(context.analysis, graph, tiling, mesh, cost, axes, colors)
+        context, mesh = stage.context, stage.context.mesh
+        problem = self._problem(stage)
+        graph, capacity = problem.graph, problem.cost.capacity
         report = _Reporter(stage, self)
         with paused():
             best = tree_search(problem, self.budget * 2 // 3, self.seed, report)
@@ -97,6 +92,15 @@ class AutomaticPartition:
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
         )
+
+    def _problem(self, stage: Stage) -> Problem:
+        """What is searched: the stage, with what is frozen pinned."""
+        context, mesh = stage.context, stage.context.mesh
+        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
+        capacity, colors = self._capacity(stage), self._colors(stage)
+        graph, tiling = keeping(stage, self._frozen(stage, axes)).folded
+        cost = CostModel(graph, context.analysis, mesh, context.hardware, capacity, context.timing)
+        return Problem(context.analysis, graph, tiling, mesh, cost, axes, colors)
 
     def _capacity(self, stage: Stage) -> int:
         """Bytes per device that the plan may use."""

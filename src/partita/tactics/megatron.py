@@ -17,7 +17,7 @@ from partita.errors import TacticError
 from partita.tactics.base import Outcome, Stage, Wish
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, arguments, learned, matched, path
-from partita.tactics.products import Purpose, dims_for
+from partita.tactics.products import DimPurpose, dims_for
 from partita.tiling import uses_axis
 
 
@@ -122,7 +122,7 @@ def _title(name: str) -> str:
 
 
 def _width(
-    stage: Stage, name: str, value: int, what: str, *wanted: Purpose
+    stage: Stage, name: str, value: int, what: str, *wanted: DimPurpose
 ) -> list[tuple[Wish, str]]:
     """A wish for the first dimension that is for some purpose, if there is one."""
     dims = list(dims_for(stage.context.analysis, value, *wanted))

@@ -18,7 +18,7 @@ from partita.program import Operation
 from partita.program.ir import BARRIER
 from partita.program.operations import ELEMENTWISE
 
-Purpose = Literal["own", "summed", "shared", "looked up"]
+DimPurpose = Literal["own", "summed", "shared", "looked up"]
 
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"})
 _PASSING = ELEMENTWISE | {
@@ -32,7 +32,7 @@ _PASSING = ELEMENTWISE | {
 """Kinds on the way from a parameter to its product."""
 
 
-def purposes(analysis: Analysis, value: int) -> tuple[Purpose | None, ...]:
+def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...]:
     """What each dimension of a value is for in the first product or look-up that it goes into.
 
     Args:
@@ -65,12 +65,12 @@ def purposes(analysis: Analysis, value: int) -> tuple[Purpose | None, ...]:
     return (None,) * rank
 
 
-def dims_for(analysis: Analysis, value: int, *wanted: Purpose) -> Iterator[int]:
-    """The dimensions of a value that are for one of some purposes."""
-    return (dim for dim, purpose in enumerate(purposes(analysis, value)) if purpose in wanted)
+def dims_for(analysis: Analysis, value: int, *wanted: DimPurpose) -> Iterator[int]:
+    """The dimensions of a value that are for one of some dim_purposes."""
+    return (dim for dim, purpose in enumerate(dim_purposes(analysis, value)) if purpose in wanted)
 
 
-def _purpose(op: Operation, number: int, dim: int) -> Purpose | None:
+def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:
     """What a dimension of an operand is for in a product or a look-up."""
     factor = op.rule.leading(op.rule.operands[number][dim])
     if factor is None:

@@ -100,9 +100,7 @@ class Scheduled:
         context = self.stage.context
         memory = MemoryModel(self.lowering.graph, context.mesh, context.timing)
         regather = self.estimate.regather
-        return footprint(
-            self.lowering, memory, context.timing, regather, self.stage.capacity
-        )
+        return footprint(self.lowering, memory, context.timing, regather, self.stage.capacity)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""

@@ -135,14 +135,15 @@ def _arriving(program: Program, found: State) -> set[int]:
     kept = set(tensors)
     known = kept.union(value for _, value in found.parameters)
     examples = {value for value in program.arguments if value not in known}
-    updated, computed = _reached(program, kept), _reached(program, examples)
+    updated = _reached(program, kept)
+    computed = _reached(program, examples) - updated
     values = program.values
     return {
         operand
         for op in program.operations
         if any(operand in updated for operand in op.operands)
         for operand in op.operands
-        if operand in computed - updated
+        if operand in computed
         and values[operand].type.shape
         and values[operand].type.shape == values[op.results[0]].type.shape
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from jax._src import source_info_util
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
+from partita.cost.estimate import parse_size
 from partita.errors import HardwareError, MeshError, TacticError, TraceError
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
@@ -90,7 +90,7 @@ def plan(
     mesh = Mesh.of(mesh)
     lift_from = None if lift_constants is False else _LIFTED
     if not isinstance(lift_constants, bool):
-        lift_from = _bytes(lift_constants, "lift_constants")
+        lift_from = parse_size(lift_constants, "lift_constants")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -108,7 +108,7 @@ def plan(
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
     """The device that a plan is for, and the bytes of it that may be used."""
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    return device, int(device.memory.value) if memory is None else _bytes(memory, "memory")
+    return device, int(device.memory.value) if memory is None else parse_size(memory, "memory")
 
 
 def traced_or_read(
@@ -204,18 +204,18 @@ def load(
     if donate_argnums is None:
         given = fn.donate_argnums if isinstance(fn, Module) else ()
         donated = () if given == saved.donate_argnums else saved.donate_argnums
-    fn, traced = traced_or_read(fn, args, kwargs, saved.mesh, donated, saved.lift_from)
+    function, traced = traced_or_read(fn, args, kwargs, saved.mesh, donated, saved.lift_from)
     program = in_stages(traced.program, saved.mesh.devices)
     saved.check_program(program, traced)
     context = Context(
         analyse(program),
         saved.mesh,
         device,
-        capacity if memory is None else _bytes(memory, "memory"),
+        capacity if memory is None else parse_size(memory, "memory"),
         arguments=traced.arguments,
         results=traced.results,
     )
-    return Plan(fn, saved.restore(context), traced.donate_argnums, traced.lifted)
+    return Plan(function, saved.restore(context), traced.donate_argnums, traced.lifted)
 
 
 def jit(
@@ -362,14 +362,3 @@ def _hardware_at_hand() -> str:
         f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
         f"{', '.join(cost.kinds())}, or a path to a .toml file"
     )
-
-
-def _bytes(memory: float | str, what: str) -> int:
-    if not isinstance(memory, str):
-        return int(memory)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", memory)
-    if not match:
-        raise HardwareError(f'cannot read {what}="{memory}"; expected bytes or e.g. "12GiB"')
-    power = " KMGT".index((match[2] or " ")[0].upper())
-    base = 1024 if (match[2] or "").endswith("i") else 1000
-    return int(float(match[1]) * base**power)

@@ -127,7 +127,7 @@ def tactic_seconds(analysis: Analysis) -> float:
     """Seconds to apply and report the slowest of an expert's tactics, the best of three each."""
     done = run_schedule(context(analysis), [])
     slowest = 0.0
-    for tactic in (data_parallel(), tensor_parallel("gpt-24l"), fsdp()):
+    for tactic in (data_parallel(), *tensor_parallel("gpt-24l"), fsdp()):
         tries = [timed(partial(done.then, tactic)) for _ in range(3)]
         slowest = max(slowest, min(seconds for _, seconds in tries))
         done = tries[0][0]

@@ -195,7 +195,7 @@ def measure_plan(row: PodPlan) -> PodPlan:
     if row.schedule != "automatic":
         tactics = [
             strategies.data_parallel(),
-            strategies.tensor_parallel(row.model),
+            *strategies.tensor_parallel(row.model),
             strategies.fsdp(),
         ]
     plan, row.seconds = timed(

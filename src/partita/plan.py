@@ -30,7 +30,7 @@ from partita.spmd import Collective, SpmdProgram
 from partita.spmd.annotate import annotate
 from partita.spmd.emit import emit
 from partita.spmd.executable import export, layout_tree, partition_spec
-from partita.tactics import Tactic
+from partita.tactics import Tactic, WayOut
 from partita.tiling import Assignment
 
 if TYPE_CHECKING:
@@ -66,6 +66,21 @@ class Plan:
         for tactic in tactics:
             done = done.then(tactic)
         return dataclasses.replace(self, done=done)
+
+    def alternatives(self, number: int = -1) -> tuple[WayOut, ...]:
+        """The ways out of what a tactic was refused because of sizes, with their prices.
+
+        Reports have the prices already, but for large programs.
+
+        Args:
+          number: place of the tactic in the history; the last by default.
+
+        Raises:
+          TacticError: the history has no such entry.
+        """
+        if not -len(self.history) <= number < len(self.history):
+            raise TacticError(f"there is no tactic {number}; the history has {len(self.history)}")
+        return self.done.alternatives(number)
 
     @property
     def mesh(self) -> Mesh:

@@ -96,8 +96,12 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
         branch.add(Text(f"tiled {label} {show_entries(tiled)}"))
     if not entry.tiled:
         branch.add(Text("tiled no argument"))
-    for refusal in entry.refused:
-        branch.add(Text(f"refused {refusal}", style="yellow"))
+    for number, refusal in enumerate(entry.refused):
+        line = branch.add(Text(f"refused {refusal}", style="yellow"))
+        later = entry.refused[number + 1 :]
+        if all(other.alternatives != refusal.alternatives for other in later):
+            for way in refusal.alternatives:
+                line.add(Text(f"or {way}"))
     for blocked in entry.blocked:
         branch.add(Text(f"stopped {blocked}"))
     for conflict in entry.resolved:

@@ -26,15 +26,27 @@ from partita.spmd import (
     unfold,
     whole_uses,
 )
-from partita.tactics import Action, Blocked, Context, Outcome, Refusal, Stage, Tactic
+from partita.tactics import (
+    Action,
+    Blocked,
+    Context,
+    Outcome,
+    Refusal,
+    Stage,
+    Tactic,
+    WayOut,
+)
 from partita.tiling import Assignment, Layout, replicated
+
+MOST_PRICED = 3000
+"""Operations of the largest program of which the alternatives to refusals are priced unasked."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TacticReport:
     """One entry of a plan's history."""
 
-    tactic: Tactic = dataclasses.field(repr=False)
+    tactic: Tactic = dataclasses.field(repr=False, compare=False)
     """The tactic itself."""
     name: str
     """The tactic, as it names itself."""
@@ -102,16 +114,32 @@ class Scheduled:
         context = self.stage.context
         memory = MemoryModel(self.lowering.graph, context.mesh, context.timing)
         regather = self.estimate.regather
-        return footprint(self.lowering, memory, context.timing, regather, context.capacity)
+        return footprint(self.lowering, memory, context.timing, regather, self.stage.capacity)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""
         with paused():
             outcome = tactic.apply(self.stage)
-            after = Stage(self.stage.context, outcome.assignment)
+            after = self.stage.after(outcome)
             done = Scheduled(after, *lower_and_price(after))
+            if len(self.lowering.graph.program.operations) <= MOST_PRICED:
+                refused = with_prices(self.stage, outcome.refused)
+                outcome = dataclasses.replace(outcome, refused=refused)
             report = _report(tactic, outcome, self, done)
         return dataclasses.replace(done, history=(*self.history, report))
+
+    def alternatives(self, number: int) -> tuple[WayOut, ...]:
+        """The ways out of the refusals of a tactic, by its place in the history; all priced."""
+        context, entry = self.stage.context, self.history[number]
+        number %= len(self.history)
+        before = self.history[number - 1].assignment if number else None
+        stage = Stage(
+            context, before or replicated(context.analysis.program), entry.before.capacity
+        )
+        ways = (way for refusal in entry.refused for way in refusal.alternatives)
+        return tuple(
+            way if way.estimate else price_alternative(stage, way) for way in dict.fromkeys(ways)
+        )
 
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
@@ -123,12 +151,42 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     return done
 
 
+def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    """Refusals with what their alternatives would cost.
+
+    Args:
+      stage: what had been decided before the tactic that was refused.
+      refused: its refusals.
+    """
+    known: dict[str, WayOut] = {}  # refusals of one cause have the same
+
+    def priced(way: WayOut) -> WayOut:
+        if way.text not in known:
+            known[way.text] = price_alternative(stage, way)
+        return known[way.text]
+
+    return tuple(
+        dataclasses.replace(refusal, alternatives=tuple(map(priced, refusal.alternatives)))
+        for refusal in refused
+    )
+
+
+def price_alternative(stage: Stage, way: WayOut) -> WayOut:
+    """Applies an alternative to a stage, on the mesh that it is for, and prices where it leads."""
+    if way.mesh is not None:
+        stage = dataclasses.replace(
+            stage, context=dataclasses.replace(stage.context, mesh=way.mesh)
+        )
+    _, estimate = lower_and_price(stage.after(way.tactic.apply(stage)))
+    return dataclasses.replace(way, estimate=estimate)
+
+
 def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
     """The lowering of a stage, and what it costs."""
     context = stage.context
     graph, tiling = stage.folded
     cost = CostModel(
-        graph, context.analysis, context.mesh, context.hardware, context.capacity, context.timing
+        graph, context.analysis, context.mesh, context.hardware, stage.capacity, context.timing
     )
     lowering = Lowerer(graph, context.mesh).lower(tiling)
     price = cost.price(lowering)

@@ -70,6 +70,9 @@ def _tactic(entry: TacticReport) -> dict[str, Any]:
         "tiled": {label: list(entries) for label, entries in entry.tiled.items()},
         "actions": [str(action) for action in entry.actions],
         "refused": [str(refusal) for refusal in entry.refused],
+        "alternatives": list(
+            dict.fromkeys(str(way) for refusal in entry.refused for way in refusal.alternatives)
+        ),
         "blocked": [str(blocked) for blocked in entry.blocked],
         "conflicts": list(entry.conflicts),
         "resolved": list(entry.resolved),

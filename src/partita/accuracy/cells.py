@@ -86,9 +86,9 @@ class Schedule:
 SCHEDULES: dict[str, Schedule] = {
     "data-parallel": Schedule("data=16", lambda preset: [data_parallel()]),
     "fsdp": Schedule("data=16", lambda preset: [data_parallel(), fsdp()]),
-    "tensor-parallel": Schedule("model=16", lambda preset: [tensor_parallel(preset)]),
+    "tensor-parallel": Schedule("model=16", lambda preset: [*tensor_parallel(preset)]),
     "data+tensor": Schedule(
-        "data=4,model=4", lambda preset: [data_parallel(), tensor_parallel(preset)]
+        "data=4,model=4", lambda preset: [data_parallel(), *tensor_parallel(preset)]
     ),
     "automatic": Schedule("data=4,model=4", lambda preset: [AutomaticPartition()]),
 }

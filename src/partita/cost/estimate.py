@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
+
+from partita.errors import HardwareError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,3 +94,23 @@ def size(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.1f} {unit}"
     return f"{value:.0f} B"
+
+
+def parse_size(text: float | str, what: str) -> int:
+    """Bytes, of a number or a string such as `"12GiB"`.
+
+    Args:
+      text: the number or the string.
+      what: the argument that it was given for, for the message.
+
+    Raises:
+      HardwareError: it cannot be read.
+    """
+    if not isinstance(text, str):
+        return int(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", text)
+    if not match:
+        raise HardwareError(f'cannot read {what}="{text}"; expected bytes or e.g. "12GiB"')
+    power = " KMGT".index((match[2] or " ")[0].upper())
+    base = 1024 if (match[2] or "").endswith("i") else 1000
+    return int(float(match[1]) * base**power)

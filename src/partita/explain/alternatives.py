@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from partita.cost import CostModel, Estimate
 from partita.cost.estimate import seconds, size
 from partita.garbage import paused
-from partita.schedule import Scheduled, lower_and_price
+from partita.schedule import Scheduled, TacticReport, lower_and_price
 from partita.search import Move, taken_by
 from partita.spmd import Lowering
 from partita.tactics import Action, AutomaticPartition, Change, Context, Stage
-from partita.tactics.base import UNCHANGED
-from partita.tactics.manual import Wish, place
+from partita.tactics.base import UNCHANGED, Wish
+from partita.tactics.manual import place
+from partita.tactics.recorded import Recorded
 from partita.tiling import Assignment, Spreader, assignment
 
 
@@ -117,7 +118,10 @@ class Pricing:
 
 
 def replay(done: Scheduled, candidate: Candidate) -> Stage | None:
-    """The schedule with one decision changed; None if a part of it would need a new search."""
+    """The schedule with one decision changed.
+
+    None if a part of it would need a new search, or is of a plan from a file.
+    """
     stage = done.before(candidate.position)
     plain = stage.context
     pins = stage.assignment.pins | candidate.pins
@@ -127,11 +131,18 @@ def replay(done: Scheduled, candidate: Candidate) -> Stage | None:
         stage = Stage(context, now)
         if isinstance(report.tactic, AutomaticPartition):
             now = _moved(stage, report.actions, candidate)
-        elif any(action.move is not None for action in report.actions):
+        elif isinstance(report.tactic, Recorded) or any(
+            action.move is not None for action in report.actions
+        ):
             return None
         else:
             now = report.tactic.apply(stage).assignment
     return Stage(plain, _seeded(Stage(plain, now), candidate))
+
+
+def _searches(report: TacticReport) -> bool:
+    """Whether a tactic has searched inside."""
+    return any(action.move is not None for action in report.actions)
 
 
 def _moved(stage: Stage, actions: Iterable[Action], candidate: Candidate) -> Assignment:

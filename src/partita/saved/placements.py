@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.program import Program
-from partita.program.ir import Rule
+from partita.program.ir import Operation, Rule
 from partita.saved.schema import Placement
 from partita.tiling import Assignment, Layout
 
@@ -109,7 +109,7 @@ class Reader:
         self._program = program
         self._mesh = mesh
         self._items = [self._item(n, placement) for n, placement in enumerate(placements)]
-        self._rules: dict[tuple[int, int], Layout] = {}
+        self._rules: dict[tuple[int, int, int], Layout] = {}
 
     def after(self, before: Assignment, operations: str, values: str) -> Assignment:
         """The assignment that runs of operations and values lead to."""
@@ -152,7 +152,8 @@ class Reader:
     def _operation(self, index: int, code: int) -> Layout:
         """The layout of the factors of an operation."""
         op = self._program.operations[index]
-        key = (id(op.rule), code)  # rules are shared, and live as long as the program
+        # Rules are shared, and live as long as the program.
+        key = (id(op.rule), id(op.given), code)
         known = self._rules.get(key)
         if known is not None:
             return known
@@ -162,6 +163,7 @@ class Reader:
             raise FileError(f"{where}, cannot be kept whole along an axis: only values can")
         layout = _of_rank(layout, len(op.rule.factors), "factors", where)
         self._check_factors(op.rule, layout, where)
+        self._check_given(op, layout, where)
         self._rules[key] = layout
         return layout
 
@@ -177,6 +179,14 @@ class Reader:
                 raise FileError(f"{what} does not divide by {parts}")
             if factor.size // parts < factor.least:
                 raise FileError(f"{what} cannot be split in pieces of {factor.size // parts}")
+
+    def _check_given(self, op: Operation, layout: Layout, where: str) -> None:
+        """Whether factors of which the program says itself how they are split, are split so."""
+        if op.given is None:
+            return
+        for factor, axes, said in zip(op.rule.factors, layout, op.given.axes, strict=True):
+            if factor.kind == "given" and self._mesh.axis_names(axes) != said:
+                raise FileError(f"{where}: the program says that it is split as {op.given}")
 
     def _value(self, value: int, code: int) -> Layout:
         """The layout of the dimensions of a value."""

@@ -22,6 +22,7 @@ from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, 
 from partita.schedule import Scheduled, TacticReport, lower_and_price
 from partita.spmd import WholeUse
 from partita.tactics import Action, Blocked, Context, Refusal, Stage
+from partita.tactics.recorded import Recorded
 from partita.tiling import Assignment, replicated
 from partita.version import __version__
 
@@ -168,13 +169,16 @@ class Saved:
 
     def _check_names(self, entry: TacticTable, program: Program) -> None:
         """Whether what a tactic says is of this program and mesh."""
-        for action in entry.actions:
-            self.mesh.axis(action.axis)
-            for value, dim in action.seeds:
-                shapes = [v.type.shape for v in program.values[value : value + 1]]
-                if not any(dim < len(shape) for shape in shapes):
-                    raise FileError(f"there is no dimension {dim} of a value {value}")
-        for axis in [blocked.axis for blocked in entry.blocked] + _axes(entry):
+        seeds = [seed for action in entry.actions for seed in action.seeds]
+        seeds += [seed for refusal in entry.refused for seed in refusal.seeds]
+        for value, dim in seeds:
+            shapes = [v.type.shape for v in program.values[value : value + 1]]
+            if not any(dim < len(shape) for shape in shapes):
+                raise FileError(f"there is no dimension {dim} of a value {value}")
+        named = [action.axis for action in entry.actions]
+        named += [blocked.axis for blocked in entry.blocked]
+        named += [refusal.axis for refusal in entry.refused if refusal.axis]
+        for axis in named + _axes(entry):
             self.mesh.axis(axis)
 
 
@@ -233,7 +237,11 @@ def _report(entry: TacticTable, assigned: Assignment) -> TacticReport:
         for name, kind in _KINDS.items()
     }
     estimates = {name: _estimate(fields[name]) for name in ("before", "estimate")}
-    return TacticReport(**{**fields, **made, **estimates}, assignment=assigned)
+    return TacticReport(
+        **{**fields, **made, **estimates},
+        tactic=Recorded(entry.name, assigned),
+        assignment=assigned,
+    )
 
 
 _KINDS: dict[str, Any] = {

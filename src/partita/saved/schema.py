@@ -108,6 +108,8 @@ class RefusalTable(_Table, frozen=True):
     what: str
     reason: str
     instead: str
+    axis: str
+    seeds: tuple[tuple[Count, Count], ...]
 
 
 class ActionTable(_Table, frozen=True):
@@ -117,6 +119,7 @@ class ActionTable(_Table, frozen=True):
     what: str
     seeds: tuple[tuple[Count, Count], ...]
     color: Count | None
+    wish: str
 
 
 class BlockedTable(_Table, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from partita.analysis import Analysis, ClassGraph
 from partita.cost import CostModel, Price
@@ -47,7 +47,11 @@ class State:
 
 
 class Problem:
-    """A program on a mesh, with what has been decided already, ready to be searched."""
+    """A program on a mesh, with what has been decided already, ready to be searched.
+
+    Only color groups in `colors` are moved; all, if there are none given. What is pinned in the
+    tiling does not take the axis that it is pinned against, whatever is moved.
+    """
 
     def __init__(
         self,
@@ -57,13 +61,15 @@ class Problem:
         mesh: Mesh,
         cost: CostModel,
         axes: Sequence[int],
+        colors: Container[int] | None = None,
     ) -> None:
         self.graph = graph
         self.mesh = mesh
         self.cost = cost
         self.spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
         self.lowerer = Lowerer(graph, mesh)
-        self.moves = _moves(analysis, graph, axes)
+        every = _moves(analysis, graph, axes)
+        self.moves = [move for move in every if colors is None or move.color in colors]
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
         self.start = State(tiling, lowering, cost.price(lowering), (), 0)

@@ -10,11 +10,18 @@ from partita.tactics.base import (
     Refusal,
     Stage,
     Tactic,
+    WayOut,
     in_turn,
     joined,
 )
+from partita.tactics.data import DataParallel
+from partita.tactics.expert import ExpertParallel
+from partita.tactics.fsdp import FullyShardedDataParallel
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
+from partita.tactics.megatron import Megatron
+from partita.tactics.sequence import SequenceParallel
+from partita.tactics.zero import ZeRO
 
 __all__ = [
     "Action",
@@ -22,12 +29,19 @@ __all__ = [
     "Blocked",
     "Change",
     "Context",
+    "DataParallel",
+    "ExpertParallel",
+    "FullyShardedDataParallel",
     "LogicalAxes",
     "ManualPartition",
+    "Megatron",
     "Outcome",
     "Refusal",
+    "SequenceParallel",
     "Stage",
     "Tactic",
+    "WayOut",
+    "ZeRO",
     "in_turn",
     "joined",
 ]

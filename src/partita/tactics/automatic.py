@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partita.cost import CostModel
-from partita.cost.estimate import seconds, size
+from partita.cost.estimate import parse_size, seconds, size
 from partita.errors import TacticError
 from partita.garbage import paused
 from partita.search import Move, Problem, State, refine, tree_search
 from partita.tactics.base import Action, Outcome, Refusal, Stage
-from partita.tiling import assignment
+from partita.tactics.manual import as_dims, keeping, match, sharing_a_buffer
+from partita.tactics.parts import Patterns, as_patterns
+from partita.tiling import assignment, uses_axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +24,25 @@ class AutomaticPartition:
       axes: names of the mesh axes to use; all by default.
       budget: how many plans to price at most. Small programs need fewer and stop by themselves.
       seed: of the search; equal seeds give equal plans.
+      memory: bytes per device that the plan may use from here on, or a string such as `"12GiB"`;
+        by default what it may use already, and no more than that.
+      allow: patterns of arguments, results and tagged values, or a dict with their dimensions (all
+        by default). Only colors that these dimensions have are tiled: whatever the search splits,
+        it splits in a dimension whose color group is that of one of them.
+      freeze: patterns of what keeps the layout that it has, as does what shares its buffer. Later
+        tactics may split it.
+
+    Example:
+      >>> AutomaticPartition(axes=["model"], memory="12GiB", freeze=["batch*"]).name
+      'AutomaticPartition(model, memory=12GiB, freeze=batch*)'
     """
 
     axes: Sequence[str] | None = None
     budget: int = 1500
     seed: int = 0
+    memory: float | str | None = None
+    allow: Patterns | None = None
+    freeze: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -35,18 +51,19 @@ class AutomaticPartition:
     @property
     def name(self) -> str:
         """What reports call it."""
-        return f"AutomaticPartition({', '.join(self.axes) if self.axes else 'all axes'})"
+        said = [", ".join(self.axes) if self.axes else "all axes"]
+        if self.memory is not None:
+            said.append(f"memory={self.memory}")
+        for word, patterns in (("allow", self.allow), ("freeze", self.freeze)):
+            if patterns:
+                said.append(f"{word}={' '.join(as_patterns(patterns))}")
+        return f"AutomaticPartition({', '.join(said)})"
 
     def apply(self, stage: Stage) -> Outcome:
         """Searches, refines, and takes over the best plan seen."""
-        context = stage.context
-        mesh = context.mesh
-        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
-        graph, tiling = stage.folded
-        cost = CostModel(
-            graph, context.analysis, mesh, context.hardware, context.capacity, context.timing
-        )
-        problem = Problem(context.analysis, graph, tiling, mesh, cost, axes)
+        context, mesh = stage.context, stage.context.mesh
+        problem = self._problem(stage)
+        graph, capacity = problem.graph, problem.cost.capacity
         report = _Reporter(stage, self)
         with paused():
             best = tree_search(problem, self.budget * 2 // 3, self.seed, report)
@@ -54,12 +71,12 @@ class AutomaticPartition:
         report.finish(problem.evaluations, best)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused: tuple[Refusal, ...] = ()
-        if best.price.peak > context.capacity:
+        if best.price.peak > capacity:
             refused = (
                 Refusal(
                     "fitting into memory",
                     f"the smallest of {problem.evaluations} plans needs "
-                    f"{size(best.price.peak)} per device, of {size(context.capacity)}",
+                    f"{size(best.price.peak)} per device, of {size(capacity)}",
                     "this is that plan; use more devices, a smaller batch, or rematerialisation",
                 ),
             )
@@ -69,9 +86,61 @@ class AutomaticPartition:
             )
             for move in best.moves
         )
+        found = assignment(graph, best.tiling)
         return Outcome(
-            assignment(graph, best.tiling), tuple(decisions), refused, actions=tuple(actions)
+            dataclasses.replace(found, pins=stage.assignment.pins),
+            tuple(decisions),
+            refused,
+            actions=tuple(actions),
+            memory=None if self.memory is None else capacity,
         )
+
+    def _problem(self, stage: Stage) -> Problem:
+        """What is searched: the stage, with what is frozen pinned."""
+        context, mesh = stage.context, stage.context.mesh
+        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
+        capacity, colors = self._capacity(stage), self._colors(stage)
+        graph, tiling = keeping(stage, self._frozen(stage, axes)).folded
+        cost = CostModel(graph, context.analysis, mesh, context.hardware, capacity, context.timing)
+        return Problem(context.analysis, graph, tiling, mesh, cost, axes, colors)
+
+    def _capacity(self, stage: Stage) -> int:
+        """Bytes per device that the plan may use."""
+        if self.memory is None:
+            return stage.capacity
+        capacity = parse_size(self.memory, "memory")
+        if capacity > stage.capacity:
+            raise TacticError(
+                f"{self.name}: the plan may use {size(stage.capacity)} per device, and a tactic "
+                "only less; give pt.plan the larger memory="
+            )
+        return capacity
+
+    def _frozen(self, stage: Stage, axes: Sequence[int]) -> set[tuple[int, int]]:
+        """What keeps its layout, with each axis that might change it."""
+        program, layouts = stage.context.analysis.program, stage.assignment.values
+        values = {
+            shared
+            for pattern in as_patterns(self.freeze)
+            for _, value in match(program, pattern)
+            for shared in sharing_a_buffer(program, value)
+        }
+        return {(v, axis) for v in values for axis in axes if not uses_axis(layouts[v], axis)}
+
+    def _colors(self, stage: Stage) -> frozenset[int] | None:
+        """The color groups that may be tiled; None for all."""
+        if self.allow is None:
+            return None
+        program, graph = stage.context.analysis.program, stage.context.single.graph
+        found: set[int] = set()
+        for pattern in as_patterns(self.allow):
+            for name, value in match(program, pattern):
+                colors = graph.values[value].colors
+                dims: Sequence[int] = range(len(colors))
+                if isinstance(self.allow, Mapping):
+                    dims = as_dims(self.allow[pattern], name, program, value)
+                found.update(colors[dim] for dim in dims)
+        return frozenset(found - {-1})
 
 
 class _Reporter:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from partita.analysis import Analysis, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
-from partita.cost import Hardware
+from partita.cost import Estimate, Hardware
+from partita.cost.estimate import seconds, size
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program import Operation, Program
@@ -21,6 +22,36 @@ from partita.tiling import Assignment, Spreader, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """An argument or result that should be sharded, on the first of these dimensions that can."""
+
+    name: str
+    value: int
+    dims: Sequence[int]
+    told: str = ""
+    """What the user wrote, from which it comes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WayOut:
+    """A way out of a refusal: what to do instead of the tactic, and what that would cost."""
+
+    text: str
+    tactic: Tactic = dataclasses.field(repr=False, compare=False)
+    """What to apply in place of the tactic that was refused something."""
+    mesh: Mesh | None = None
+    """The mesh that it is for, if that is another one. What was decided before stays as it is."""
+    estimate: Estimate | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Cost of the plan up to and with it; None if it has not been priced."""
+
+    def __str__(self) -> str:
+        if self.estimate is None:
+            return self.text
+        time, peak = seconds(self.estimate.step_time), size(self.estimate.peak_memory)
+        return f"{self.text}: step {time}, peak {peak}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +65,8 @@ class Refusal:
     """The axis that was wished for, if the wish was for one."""
     seeds: tuple[tuple[int, int], ...] = ()
     """The `(value, dimension)` pairs that were wished for."""
+    alternatives: tuple[WayOut, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """Ways out, where a size is in the way; refusals of one cause have the same."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
@@ -53,7 +86,7 @@ class Action:
     wish: str = ""
     """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
     Several actions can come of one wish."""
-    move: Move | None = dataclasses.field(default=None, repr=False)
+    move: Move | None = dataclasses.field(default=None, repr=False, compare=False)
     """The move of a search, by which it can be applied again without a search."""
 
     def __str__(self) -> str:
@@ -94,6 +127,8 @@ class Outcome:
     """Where spreading stopped."""
     resolved: tuple[str, ...] = ()
     """Conflicts that were met and resolved, with the role that got the axis."""
+    memory: int | None = None
+    """Bytes per device that the plan may use from here on; None leaves that as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +201,18 @@ class Stage:
 
     context: Context
     assignment: Assignment
+    memory: int | None = None
+    """Bytes per device that the plan may use, if a tactic has said so."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes per device that the plan may use."""
+        return self.context.capacity if self.memory is None else self.memory
+
+    def after(self, outcome: Outcome) -> Stage:
+        """The stage that an outcome leads to."""
+        memory = self.memory if outcome.memory is None else outcome.memory
+        return Stage(self.context, outcome.assignment, memory)
 
     @cached_property
     def folded(self) -> tuple[ClassGraph, Tiling]:
@@ -184,17 +231,53 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
     def every(field: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
 
-    said = (f.name for f in dataclasses.fields(Outcome) if f.name != "assignment")
-    return Outcome(assignment, **{field: every(field) for field in said})
+    said = (f.name for f in dataclasses.fields(Outcome) if f.name not in ("assignment", "memory"))
+    memory = [o.memory for o in outcomes if o.memory is not None]
+    return Outcome(
+        assignment,
+        **{field: every(field) for field in said},
+        memory=memory[-1] if memory else None,
+    )
 
 
 def in_turn(stage: Stage, tactics: Sequence[Tactic]) -> Outcome:
     """What tactics decide one after the other, as the outcome of one."""
-    outcomes = []
+    outcomes: list[Outcome] = []
     for tactic in tactics:
-        outcomes.append(tactic.apply(stage))
-        stage = dataclasses.replace(stage, assignment=outcomes[-1].assignment)
+        outcome = tactic.apply(stage)
+        outcomes.append(_from(stage, outcome) if outcomes else outcome)
+        stage = stage.after(outcome)
     return joined(outcomes, stage.assignment)
+
+
+@dataclasses.dataclass(frozen=True)
+class _From:
+    """A tactic that starts from what was decided between the stage that it is given and it."""
+
+    assignment: Assignment
+    tactic: Tactic
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.tactic.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Applies the tactic there."""
+        return self.tactic.apply(dataclasses.replace(stage, assignment=self.assignment))
+
+
+def _from(stage: Stage, outcome: Outcome) -> Outcome:
+    """An outcome whose alternatives start from a stage, wherever they are applied."""
+
+    def moved(way: WayOut) -> WayOut:
+        return dataclasses.replace(way, tactic=_From(stage.assignment, way.tactic))
+
+    refused = tuple(
+        dataclasses.replace(refusal, alternatives=tuple(map(moved, refusal.alternatives)))
+        for refusal in outcome.refused
+    )
+    return dataclasses.replace(outcome, refused=refused)
 
 
 def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:

@@ -18,8 +18,8 @@ import jax
 
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.tactics.base import Outcome, Refusal, Stage, joined
-from partita.tactics.manual import Wish, keeping, place, sharing_a_buffer
+from partita.tactics.base import Outcome, Refusal, Stage, Wish, joined
+from partita.tactics.manual import keeping, place, sharing_a_buffer
 
 Axes = str | Sequence[str] | None
 """Mesh axes of a logical name: one, several (major first), or none."""
@@ -96,8 +96,8 @@ class LogicalAxes:
                 for (dim, name), axes in sorted(placement.given.items())
                 if axis_name in axes
             ]
-            outcomes.append(place(now, wishes, mesh.axis(axis_name)))
-            now = Stage(context, outcomes[-1].assignment)
+            outcomes.append(_without_ways_out(place(now, wishes, mesh.axis(axis_name))))
+            now = now.after(outcomes[-1])
         assignment = dataclasses.replace(now.assignment, pins=stage.assignment.pins)
         done = joined(outcomes, assignment)
         misfits = (array.misfit for array in named if not array.fits)
@@ -106,6 +106,12 @@ class LogicalAxes:
             decisions=_decisions(placements),
             refused=(*misfits, *_unknown(placements, mesh), *done.refused),
         )
+
+
+def _without_ways_out(outcome: Outcome) -> Outcome:
+    """Without alternatives: these would stand in for one axis of the rules, not for all."""
+    refused = (dataclasses.replace(refusal, alternatives=()) for refusal in outcome.refused)
+    return dataclasses.replace(outcome, refused=tuple(refused))
 
 
 @dataclasses.dataclass(frozen=True)

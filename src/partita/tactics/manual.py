@@ -10,6 +10,7 @@ from typing import Literal
 from partita.cost.estimate import size
 from partita.errors import TacticError, UnknownNameError, closest
 from partita.program import Program
+from partita.tactics.alternatives import alternatives
 from partita.tactics.base import (
     Action,
     Blocked,
@@ -17,6 +18,7 @@ from partita.tactics.base import (
     Outcome,
     Refusal,
     Stage,
+    Wish,
     read_one_by_one,
 )
 from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
@@ -59,41 +61,41 @@ class ManualPartition:
         axis = stage.context.mesh.axis(self.axis)
         wishes: list[Wish] = []
         kept: list[int] = []
+        seen: set[int] = set()
         for pattern, dims in self.patterns.items():
-            for name, value in match(program, pattern):
+            matched = [pair for pair in match(program, pattern) if pair[1] not in seen]
+            seen.update(value for _, value in matched)
+            for name, value in matched:
                 if dims == "replicate":
                     kept += sharing_a_buffer(program, value)
                 else:
-                    tried = _as_dims(dims, name, program, value)
+                    tried = as_dims(dims, name, program, value)
                     wishes.append(Wish(name, value, tried, pattern))
-        outcome = place(keeping(stage, {(v, axis) for v in kept}), wishes, axis, self._roles(stage))
+        roles = chosen_roles(stage, self.resolve, self.name)
+        placement = Placement(tuple(wishes), axis, tuple(kept), roles)
         keeps = tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v in kept)
-        return dataclasses.replace(outcome, decisions=keeps)
-
-    def _roles(self, stage: Stage) -> dict[int, int]:
-        groups = stage.context.analysis.groups.conflict_groups
-        if self.resolve is None:
-            return {}
-        most = max((len(roles) for roles in groups), default=0)
-        if not 0 <= self.resolve < most:
-            roles = f"roles 0 to {most - 1}" if most else "no roles: there are none"
-            raise TacticError(
-                f"{self.name}: resolve={self.resolve}, but conflicts of this program have {roles}"
-            )
-        return {
-            n: roles[self.resolve] for n, roles in enumerate(groups) if self.resolve < len(roles)
-        }
+        return dataclasses.replace(placement.apply(stage), decisions=keeps)
 
 
-@dataclasses.dataclass(frozen=True)
-class Wish:
-    """An argument or result that should be sharded, on the first of these dimensions that can."""
+def chosen_roles(stage: Stage, resolve: int | None, name: str) -> dict[int, int]:
+    """For every conflict, its role of this number; none if there is no number.
 
-    name: str
-    value: int
-    dims: Sequence[int]
-    told: str = ""
-    """What the user wrote, from which it comes."""
+    Args:
+      stage: whose program has the conflicts.
+      resolve: number of the role.
+      name: of the tactic, for the message.
+
+    Raises:
+      TacticError: no conflict has so many roles.
+    """
+    groups = stage.context.analysis.groups.conflict_groups
+    if resolve is None:
+        return {}
+    most = max((len(roles) for roles in groups), default=0)
+    if not 0 <= resolve < most:
+        roles = f"roles 0 to {most - 1}" if most else "no roles: there are none"
+        raise TacticError(f"{name}: resolve={resolve}, but conflicts of this program have {roles}")
+    return {n: roles[resolve] for n, roles in enumerate(groups) if resolve < len(roles)}
 
 
 def keeping(stage: Stage, pins: Iterable[tuple[int, int]]) -> Stage:
@@ -113,31 +115,76 @@ def place(
       axis: position of the axis in the mesh.
       roles: for conflicts, the role that gets the axis; by default that of the seeds.
     """
-    context, spreader = stage.context, stage.context.single
-    tiling = Tiling(stage.assignment.ops, stage.assignment.values, stage.assignment.pins)
-    seeds: list[Node] = []
-    refused: list[Refusal] = []
-    actions: list[Action] = []
-    change = context.change
-    for wish in wishes:
-        if any((wish.value, dim, axis) in change.without for dim in wish.dims):
-            continue
-        dims = _in_order(context, wish.value, wish.dims)
-        seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
-        if seed is not None:
-            seeds.append(seed)
-            what = f"{wish.name} dim {seed[2]}"
-            name = context.mesh.names[axis]
-            actions.append(Action(name, what, (seed[1:],), wish=wish.told))
-        refused += [refusal] if refusal else []
-    roles = dict(roles or named_roles(spreader, seeds))
-    roles |= {conflict: role for conflict, a, role in change.roles if a == axis}
-    spread = spreader.tile_nodes(tiling, seeds, axis, roles)
-    outcome = after_spread(stage, spread, axis, roles)
-    refused += outcome.refused
-    return dataclasses.replace(
-        outcome, refused=tuple(dict.fromkeys(refused)), actions=tuple(actions)
-    )
+    return Placement(tuple(wishes), axis, roles=roles or {}).apply(stage)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Wishes along one axis, with values to keep whole along it: what tactics come down to."""
+
+    wishes: tuple[Wish, ...]
+    axis: int
+    kept: tuple[int, ...] = ()
+    roles: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """For conflicts, the role that gets the axis; by default that of the seeds."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return ", ".join(f"{wish.name}: {wish.dims}" for wish in self.wishes)
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Seeds the dimensions wished for, and spreads the axis from them."""
+        context, spreader, axis = stage.context, stage.context.single, self.axis
+        now = keeping(stage, ((value, axis) for value in self.kept)).assignment
+        tiling = Tiling(now.ops, now.values, now.pins)
+        change = context.change
+        seeds: list[Node] = []
+        refused: list[Refusal] = []
+        misfits: list[Wish] = []
+        actions: list[Action] = []
+        for wish in self.wishes:
+            if any((wish.value, dim, axis) in change.without for dim in wish.dims):
+                continue
+            dims = _in_order(context, wish.value, wish.dims)
+            seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
+            if seed is not None:
+                seeds.append(seed)
+                what = f"{wish.name} dim {seed[2]}"
+                name = context.mesh.names[axis]
+                actions.append(Action(name, what, (seed[1:],), wish=wish.told))
+            elif refusal is not None:
+                refused.append(refusal)
+                if _misfit(spreader, tiling, wish, axis):
+                    misfits.append(wish)
+        roles = dict(self.roles or named_roles(spreader, seeds))
+        roles |= {conflict: role for conflict, a, role in change.roles if a == axis}
+        spread = spreader.tile_nodes(tiling, seeds, axis, roles)
+        outcome = after_spread(stage, spread, axis, roles)
+        asked = self._with_ways_out(stage, misfits, refused)
+        return dataclasses.replace(
+            outcome, refused=(*asked, *outcome.refused), actions=tuple(actions)
+        )
+
+    def _with_ways_out(
+        self, stage: Stage, misfits: Sequence[Wish], refused: Sequence[Refusal]
+    ) -> Iterable[Refusal]:
+        """The refusals, each once, those because of a size with what can be done instead."""
+        if not misfits:
+            return dict.fromkeys(refused)
+        program = stage.context.analysis.program
+
+        def again(wishes: Iterable[Wish], whole: Iterable[Wish]) -> Placement:
+            kept = {v for wish in whole for v in sharing_a_buffer(program, wish.value)}
+            kept = kept.union(self.kept)
+            return dataclasses.replace(self, wishes=tuple(wishes), kept=tuple(sorted(kept)))
+
+        ways = alternatives(stage, self.wishes, misfits, self.axis, again)
+        whats = {_asked(wish.name, wish.dims) for wish in misfits}
+        return dict.fromkeys(
+            dataclasses.replace(refusal, alternatives=ways) if refusal.what in whats else refusal
+            for refusal in refused
+        )
 
 
 def after_spread(stage: Stage, spread: Spread, axis: int, roles: Mapping[int, int]) -> Outcome:
@@ -187,19 +234,35 @@ def sharing_a_buffer(program: Program, value: int) -> set[int]:
     return {value}.union(*(pair for pair in pairs if value in pair))
 
 
-def _as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
+def as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
     """The dimensions of a value that are meant, counted from the front."""
     type_ = program.values[value].type
     rank = len(type_.shape)
-    if isinstance(dims, int):
+    if isinstance(dims, int) and not isinstance(dims, bool):
         if not -rank <= dims < rank:
             raise TacticError(
                 f"{name} has {rank} dimensions ({type_}); there is no dimension {dims}"
             )
         return [dims % rank]
-    if not isinstance(dims, list | tuple) or not all(isinstance(d, int) for d in dims):
-        raise TacticError(f"expected a dimension, a list of them or 'replicate', got {dims!r}")
-    return [dim % rank for dim in dims if -rank <= dim < rank]
+    several = dims if isinstance(dims, list | tuple) else []
+    if not several or not all(type(dim) is int for dim in several):
+        raise TacticError(
+            f"{name}: expected a dimension, a list of them or 'replicate', got {dims!r}"
+        )
+    return [dim % rank for dim in several if -rank <= dim < rank]
+
+
+def _asked(name: str, dims: Sequence[int]) -> str:
+    """A wish in words."""
+    return f"{name} dimension {', '.join(map(str, dims))}"
+
+
+def _misfit(spreader: Spreader, tiling: Tiling, wish: Wish, axis: int) -> bool:
+    """Whether it is the size of the one dimension wished for that stands in the way."""
+    if len(wish.dims) != 1:
+        return False
+    refusal = spreader.refusal(tiling, ("value", wish.value, wish.dims[0]), axis)
+    return refusal is not None and not refusal[1]
 
 
 def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]:
@@ -250,10 +313,10 @@ def _seed(
         instead = (
             f"{plural} {', '.join(map(str, others))} could be sharded along {mesh.names[axis]}"
         )
-    tried = ", ".join(str(dim) for dim, _ in reasons)
     reason = "; ".join(dict.fromkeys(text for _, (text, _) in reasons))
-    seeds = tuple((value, dim) for dim, _ in reasons)
-    return None, Refusal(f"{name} dimension {tried}", reason, instead, mesh.names[axis], seeds)
+    wished = tuple((value, dim) for dim, _ in reasons)
+    asked = _asked(name, [dim for dim, _ in reasons])
+    return None, Refusal(asked, reason, instead, mesh.names[axis], wished)
 
 
 def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:

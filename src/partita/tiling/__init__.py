@@ -10,6 +10,7 @@ from partita.tiling.tiling import (
     refold,
     replicated,
     untiled,
+    uses_axis,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "refold",
     "replicated",
     "untiled",
+    "uses_axis",
 ]

@@ -1,0 +1,44 @@
+"""`DataParallel`: every device has some of the examples, and all that is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from partita.tactics.base import Outcome, Stage
+from partita.tactics.manual import ManualPartition, place
+from partita.tactics.parts import Patterns, examples
+
+
+@dataclasses.dataclass(frozen=True)
+class DataParallel:
+    """Splits the examples along an axis, and all that is computed from them.
+
+    Gradients, and other sums over examples, are reduced by one `all_reduce` each.
+
+    Args:
+      axis: name of the mesh axis.
+      patterns: what holds the examples, in dimension 0; or a dict with other dimensions, as
+        `ManualPartition` takes it. By default the arguments called `batch`, `x`, `y`, `inputs`,
+        `targets`, `tokens`, `images`, `labels`, `examples`, `source`, `target` or `prompt`, and
+        all that is nested in them; scalars are left out.
+
+    Example:
+      >>> DataParallel().name
+      'DataParallel(data)'
+    """
+
+    axis: str = "data"
+    patterns: Patterns | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"DataParallel({self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Seeds the dimension of the examples and spreads the axis from there."""
+        if isinstance(self.patterns, Mapping):
+            return ManualPartition(self.patterns, self.axis).apply(stage)
+        wishes = examples(stage, self.name, self.patterns, 0)
+        return place(stage, wishes, stage.context.mesh.axis(self.axis))

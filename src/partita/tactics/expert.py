@@ -1,0 +1,57 @@
+"""`ExpertParallel`: every device has some of the experts of a mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from partita.analysis.describe import pattern
+from partita.errors import TacticError
+from partita.tactics.base import Outcome, Stage, Wish
+from partita.tactics.manual import ManualPartition, place
+from partita.tactics.parts import Patterns, arguments, learned, matched
+from partita.tactics.products import dims_for
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertParallel:
+    """Splits the experts along an axis, and the work that they do.
+
+    Args:
+      axis: name of the mesh axis.
+      patterns: the weights of the experts, each split in the dimension that it shares with the
+        tokens in the product that it goes into; or a dict with dimensions, as `ManualPartition`
+        takes it. By default all parameters that have such a dimension.
+
+    Example:
+      >>> ExpertParallel().name
+      'ExpertParallel(expert)'
+    """
+
+    axis: str = "expert"
+    patterns: Patterns | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"ExpertParallel({self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Finds the experts, seeds their dimension and spreads the axis from there."""
+        axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
+        if isinstance(self.patterns, Mapping):
+            return ManualPartition(self.patterns, self.axis).apply(stage)
+        named = learned(program) if self.patterns is None else matched(program, self.patterns)
+        wishes = [
+            Wish(name, value, (dim,))
+            for name, value in named
+            for dim in list(dims_for(stage.context.analysis, value, "shared"))[:1]
+        ]
+        if not wishes:
+            raise TacticError(
+                f"{self.name}: no parameter of {program.name} has a dimension that it shares with "
+                "tokens in a product, as those of experts have; say which dimension counts the "
+                f"""experts, as in patterns={{"*['experts']*": 0}}. {arguments(program)}"""
+            )
+        said = (f"{pattern(wish.name)} dim {wish.dims[0]} as experts" for wish in wishes)
+        return dataclasses.replace(place(stage, wishes, axis), decisions=tuple(dict.fromkeys(said)))

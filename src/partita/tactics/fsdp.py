@@ -1,0 +1,46 @@
+"""`FullyShardedDataParallel`: examples and all that is learned along one axis."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from partita.tactics.base import Outcome, Stage, in_turn
+from partita.tactics.data import DataParallel
+from partita.tactics.parts import Patterns
+from partita.tactics.zero import ZeRO
+
+
+@dataclasses.dataclass(frozen=True)
+class FullyShardedDataParallel:
+    """`DataParallel`, then `ZeRO` of stage 3: no device has all of anything.
+
+    Each parameter is gathered before use, and its gradient is summed into pieces.
+
+    Args:
+      axis: name of the mesh axis.
+      patterns: of the parameters, as for `ZeRO`.
+      optimizer: patterns of the optimizer state, as for `ZeRO`.
+      batch: what holds the examples, as the `patterns` of `DataParallel`.
+
+    Example:
+      >>> FullyShardedDataParallel().name
+      'FullyShardedDataParallel(data)'
+    """
+
+    axis: str = "data"
+    patterns: Patterns | None = None
+    optimizer: Patterns | None = None
+    batch: Patterns | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"FullyShardedDataParallel({self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Splits the examples, then the state."""
+        parts = (
+            DataParallel(self.axis, self.batch),
+            ZeRO(3, self.axis, self.patterns, self.optimizer),
+        )
+        return in_turn(stage, parts)

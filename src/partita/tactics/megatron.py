@@ -1,0 +1,140 @@
+"""`Megatron`: the widths inside the layers are split: heads, hidden units, vocabulary.
+
+Only the matrices that make a width are named; the one that takes it up again, biases, gradients and
+optimizer state follow, as the width is one color.
+
+*Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*,
+arXiv 1909.08053.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from partita.analysis.describe import pattern
+from partita.errors import TacticError
+from partita.tactics.base import Outcome, Stage, Wish
+from partita.tactics.manual import ManualPartition, place
+from partita.tactics.parts import Patterns, arguments, learned, matched, path
+from partita.tactics.products import DimPurpose, dims_for
+from partita.tiling import uses_axis
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+QUERIES = _names("wq q query q_proj query_proj to_q")
+KEYS = _names("wk k key k_proj key_proj to_k wv v value v_proj value_proj to_v")
+HIDDEN = _names(
+    """w_in w_up w_gate w1 w3 wi wi_0 wi_1 up gate up_proj gate_proj fc1 fc_in c_fc intermediate
+    shared_up shared_gate"""
+)
+EMBEDDINGS = _names("embed embedding embeddings embed_tokens tok_embeddings wte token_embedder")
+OUTPUTS = _names("output lm_head unembed unembedding logits_dense")
+
+_INNER = _names("kernel w weight embedding")
+"""What libraries call the array inside of a layer that has the name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Megatron:
+    """Splits heads, hidden units and the vocabulary along an axis.
+
+    Args:
+      axis: name of the mesh axis.
+      patterns: the matrices that make a width (queries, keys, values, the first of a feed-forward),
+        each split in the first dimension of its own, as the product that it goes into has it; or a
+        dict with dimensions, as `ManualPartition` takes it. By default they are known by the names
+        that libraries give them, see `QUERIES`, `KEYS`, `HIDDEN`, `EMBEDDINGS` and `OUTPUTS`.
+      vocabulary: whether embeddings and output projections are known by their names, too.
+
+    Example:
+      >>> Megatron().name
+      'Megatron(model)'
+    """
+
+    axis: str = "model"
+    patterns: Patterns | None = None
+    vocabulary: bool = True
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"Megatron({self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Finds the widths, seeds them and spreads the axis from there."""
+        axis = stage.context.mesh.axis(self.axis)
+        if isinstance(self.patterns, Mapping):
+            return ManualPartition(self.patterns, self.axis).apply(stage)
+        widths = list(self._widths(stage))
+        if not widths:
+            raise TacticError(
+                f"{self.name}: no matrix of {stage.context.analysis.program.name} that makes "
+                "heads, hidden units or a vocabulary is called as usual (wq, q_proj, query, w_in, "
+                "up_proj, fc1, embed, lm_head, ...); say which do, as in "
+                """patterns=["*['w1']"], or with their dimensions, {"*['w1']": 1}. """
+                f"{arguments(stage.context.analysis.program)}"
+            )
+        layouts = stage.assignment.values
+        free = [wish for wish, _ in widths if not uses_axis(layouts[wish.value], axis)]
+        return dataclasses.replace(place(stage, free, axis), decisions=_decisions(widths))
+
+    def _widths(self, stage: Stage) -> Iterator[tuple[Wish, str]]:
+        """The matrices with the dimension to split, and what it is."""
+        program = stage.context.analysis.program
+        if self.patterns is not None:
+            for name, value in matched(program, self.patterns):
+                yield from _width(stage, name, value, "a width", "own")
+            return
+        named = [(name, value, _title(name)) for name, value in learned(program)]
+        heads = set()
+        for name, value, title in named:
+            if title in QUERIES:
+                for wish, what in _width(stage, name, value, "heads", "own"):
+                    heads.add(_color(stage, wish))
+                    yield wish, what
+        for name, value, title in named:
+            if title in KEYS:  # those of multi-query attention have no heads
+                found = _width(stage, name, value, "heads", "own")
+                yield from ((wish, what) for wish, what in found if _color(stage, wish) in heads)
+            elif title in HIDDEN:
+                yield from _width(stage, name, value, "hidden units", "own")
+            elif self.vocabulary and title in EMBEDDINGS:
+                yield from _width(stage, name, value, "vocabulary", "looked up", "summed")
+            elif self.vocabulary and title in OUTPUTS:
+                yield from _width(stage, name, value, "vocabulary", "own")
+
+
+def _title(name: str) -> str:
+    """The part of a path that says what a parameter is; none of positions and attention outputs."""
+    parts = path(name)
+    title = parts[-2] if parts[-1] in _INNER and len(parts) > 1 else parts[-1]
+    if parts[-1] == "embedding" and title not in EMBEDDINGS:
+        title = parts[-1]
+    positions = any("pos" in part or part == "wpe" for part in parts)
+    attention = any("att" in part for part in parts)
+    if (title in EMBEDDINGS and positions) or (title in OUTPUTS and attention):
+        return ""
+    return title
+
+
+def _width(
+    stage: Stage, name: str, value: int, what: str, *wanted: DimPurpose
+) -> list[tuple[Wish, str]]:
+    """A wish for the first dimension that is for some purpose, if there is one."""
+    dims = list(dims_for(stage.context.analysis, value, *wanted))
+    return [(Wish(name, value, (dims[0],)), what)] if dims else []
+
+
+def _color(stage: Stage, wish: Wish) -> int:
+    """The color group of the dimension wished for."""
+    return stage.context.single.graph.values[wish.value].colors[wish.dims[0]]
+
+
+def _decisions(widths: Sequence[tuple[Wish, str]]) -> tuple[str, ...]:
+    """What was taken for what, repeated structure once."""
+    said = (f"{pattern(wish.name)} dim {wish.dims[0]} as {what}" for wish, what in widths)
+    return tuple(dict.fromkeys(said))

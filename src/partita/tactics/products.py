@@ -1,0 +1,94 @@
+"""What a parameter's dimensions are for, read off the first product or look-up that it goes into.
+
+A weight `[embed, heads, head-dim]` goes into a product that sums over `embed`; `heads` and
+`head-dim` are its *own*: the other operand has none of them. The experts' weights `[experts, embed,
+ffn]` *share* `experts` with the tokens sent to them. A table of vectors is *looked up* along its
+first dimension. This holds however a library orders the dimensions, and for layers stacked in
+front, which a loop takes away before.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Literal
+
+from partita.analysis import Analysis
+from partita.program import Operation
+from partita.program.ir import BARRIER
+from partita.program.operations import ELEMENTWISE
+
+DimPurpose = Literal["own", "summed", "shared", "looked up"]
+
+_PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"})
+_PASSING = ELEMENTWISE | {
+    BARRIER,
+    "stablehlo.broadcast_in_dim",
+    "stablehlo.dynamic_slice",
+    "stablehlo.reshape",
+    "stablehlo.slice",
+    "stablehlo.transpose",
+}
+"""Kinds on the way from a parameter to its product."""
+
+
+def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...]:
+    """What each dimension of a value is for in the first product or look-up that it goes into.
+
+    Args:
+      analysis: of the program.
+      value: usually an argument.
+
+    Returns:
+      For every dimension its purpose, or None: the dimension is gone before, or there is none.
+    """
+    program = analysis.program
+    rank = len(program.values[value].type.shape)
+    start = tuple(range(rank))
+    queue: list[tuple[int, int, tuple[int | None, ...]]] = []
+    seen = {value}
+
+    def follow(reached: int, dims: tuple[int | None, ...]) -> None:
+        for op, number in analysis.uses[reached]:
+            heapq.heappush(queue, (op, number, dims))
+
+    follow(value, start)
+    while queue:  # in program order: forward before backward
+        index, number, dims = heapq.heappop(queue)
+        op = program.operations[index]
+        if op.kind in _PRODUCTS or (op.kind == "stablehlo.gather" and number == 0):
+            return tuple(None if dim is None else _purpose(op, number, dim) for dim in dims)
+        result = op.results[0]
+        if op.kind in _PASSING and result not in seen:
+            seen.add(result)
+            follow(result, tuple(_passed(op, number, dim) for dim in dims))
+    return (None,) * rank
+
+
+def dims_for(analysis: Analysis, value: int, *wanted: DimPurpose) -> Iterator[int]:
+    """The dimensions of a value that are for one of some dim_purposes."""
+    return (dim for dim, purpose in enumerate(dim_purposes(analysis, value)) if purpose in wanted)
+
+
+def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:
+    """What a dimension of an operand is for in a product or a look-up."""
+    factor = op.rule.leading(op.rule.operands[number][dim])
+    if factor is None:
+        return None
+    if op.rule.factors[factor].kind == "reduction":
+        return "looked up" if op.kind == "stablehlo.gather" else "summed"
+    others = (tensor for n, tensor in enumerate(op.rule.operands) if n != number)
+    return "shared" if any(factor in made for t in others for made in t) else "own"
+
+
+def _passed(op: Operation, number: int, dim: int | None) -> int | None:
+    """The dimension of the result that a dimension of an operand becomes."""
+    if dim is None:
+        return None
+    factor = op.rule.leading(op.rule.operands[number][dim])
+    if factor is None:
+        return None
+    for to, made_of in enumerate(op.rule.results[0]):
+        if op.rule.leading(made_of) == factor:
+            return to
+    return None

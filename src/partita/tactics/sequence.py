@@ -1,0 +1,87 @@
+"""`SequenceParallel`: Megatron, and between its layers the sequence along the same axis.
+
+*Reducing Activation Recomputation in Large Transformer Models*, arXiv 2205.05198.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from partita.tactics.base import Outcome, Stage, in_turn
+from partita.tactics.manual import ManualPartition, chosen_roles
+from partita.tactics.megatron import Megatron
+from partita.tactics.parts import Patterns, examples
+from partita.tiling import Assignment, Tiling
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceParallel:
+    """`Megatron`, then the sequence: between heads and hidden units, where the axis is free.
+
+    Each `all_reduce` of Megatron's becomes a `reduce_scatter` and an `all_gather`; what lies
+    between (norms, residuals) is computed and kept in pieces.
+
+    Args:
+      axis: name of the mesh axis.
+      patterns: as for `Megatron`.
+      vocabulary: as for `Megatron`.
+      batch: what holds the examples, with the sequence in dimension 1; or a dict with other
+        dimensions, as `ManualPartition` takes it. By default what `DataParallel` takes, but for
+        what has one dimension only.
+      resolve: where the sequence meets itself and heads are not split, the role that gets the
+        axis, as for `ManualPartition`.
+
+    Example:
+      >>> SequenceParallel().name
+      'SequenceParallel(model)'
+    """
+
+    axis: str = "model"
+    patterns: Patterns | None = None
+    vocabulary: bool = True
+    batch: Patterns | None = None
+    resolve: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"SequenceParallel({self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Splits the widths, then the sequence."""
+        widths = Megatron(self.axis, self.patterns, self.vocabulary)
+        return in_turn(stage, (widths, _Sequence(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sequence:
+    """The second step: the sequence, wherever the axis is free.
+
+    It is taken as a whole color. Spreading from the examples would end at an embedding whose
+    vocabulary is split.
+    """
+
+    whole: SequenceParallel
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.whole.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Seeds the sequence of the examples, and all of its color."""
+        batch, axis_name, resolve = self.whole.batch, self.whole.axis, self.whole.resolve
+        if not isinstance(batch, Mapping):
+            batch = {w.name: w.dims[0] for w in examples(stage, self.name, batch, 1)}
+        outcome = ManualPartition(batch, axis_name, resolve).apply(stage)
+        spreader, axis = stage.context.single, stage.context.mesh.axis(axis_name)
+        roles = chosen_roles(stage, resolve, self.name)
+        now = outcome.assignment
+        tiling = Tiling(now.ops, now.values, now.pins)
+        seeds = (seed for action in outcome.actions for seed in action.seeds)
+        for color in sorted({spreader.graph.values[value].colors[dim] for value, dim in seeds}):
+            if color >= 0:
+                tiling = spreader.tile_color(tiling, color, axis, roles).tiling
+        assigned = Assignment(tiling.ops, tiling.values, tiling.pins)
+        return dataclasses.replace(outcome, assignment=assigned)

@@ -1,0 +1,178 @@
+"""`ZeRO`: what is learned is split over the devices that have different examples.
+
+Gradients are values of the program, and the axis that splits optimizer state spreads into them
+through the update. So the stages differ in what is kept whole:
+
+| stage | optimizer state | gradients | parameters | collectives of a parameter |
+|---|---|---|---|---|
+| 1 | split | whole | whole | `all_reduce` of the gradient, `all_gather` after the update |
+| 2 | split | split | whole | `reduce_scatter` of the gradient, `all_gather` after the update |
+| 3 | split | split | split | `all_gather` before use, `reduce_scatter` of the gradient |
+
+*ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, arXiv 1910.02054.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from partita.errors import TacticError
+from partita.program import Program
+from partita.tactics.base import Outcome, Stage, Wish, joined
+from partita.tactics.manual import keeping, place, sharing_a_buffer
+from partita.tactics.parts import Patterns, State, arguments, state
+from partita.tiling import uses_axis
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeRO:
+    """Splits optimizer state, gradients and parameters along the axis of the examples.
+
+    It goes behind `DataParallel` on the same axis. Each tensor is split in its largest dimension
+    that divides; one that a loop reads index by index (layers stacked for `scan`) comes last.
+
+    - Stage 1: optimizer state is split. Every gradient is summed whole (`all_reduce`) where it
+      arrives at the optimizer state; each device updates its piece, and the new parameters are
+      gathered (`all_gather`).
+    - Stage 2: gradients, too. They are summed into pieces (`reduce_scatter`); the new parameters
+      are gathered as before.
+    - Stage 3: parameters, too. They are gathered where they are used.
+
+    Stages 1 and 2 keep parameters whole along the axis, and stage 1 what arrives at the optimizer
+    state; later tactics do not split them there, either.
+
+    Args:
+      stage: 1, 2 or 3.
+      axis: name of the mesh axis.
+      patterns: of the parameters. By default arguments and results with a part `params` or
+        `parameters` in their path; if there are none, those that the optimizer state mirrors.
+      optimizer: patterns of the optimizer state. By default what has a part `opt`, `opt_state`,
+        `optimizer`, `optimizer_state`, `mu`, `nu`, `trace`, `momentum`, `v_row` or `v_col`.
+
+    Example:
+      >>> ZeRO(2).name
+      'ZeRO(2, data)'
+    """
+
+    stage: int
+    axis: str = "data"
+    patterns: Patterns | None = None
+    optimizer: Patterns | None = None
+
+    def __post_init__(self) -> None:
+        if self.stage not in (1, 2, 3):
+            raise TacticError(f"ZeRO has the stages 1, 2 and 3, not {self.stage!r}")
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"ZeRO({self.stage}, {self.axis})"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Keeps whole what the stage says, then splits the rest, parameters first."""
+        axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
+        found = state(program, self.patterns, self.optimizer)
+        self._check(found, program)
+        whole: set[int] = set()
+        if self.stage < 3:
+            whole = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
+        if self.stage == 1:
+            whole |= _arriving(program, found)
+        now = keeping(stage, ((value, axis) for value in whole))
+        outcomes = []
+        for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]:
+            outcomes.append(place(now, _wishes(now, tensors, axis), axis))
+            now = now.after(outcomes[-1])
+        return dataclasses.replace(
+            joined(outcomes, now.assignment),
+            decisions=_taken(program, found),
+            warnings=(*self._warnings(stage, axis), *joined(outcomes, now.assignment).warnings),
+        )
+
+    def _check(self, found: State, program: Program) -> None:
+        """Says what is missing."""
+        if not found.parameters:
+            raise TacticError(
+                f"{self.name}: nothing of {program.name} has params or parameters in its path; say "
+                f'what the parameters are, as in patterns=["state[0]*"]. {arguments(program)}'
+            )
+        if self.stage < 3 and not _tensors(program, found.optimizer):
+            raise TacticError(
+                f"{self.name}: {program.name} has no optimizer state (a part such as opt_state, mu "
+                "or nu in a path); say what it is, as in "
+                f'optimizer=["state[1]*"], or take stage 3. {arguments(program)}'
+            )
+
+    def _warnings(self, stage: Stage, axis: int) -> tuple[str, ...]:
+        if any(uses_axis(layout, axis) for layout in stage.assignment.ops):
+            return ()
+        return (
+            f"nothing is computed along {self.axis} yet, so that computation will be split as its "
+            f"parameters are; put DataParallel({self.axis!r}) before",
+        )
+
+
+def _wishes(stage: Stage, tensors: Iterable[tuple[str, int]], axis: int) -> list[Wish]:
+    """A wish for every tensor that does not use the axis yet, its largest dimension first."""
+    values, layouts = stage.context.analysis.program.values, stage.assignment.values
+    found = []
+    for name, value in tensors:
+        shape = values[value].type.shape
+        if shape and not uses_axis(layouts[value], axis):
+            dims = sorted(range(len(shape)), key=lambda dim: -shape[dim])
+            found.append(Wish(name, value, tuple(dims)))
+    return found
+
+
+def _arriving(program: Program, found: State) -> set[int]:
+    """The gradients where they arrive at the optimizer state.
+
+    These are the operands of what is computed from it, shaped as its result, that are not computed
+    from it themselves, but from something else than parameters: from the examples.
+    """
+    tensors = _tensors(program, found.optimizer)
+    kept = set(tensors)
+    known = kept.union(value for _, value in found.parameters)
+    examples = {value for value in program.arguments if value not in known}
+    updated = _reached(program, kept)
+    computed = _reached(program, examples) - updated
+    values = program.values
+    return {
+        operand
+        for op in program.operations
+        if any(operand in updated for operand in op.operands)
+        for operand in op.operands
+        if operand in computed
+        and values[operand].type.shape
+        and values[operand].type.shape == values[op.results[0]].type.shape
+    }
+
+
+def _reached(program: Program, start: set[int]) -> set[int]:
+    """All that is computed from some values."""
+    found, grown = set(start), True
+    while grown:  # again while loops carry more
+        before = len(found)
+        for op in program.operations:
+            if not found.isdisjoint(op.operands):
+                found.update(op.results)
+        grown = len(found) > before
+    return found
+
+
+def _tensors(program: Program, named: Iterable[tuple[str, int]]) -> list[int]:
+    """What is no scalar."""
+    return [value for _, value in named if program.values[value].type.shape]
+
+
+def _taken(program: Program, found: State) -> tuple[str, ...]:
+    """What was taken for what: arguments only, as results follow."""
+    inputs = set(program.arguments)
+    said = []
+    for what, tensors in (("parameters", found.parameters), ("optimizer state", found.optimizer)):
+        names = [name for name, value in tensors if value in inputs]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            said.append(f"{names[0]}{more} as {what}")
+    return tuple(said)

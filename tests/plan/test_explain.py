@@ -338,7 +338,7 @@ def test_a_collective_by_itself_by_its_number_and_in_text():
     texts = {str(made.explain(which, 0)) for which in (one, 1, "1", "#1")}
     assert len(texts) == 1
     assert str(one).startswith("#1 ")
-    assert "#1\n" in str(made.spmd)
+    assert "#1: " in str(made.spmd)
 
 
 # -------------------------------------------------------------------------------- alternatives

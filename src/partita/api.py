@@ -31,23 +31,6 @@ source_info_util.register_exclusion(__file__)
 _LIFTED = 1024
 """Bytes of the smallest constant that is worth to be split."""
 
-_DEVICE_KINDS = (
-    (r"v6 ?(lite|e)", "tpu_v6e"),
-    (r"v5 ?(lite|e)", "tpu_v5e"),
-    (r"v5p?\b", "tpu_v5p"),
-    (r"v4", "tpu_v4"),
-    (r"v3", "tpu_v3"),
-    (r"B200", "b200"),
-    (r"H200", "h200"),
-    (r"H100", "h100"),
-    (r"A100.*40", "a100_40gb"),
-    (r"A100", "a100_80gb"),
-    (r"V100", "v100"),
-    (r"P100", "p100"),
-    (r"cpu", "cpu"),
-)
-"""Patterns of JAX's `device_kind`, and the hardware file for each."""
-
 
 def plan(
     fn: Callable[..., Any] | str | Path,
@@ -229,9 +212,9 @@ def _axes_of(tactic: Tactic) -> list[str]:
 
 def _hardware_at_hand() -> str:
     kind = jax.devices()[0].device_kind
-    for pattern, name in _DEVICE_KINDS:
-        if re.search(pattern, kind, re.IGNORECASE):
-            return name
+    name = cost.kind_of(kind)
+    if name is not None:
+        return name
     raise HardwareError(
         f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
         f"{', '.join(cost.kinds())}, or a path to a .toml file"

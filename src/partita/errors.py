@@ -57,6 +57,10 @@ class ModelError(PartitaError, ValueError):
     """A model named on the command line that cannot be found or loaded."""
 
 
+class VerifyError(PartitaError):
+    """A compiled program that cannot be had or read: no compiler for it, an unknown topology."""
+
+
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:
     """A hint `; did you mean 'a' or 'b'?`, or an empty string when nothing is close."""
     matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.export
@@ -29,6 +29,9 @@ from partita.spmd.emit import emit
 from partita.spmd.executable import export, layout_tree, partition_spec
 from partita.tactics import Tactic
 from partita.tiling import Assignment
+
+if TYPE_CHECKING:
+    from partita.verify import Verification
 
 Form = Literal["partitioned", "annotated"]
 
@@ -159,7 +162,45 @@ class Plan:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        concrete, exported = self.device_mesh(mesh), self.exported
+        concrete = self.device_mesh(mesh)
+        jitted = self._jitted(concrete, self.exported, donate_argnums)
+        if not (self.lifted or self.arguments[1]):
+            return jitted
+        constants: tuple[Any, ...] = ()
+        if self.lifted:
+            specs, _ = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
+            constants = jax.device_put(self.lifted, self._named(concrete, specs[-1]))
+        return _Completed(jitted, bool(self.arguments[1]), constants)
+
+    def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
+        """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
+
+        It can be compiled ahead of time, also for devices that are not there.
+
+        Args:
+          mesh: a mesh of the planned axes; made from `jax.devices()` by default.
+          form: which program, as for `export`.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+          FileError: there is no such form.
+        """
+        args, kwargs = self._signature
+        with mlir.context():
+            exported = self.exported
+            if form != "partitioned":
+                module = _emitter(form)(self.spmd)
+                exported = export(self.spmd, self._signature, self.results, module)
+        jitted = self._jitted(self.device_mesh(mesh), exported)
+        return jitted.lower(*args, *([kwargs] if kwargs else []))
+
+    def _jitted(
+        self,
+        mesh: jax.sharding.Mesh,
+        exported: jax.export.Exported,
+        donate_argnums: int | Sequence[int] | None = None,
+    ) -> Any:
+        """An exported form under `jax.jit`; keyword arguments and constants come last."""
         args, kwargs = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
 
         def call(*args: Any) -> Any:
@@ -167,17 +208,12 @@ class Plan:
             return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
 
         call.__name__ = call.__qualname__ = self.program.name
-        in_shardings = self._named(concrete, (*args, kwargs) if kwargs else args)
-        jitted = jax.jit(
+        return jax.jit(
             call,
-            in_shardings=in_shardings,
-            out_shardings=self._named(concrete, self.out_shardings),
+            in_shardings=self._named(mesh, (*args, kwargs) if kwargs else args),
+            out_shardings=self._named(mesh, self.out_shardings),
             donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
         )
-        if not (self.lifted or self.arguments[1]):
-            return jitted
-        constants = jax.device_put(self.lifted, in_shardings[-1]) if self.lifted else ()
-        return _Completed(jitted, bool(self.arguments[1]), constants)
 
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
@@ -193,17 +229,45 @@ class Plan:
         Raises:
           FileError: the file cannot be written, or its name ends in something else.
         """
-        forms = {"partitioned": emit, "annotated": annotate}
-        if form not in forms:
-            raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
+        emitter = _emitter(form)
         suffix = format_of(path)
         with mlir.context():
             data = contents(
-                forms[form](self.spmd),
+                emitter(self.spmd),
                 suffix,
                 lambda module: export(self.spmd, self._signature, self.results, module),
             )
         write(path, data)
+
+    def verify(
+        self,
+        topology: str | None = None,
+        form: Form = "partitioned",
+        *,
+        windowed_einsum: bool = False,
+        combine: bool = True,
+    ) -> Verification:
+        """Compiles the plan with a real XLA, and puts what that makes beside what was predicted.
+
+        Nothing is run. `print` it for a report; `.passed` says whether the prediction holds.
+
+        Args:
+          topology: TPUs to compile for, such as `"v5e:4x8"`, which need not be there; that takes
+            the extra `partita[tpu]`. By default, host devices, of which the process must have
+            enough.
+          form: which program, as for `export`.
+          windowed_einsum: whether a TPU compiler that partitions by itself may cut gathers and
+            matrix products into loops; other collectives come of it.
+          combine: whether a TPU compiler may combine sums into one collective.
+
+        Raises:
+          HardwareError: the plan was priced for another kind of device than the topology has.
+          MeshError: too few host devices, or a topology of another size.
+          VerifyError: there is no compiler for it, or the compiler fails.
+        """
+        from partita.verify import verify  # which compares plans, and stands above them
+
+        return verify(self, topology, form, windowed_einsum=windowed_einsum, combine=combine)
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
@@ -328,6 +392,13 @@ class _Completed:
             raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
         rest: list[Any] = [kwargs] if self._keywords else []
         return [*rest, self._constants] if self._constants else rest
+
+
+def _emitter(form: Form) -> Callable[[SpmdProgram], Any]:
+    forms: dict[str, Callable[[SpmdProgram], Any]] = {"partitioned": emit, "annotated": annotate}
+    if form not in forms:
+        raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
+    return forms[form]
 
 
 def _shapes(tree: Any) -> str:

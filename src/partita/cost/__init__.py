@@ -2,7 +2,7 @@
 
 from partita.cost.collectives import Topology, topology
 from partita.cost.estimate import Estimate, Traffic
-from partita.cost.hardware import Hardware, kinds, load
+from partita.cost.hardware import Hardware, kind_of, kinds, load
 from partita.cost.model import CostModel, Price
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Price",
     "Topology",
     "Traffic",
+    "kind_of",
     "kinds",
     "load",
     "topology",

@@ -48,6 +48,23 @@ PEAK_OF = (
     (r"i1|pred|(i|ui|s|u)[248]", "s8"),
 )
 
+DEVICE_KINDS = (
+    (r"v6 ?(lite|e)", "tpu_v6e"),
+    (r"v5 ?(lite|e)", "tpu_v5e"),
+    (r"v5p?\b", "tpu_v5p"),
+    (r"v4", "tpu_v4"),
+    (r"v3", "tpu_v3"),
+    (r"B200", "b200"),
+    (r"H200", "h200"),
+    (r"H100", "h100"),
+    (r"A100.*40", "a100_40gb"),
+    (r"A100", "a100_80gb"),
+    (r"V100", "v100"),
+    (r"P100", "p100"),
+    (r"cpu", "cpu"),
+)
+"""Patterns of JAX's `device_kind`, and the hardware file for each."""
+
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of a hardware file. Its fields are all there is to it."""
@@ -120,6 +137,7 @@ class Hardware(_Table, frozen=True):
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
         networks: what joins devices, fastest first.
+        clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
     Example:
         >>> load("tpu_v5e").flops("bf16")
@@ -133,6 +151,7 @@ class Hardware(_Table, frozen=True):
     peak_flops: dict[str, Figure]
     efficiency: Efficiency
     networks: tuple[Network, ...]
+    clock: Figure | None = None
 
     def __post_init__(self) -> None:
         _check_peaks(self.peak_flops)
@@ -190,6 +209,16 @@ def kinds() -> tuple[str, ...]:
         True
     """
     return tuple(sorted(Path(e.name).stem for e in KINDS.iterdir() if e.name.endswith(".toml")))
+
+
+def kind_of(device_kind: str) -> str | None:
+    """The kind that JAX's `device_kind` names, one of `kinds()`; None if there is no such file.
+
+    Example:
+        >>> kind_of("TPU v5 lite")
+        'tpu_v5e'
+    """
+    return next((n for p, n in DEVICE_KINDS if re.search(p, device_kind, re.IGNORECASE)), None)
 
 
 def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:

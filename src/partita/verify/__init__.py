@@ -1,0 +1,19 @@
+"""Predicted beside compiled: a plan's collectives, memory and time, and what a real XLA makes."""
+
+from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
+from partita.verify.exchanges import Comparison, Exchange, compare, compiled_exchanges
+from partita.verify.memory import Memory
+from partita.verify.verification import Verification, verify
+
+__all__ = [
+    "Comparison",
+    "Compiled",
+    "Exchange",
+    "Memory",
+    "OutOfMemoryError",
+    "Verification",
+    "compare",
+    "compile_plan",
+    "compiled_exchanges",
+    "verify",
+]

@@ -1,0 +1,185 @@
+"""Compiling a plan with a real XLA: for host devices, or for TPUs that need not be there.
+
+A TPU topology such as `v5e:4x8` is compiled for with libtpu, which comes with the extra
+`partita[tpu]`; no TPU is needed, and none is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+from partita.errors import MeshError, VerifyError
+from partita.mesh import Mesh
+from partita.verify.memory import Memory, memory_of
+
+if TYPE_CHECKING:
+    from partita.plan import Form, Plan
+
+# What libtpu otherwise asks a cloud machine's metadata server for, and reports that it cannot.
+# Nothing of it reaches the compiled program.
+_WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+
+_WINDOWED_EINSUM_OFF = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+_COMBINER_OFF = {
+    "xla_jf_crs_combiner_threshold_count": "1",
+    "xla_jf_crs_combiner_threshold_in_bytes": "0",
+}
+# How well code is generated takes most of the time, and changes neither buffers nor collectives.
+_HOST: dict[str, str | int | bool] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+
+
+class OutOfMemoryError(VerifyError):
+    """The compiler found no way to fit the program into the memory of a device.
+
+    `used` and `capacity` are bytes, as the compiler rounds them; None where it does not say.
+    """
+
+    def __init__(self, message: str, used: int | None, capacity: int | None) -> None:
+        super().__init__(message)
+        self.used = used
+        self.capacity = capacity
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What a compiler made of a plan."""
+
+    text: str
+    """The compiled program, as HLO."""
+    memory: Memory
+    device_kind: str
+    """What JAX calls the devices: `TPU v5 lite`, `cpu`."""
+    seconds: float
+    """How long compiling took."""
+
+
+def compile_plan(
+    plan: Plan,
+    topology: str | None = None,
+    form: Form = "partitioned",
+    *,
+    windowed_einsum: bool = False,
+    combine: bool = True,
+) -> Compiled:
+    """Compiles a plan; nothing is run.
+
+    Args:
+      plan: the plan.
+      topology: TPUs to compile for, `v5e:4x8`; by default the host devices of this process.
+      form: which program, as for `Plan.export`.
+      windowed_einsum: of a TPU compiler that partitions by itself, whether it may cut gathers and
+        matrix products into loops.
+      combine: of a TPU compiler, whether it may combine small sums into one collective.
+
+    Raises:
+      MeshError: the topology, or this process, has another number of devices than the mesh.
+      OutOfMemoryError: the program does not fit into a device.
+      VerifyError: there is no TPU compiler, no such topology, or the compiler fails.
+    """
+    mesh = host_mesh(plan.mesh) if topology is None else tpu_mesh(plan.mesh, topology)
+    options: dict[str, str | int | bool] = dict(_HOST)
+    if topology is not None:
+        options = {} if windowed_einsum else dict(_WINDOWED_EINSUM_OFF)
+        options |= {} if combine else _COMBINER_OFF
+    lowered = plan.lower(mesh, form)
+    start = time.perf_counter()
+    try:
+        compiled = lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        raise _failure(error, topology) from error
+    return Compiled(
+        compiled.as_text(),
+        memory_of(compiled.memory_analysis()),
+        mesh.devices.flat[0].device_kind,
+        time.perf_counter() - start,
+    )
+
+
+def host_mesh(mesh: Mesh) -> jax.sharding.Mesh:
+    """A mesh of host devices; raises `MeshError` if this process has too few."""
+    devices = jax.devices("cpu")
+    if len(devices) < mesh.devices:
+        raise MeshError(
+            f"mesh {mesh} needs {mesh.devices} host devices, this process has {len(devices)}; set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={mesh.devices} before it starts, "
+            "or say topology=... to compile for TPUs"
+        )
+    grid = np.array(devices[: mesh.devices]).reshape(mesh.sizes)
+    return jax.sharding.Mesh(grid, mesh.names)
+
+
+def tpu_mesh(mesh: Mesh, topology: str) -> jax.sharding.Mesh:
+    """A mesh of the devices of a TPU topology, which this machine need not have.
+
+    Raises:
+      VerifyError: libtpu is not installed, or it knows no such topology.
+      MeshError: the topology has another number of devices, or cannot be laid out so.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise VerifyError(
+            f"compiling for {topology} needs the TPU compiler, libtpu, which is not installed; "
+            "pip install 'partita[tpu]' (no TPU is needed)"
+        )
+    for name, value in _WITHOUT_TPU.items():
+        os.environ.setdefault(name, value)
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+        raise VerifyError(
+            f"the TPU compiler knows no topology {topology!r}: {_first_line(error)}; expected a "
+            "kind and its sides in chips, such as v5e:4x8, v5p:2x2x4 or v6e:4x4"
+        ) from error
+    count = len(found.devices)
+    if count != mesh.devices:
+        raise MeshError(
+            f"mesh {mesh} has {mesh.devices} devices, topology {topology} has {count}; they must "
+            "be equal"
+        )
+    try:
+        made: jax.sharding.Mesh = topologies.make_mesh(found, mesh.sizes, mesh.names)
+    except (AssertionError, NotImplementedError, ValueError) as error:
+        raise MeshError(
+            f"JAX cannot lay mesh {mesh} on topology {topology}: {_first_line(error)}"
+        ) from error
+    return made
+
+
+def _failure(error: Exception, topology: str | None) -> VerifyError:
+    """An error of a compiler as one of ours."""
+    target = f"for {topology}" if topology else "for the host"
+    message = str(error)
+    if "RESOURCE_EXHAUSTED" in message or "Ran out of memory" in message:
+        match = _USED.search(message)
+        used, capacity = (_bytes(match[1], match[2]), _bytes(match[3], match[4])) if match else 2 * (None,)
+        said = f"Used {match[1]}{match[2]} of {match[3]}{match[4]}" if match else _first_line(error)
+        return OutOfMemoryError(f"compiling {target} runs out of memory: {said}", used, capacity)
+    return VerifyError(f"compiling {target} fails: {_first_line(error)}")
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
+
+
+def _first_line(error: Any) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

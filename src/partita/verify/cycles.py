@@ -1,0 +1,100 @@
+"""What the TPU compiler itself thinks a program takes.
+
+It writes an estimate of cycles beside every fusion, copy and call, but none beside collectives.
+Those are timed with the ring model that plans are priced with, so the two times differ in what
+they compute and in which collectives there are, not in how a collective is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from partita.cost import Hardware
+from partita.cost.collectives import Topology, topology
+from partita.mesh import Mesh
+from partita.tiling import Axes
+from partita.verify.exchanges import Exchange, Found, Groups
+from partita.verify.hlo import Module
+from partita.verify.loops import Executions
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledTime:
+    """Seconds of a step of a compiled program, by the compiler's cycles and the ring model."""
+
+    compute_time: float
+    exposed_time: float
+    """Collectives that run by themselves."""
+    hidden_time: float
+    """Collectives that the compiler has put under other work."""
+
+    @property
+    def serial_time(self) -> float:
+        """Time if nothing overlaps."""
+        return self.compute_time + self.exposed_time + self.hidden_time
+
+    @property
+    def step_time(self) -> float:
+        """Time with two streams, compute and communication."""
+        return self.exposed_time + max(self.compute_time, self.hidden_time)
+
+
+def compiled_time(
+    module: Module, runs: Executions, found: list[Found], mesh: Mesh, hardware: Hardware
+) -> CompiledTime | None:
+    """The time of a compiled step; None if the compiler or the hardware file does not tell it.
+
+    Args:
+      module: the compiled program.
+      runs: how often its computations run.
+      found: its collectives.
+      mesh: the mesh of the plan.
+      hardware: must have a `clock`.
+    """
+    cycles = estimated_cycles(module, runs)
+    if hardware.clock is None or not cycles:
+        return None
+    networks = topology(mesh, hardware)
+    exposed = hidden = 0.0
+    for each in found:
+        seconds = each.times * exchange_seconds(each.exchange, networks)
+        if each.asynchronous:
+            hidden += seconds
+        else:
+            exposed += seconds
+    return CompiledTime(cycles / hardware.clock.value, exposed, hidden)
+
+
+def estimated_cycles(module: Module, runs: Executions) -> int:
+    """The compiler's estimates, summed; what loops contain counts as often as they run."""
+    total = 0
+    for name, times in runs.times.items():
+        for instruction in module.computations[name]:
+            for cycles in _CYCLES.findall(instruction.attributes):
+                total += times * int(cycles)
+    return total
+
+
+def exchange_seconds(exchange: Exchange, networks: Topology) -> float:
+    """The time of one exchange. Groups that follow no axes take the network of the last one."""
+    axes = axes_of(exchange.groups, networks.mesh)
+    if axes is not None:
+        return networks.collective_seconds(exchange.kind, axes, exchange.bytes)
+    size = max((len(group) for group in exchange.groups), default=networks.mesh.devices)
+    ring = Topology(Mesh(("group",), (size,)), (networks.networks[-1],))
+    return ring.collective_seconds(exchange.kind, (0,), exchange.bytes)
+
+
+def axes_of(groups: Groups, mesh: Mesh) -> Axes | None:
+    """The axes along which these groups lie, as positions; None if there are none such."""
+    if not groups:
+        return tuple(range(len(mesh.names)))
+    wanted = {frozenset(group) for group in groups}
+    for chosen in range(1, 2 ** len(mesh.names)):
+        axes = tuple(a for a in range(len(mesh.names)) if chosen >> a & 1)
+        if {frozenset(group) for group in mesh.groups(axes)} == wanted:
+            return axes
+    return None

@@ -1,0 +1,56 @@
+"""The memory that a compiler gives a program, on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from partita.spmd import local_type
+
+if TYPE_CHECKING:
+    from partita.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes per device, all of them alive at the peak."""
+
+    arguments: int
+    """What goes in; donated buffers serve as results, too."""
+    outputs: int
+    """Results that have buffers of their own."""
+    temporaries: int
+    """Everything in between, as the compiler lays it out; constants of the program on a host."""
+
+    @property
+    def peak(self) -> int:
+        """All of it."""
+        return self.arguments + self.outputs + self.temporaries
+
+
+def memory_of(analysis: Any) -> Memory:
+    """What `compiled.memory_analysis()` says."""
+    return Memory(
+        analysis.argument_size_in_bytes,
+        analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+    )
+
+
+def predicted_memory(plan: Plan) -> Memory:
+    """What a plan predicts, split as a compiler's figures are.
+
+    Its peak is a moment, of which a result need not be part; a compiler keeps buffers of results
+    during the whole step. What does not belong to arguments and results is called temporary.
+    """
+    program, spmd, estimate = plan.program, plan.spmd, plan.estimate
+    outputs = sum(
+        local_type(program.values[value].type, layout, plan.mesh).bytes
+        for number, (value, layout) in enumerate(
+            zip(program.results, spmd.result_layouts, strict=True)
+        )
+        if number not in program.aliases
+    )
+    rest = estimate.peak_memory - estimate.argument_memory
+    outputs = min(outputs, rest)
+    return Memory(estimate.argument_memory, outputs, rest - outputs)

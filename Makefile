@@ -1,20 +1,22 @@
-# make demo | test | check | bench | coverage-models    each sets up the environment first
+# make demo | test | check | bench | coverage-models | accuracy    each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
+#   ACCURACY_ARGS="gpt --topology v5e:4x4"  models and options for accuracy; --help lists them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
+ACCURACY_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test check bench coverage-models clean
+.PHONY: venv demo test check bench coverage-models accuracy clean
 
 venv: $(STAMP)
 
@@ -44,6 +46,11 @@ bench: venv
 # Every built-in model under every kind of schedule, run on 8 host devices and compared.
 coverage-models: venv
 	$(BIN)/python -m partita.coverage $(COVERAGE_ARGS)
+
+# Plans compiled for TPUs, predicted beside compiled; goes on where it was stopped. Needs no TPU.
+accuracy: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tpu]'
+	$(BIN)/python -m partita.accuracy $(ACCURACY_ARGS)
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

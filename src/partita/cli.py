@@ -27,6 +27,9 @@ from partita.program.files import format_of
 from partita.progress import progress_bar
 from partita.report import view
 from partita.summary import summary
+from partita.verify import provide_host_devices
+from partita.verify.report import summary as verification_summary
+from partita.verify.report import view as verification_view
 
 app = typer.Typer(
     help="Decides how a machine-learning program is split over a mesh of accelerators.",
@@ -35,47 +38,71 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+FORMS: dict[str, tuple[Form, ...]] = {
+    "partitioned": ("partitioned",),
+    "annotated": ("annotated",),
+    "both": ("partitioned", "annotated"),
+}
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
+        "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+        "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
+    ),
+]
+MeshOption = Annotated[
+    str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
+]
+HardwareOption = Annotated[
+    str, typer.Option("--hardware", help="A kind (see `partita hardware`) or a .toml file.")
+]
+ManualOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--manual",
+        help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
+        "applied in order before the search.",
+    ),
+]
+AxesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--axes",
+        help="Axes for the search, comma-separated; 'none' for no search. All by default.",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option("--memory", help="Memory per device that may be used, for example 12GiB."),
+]
+BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may price.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
+LiftOption = Annotated[
+    bool,
+    typer.Option(
+        "--lift-constants",
+        help="Make arrays in the program arguments named constants[0], ..., so that they can "
+        "be split.",
+    ),
+]
 
 
 @app.command()
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
-            "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
-            "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
-        ),
-    ],
-    mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
-    hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
-    manual: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
-            "applied in order before the search."
-        ),
-    ] = None,
-    axes: Annotated[
-        str | None,
-        typer.Option(
-            help="Axes for the search, comma-separated; 'none' for no search. All by default."
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
-    ] = None,
-    budget: Annotated[int, typer.Option(help="Plans that the search may price.")] = 1500,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    lift_constants: Annotated[
-        bool,
-        typer.Option(
-            "--lift-constants",
-            help="Make arrays in the program arguments named constants[0], ..., so that they can "
-            "be split.",
-        ),
-    ] = False,
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    lift_constants: LiftOption = False,
     partitioned: Annotated[
         Path | None,
         typer.Option(
@@ -98,19 +125,8 @@ def plan(
     for path in files.values():
         if path is not None:
             format_of(path)  # complains before the work, not after it
-    loaded = models.load(model)
-    with progress_bar(Console(stderr=True)) as progress:
-        made = pt.plan(
-            loaded.fn,
-            *loaded.args,
-            mesh=mesh,
-            hardware=hardware,
-            tactics=_schedule(manual or [], axes, budget, seed),
-            memory=memory,
-            donate_argnums=loaded.donate_argnums,
-            lift_constants=lift_constants,
-            progress=progress,
-        )
+    tactics = _schedule(manual or [], axes, budget, seed)
+    made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
     for form, path in files.items():
         if path is not None:
             made.export(path, form)
@@ -118,6 +134,71 @@ def plan(
         print(json.dumps(summary(made), indent=2))
     else:
         console.print(view(made, console.width))
+
+
+@app.command()
+def verify(
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile for these TPUs, for example v5e:4x8, which need not be there; takes "
+            "pip install 'partita[tpu]'. Host devices by default."
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="partitioned, the program that the plan runs; annotated, the one that a compiler "
+            "partitions by itself; or both."
+        ),
+    ] = "partitioned",
+    windowed_einsum: Annotated[
+        bool,
+        typer.Option(
+            "--windowed-einsum",
+            help="Let a TPU compiler that partitions by itself cut gathers and products into "
+            "loops.",
+        ),
+    ] = False,
+    no_combining: Annotated[
+        bool,
+        typer.Option("--no-combining", help="Keep a TPU compiler from combining sums."),
+    ] = False,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    lift_constants: LiftOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a plan with a real XLA, and print what was predicted beside what was compiled.
+
+    The exit status is 1 if the prediction does not hold: other collectives on the host, or a
+    compiler that runs out of memory where the plan was predicted to fit.
+    """
+    if form not in FORMS:
+        raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
+    if topology is None:
+        provide_host_devices(pt.Mesh.of(mesh).devices)
+    tactics = _schedule(manual or [], axes, budget, seed)
+    made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
+    found = []
+    for each in FORMS[form]:
+        with Console(stderr=True).status(f"compiling the {each} form"):
+            found.append(
+                made.verify(
+                    topology, each, windowed_einsum=windowed_einsum, combine=not no_combining
+                )
+            )
+    if as_json:
+        print(json.dumps([verification_summary(each) for each in found], indent=2))
+    else:
+        Console().print(*(verification_view(each) for each in found), sep="\n\n")
+    raise typer.Exit(0 if all(each.passed for each in found) else 1)
 
 
 @app.command()
@@ -153,6 +234,29 @@ def calibrate(
         path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
     )
     print(found)
+
+
+def _planned(
+    model: str,
+    mesh: str,
+    hardware: str,
+    tactics: list[pt.Tactic],
+    memory: str | None,
+    lift_constants: bool,
+) -> pt.Plan:
+    loaded = models.load(model)
+    with progress_bar(Console(stderr=True)) as progress:
+        return pt.plan(
+            loaded.fn,
+            *loaded.args,
+            mesh=mesh,
+            hardware=hardware,
+            tactics=tactics,
+            memory=memory,
+            donate_argnums=loaded.donate_argnums,
+            lift_constants=lift_constants,
+            progress=progress,
+        )
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:
@@ -204,6 +308,7 @@ def _with_sources(kind: cost.Hardware) -> str:
             (f"{network.name} bandwidth, bytes/s", network.bandwidth),
             (f"{network.name} latency, s", network.latency),
         ]
+    rows += [("clock, cycles/s", kind.clock)] if kind.clock else []
     lines = [f"  {label}: {figure.value:.6g}\n    {figure.source}" for label, figure in rows]
     return "\n".join([f"{kind.name}: {kind.description}", *lines])
 

@@ -1,11 +1,12 @@
 """Predicted beside compiled: a plan's collectives, memory and time, and what a real XLA makes."""
 
-from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
-from partita.verify.exchanges import Comparison, Exchange, compare, compiled_exchanges
+from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan, provide_host_devices
+from partita.verify.exchanges import AGREEMENTS, Comparison, Exchange, compare, compiled_exchanges
 from partita.verify.memory import Memory
 from partita.verify.verification import Verification, verify
 
 __all__ = [
+    "AGREEMENTS",
     "Comparison",
     "Compiled",
     "Exchange",
@@ -15,5 +16,6 @@ __all__ = [
     "compare",
     "compile_plan",
     "compiled_exchanges",
+    "provide_host_devices",
     "verify",
 ]

@@ -129,6 +129,19 @@ def host_mesh(mesh: Mesh) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(grid, mesh.names)
 
 
+def provide_host_devices(count: int) -> None:
+    """Gives this process at least so many host devices, if JAX has not made them yet.
+
+    What the user has set in `XLA_FLAGS` stays, if it is enough.
+    """
+    name = "--xla_force_host_platform_device_count"
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    given = [flag for flag in flags if flag.startswith(f"{name}=")]
+    wanted = max([count, *(int(flag.partition("=")[2]) for flag in given)])
+    kept = [flag for flag in flags if flag not in given]
+    os.environ["XLA_FLAGS"] = " ".join([*kept, f"{name}={wanted}"])
+
+
 def tpu_mesh(mesh: Mesh, topology: str) -> jax.sharding.Mesh:
     """A mesh of the devices of a TPU topology, which this machine need not have.
 
@@ -171,7 +184,9 @@ def _failure(error: Exception, topology: str | None) -> VerifyError:
     message = str(error)
     if "RESOURCE_EXHAUSTED" in message or "Ran out of memory" in message:
         match = _USED.search(message)
-        used, capacity = (_bytes(match[1], match[2]), _bytes(match[3], match[4])) if match else 2 * (None,)
+        used, capacity = (
+            (_bytes(match[1], match[2]), _bytes(match[3], match[4])) if match else 2 * (None,)
+        )
         said = f"Used {match[1]}{match[2]} of {match[3]}{match[4]}" if match else _first_line(error)
         return OutOfMemoryError(f"compiling {target} runs out of memory: {said}", used, capacity)
     return VerifyError(f"compiling {target} fails: {_first_line(error)}")

@@ -11,7 +11,7 @@ import dataclasses
 import re
 
 from partita.cost import Hardware
-from partita.cost.collectives import Topology, topology
+from partita.cost.collectives import Part, Topology, topology
 from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.exchanges import Exchange, Found, Groups
@@ -28,8 +28,13 @@ class CompiledTime:
     compute_time: float
     exposed_time: float
     """Collectives that run by themselves."""
-    hidden_time: float
-    """Collectives that the compiler has put under other work."""
+    link_times: tuple[float, ...]
+    """Collectives that the compiler has put under other work, on each link of the mesh."""
+
+    @property
+    def hidden_time(self) -> float:
+        """Collectives under other work, on all links together."""
+        return sum(self.link_times)
 
     @property
     def serial_time(self) -> float:
@@ -38,8 +43,8 @@ class CompiledTime:
 
     @property
     def step_time(self) -> float:
-        """Time with two streams, compute and communication."""
-        return self.exposed_time + max(self.compute_time, self.hidden_time)
+        """Time with compute and every link working at the same time."""
+        return self.exposed_time + max(self.compute_time, *self.link_times)
 
 
 def compiled_time(
@@ -58,14 +63,14 @@ def compiled_time(
     if hardware.clock is None or not cycles:
         return None
     networks = topology(mesh, hardware)
-    exposed = hidden = 0.0
+    exposed, links = 0.0, [0.0] * networks.links
     for each in found:
-        seconds = each.times * exchange_seconds(each.exchange, networks)
-        if each.asynchronous:
-            hidden += seconds
-        else:
-            exposed += seconds
-    return CompiledTime(cycles / hardware.clock.value, exposed, hidden)
+        for link, seconds in exchange_seconds(each.exchange, networks, hardware):
+            if each.asynchronous:
+                links[link] += each.times * seconds
+            else:
+                exposed += each.times * seconds
+    return CompiledTime(cycles / hardware.clock.value, exposed, tuple(links))
 
 
 def estimated_cycles(module: Module, runs: Executions) -> int:
@@ -78,14 +83,19 @@ def estimated_cycles(module: Module, runs: Executions) -> int:
     return total
 
 
-def exchange_seconds(exchange: Exchange, networks: Topology) -> float:
-    """The time of one exchange. Groups that follow no axes take the network of the last one."""
+def exchange_seconds(
+    exchange: Exchange, networks: Topology, hardware: Hardware
+) -> list[tuple[int, float]]:
+    """The links that an exchange uses, each with the seconds it takes.
+
+    Groups that follow no axes of the mesh are taken for rings on the fastest network.
+    """
     axes = axes_of(exchange.groups, networks.mesh)
-    if axes is not None:
-        return networks.collective_seconds(exchange.kind, axes, exchange.bytes)
-    size = max((len(group) for group in exchange.groups), default=networks.mesh.devices)
-    ring = Topology(Mesh(("group",), (size,)), (networks.networks[-1],))
-    return ring.collective_seconds(exchange.kind, (0,), exchange.bytes)
+    if axes is None:
+        size = max(map(len, exchange.groups))
+        ring = Part(hardware.networks[0], size, 0)
+        axes, networks = (0,), Topology(Mesh(("group",), (size,)), ((ring,),))
+    return list(networks.by_link(exchange.kind, axes, exchange.bytes))
 
 
 def axes_of(groups: Groups, mesh: Mesh) -> Axes | None:

@@ -12,7 +12,8 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -44,6 +45,18 @@ class Exchange:
     groups: Groups
 
 
+AGREEMENTS = {
+    "equal": "the same kinds, groups, sizes and counts",
+    "bytes": "the same kinds and groups, and the same bytes in all for each",
+    "sums": "that, where an all_gather may be a sum of pieces padded with zeros, and a "
+    "reduce_scatter a sum of which a piece is kept",
+    "different": "anything else",
+}
+"""How near compiled collectives are to those predicted."""
+
+_AS_SUMS = dict.fromkeys(("all_gather", "reduce_scatter"), "all_reduce")
+
+
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """How often each exchange was predicted and how often it was compiled."""
@@ -56,6 +69,17 @@ class Comparison:
     def equal(self) -> bool:
         """Whether prediction and compiled program agree in kind, count, bytes and groups."""
         return self.predicted == self.compiled
+
+    @property
+    def agreement(self) -> str:
+        """How near the two are, the first of `AGREEMENTS` that holds."""
+        if self.equal:
+            return "equal"
+        if _totals(self.predicted) == _totals(self.compiled):
+            return "bytes"
+        if _totals(self.predicted, _AS_SUMS) == _totals(self.compiled, _AS_SUMS):
+            return "sums"
+        return "different"
 
     def rows(self) -> list[tuple[Exchange, int, int]]:
         """Every exchange with its predicted and its compiled count."""
@@ -72,6 +96,17 @@ class Comparison:
                 f"{compiled:>9}{mark}"
             )
         return "\n".join(lines)
+
+
+def _totals(
+    exchanges: Counter[Exchange], renamed: Mapping[str, str] = MappingProxyType({})
+) -> Counter[tuple[str, Groups]]:
+    """Bytes moved per step, by kind and groups."""
+    total: Counter[tuple[str, Groups]] = Counter()
+    for exchange, times in exchanges.items():
+        kind = renamed.get(exchange.kind, exchange.kind)
+        total[kind, exchange.groups] += exchange.bytes * times
+    return total
 
 
 def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -> Comparison:
@@ -227,7 +262,9 @@ def _groups(line: str) -> Groups:
         return _along_axes(named["axes"], named["chosen"])
     if "replica_groups=" in line and "replica_groups={}" not in line:
         written = line[line.index("replica_groups=") :][:80]
-        raise VerifyError(f"the compiled program writes device groups in an unknown form: {written}")
+        raise VerifyError(
+            f"the compiled program writes device groups in an unknown form: {written}"
+        )
     return ()
 
 
@@ -261,11 +298,17 @@ def _along_axes(axes: str, chosen: str) -> Groups:
 
 
 def _chains(line: str) -> Groups:
-    """The devices that a permutation joins, each hands on to the next."""
+    """The devices that a permutation in the text joins."""
     pairs = re.search(r"source_target_pairs=\{(.*?\})\}", line)
+    found = re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else "")
+    return _joined((int(source), int(target)) for source, target in found)
+
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> Groups:
+    """The devices that are joined by handing on to each other."""
     joined: dict[int, set[int]] = {}
-    for source, target in re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else ""):
-        group = joined.get(int(source), {int(source)}) | joined.get(int(target), {int(target)})
+    for source, target in pairs:
+        group = joined.get(source, {source}) | joined.get(target, {target})
         joined.update(dict.fromkeys(group, group))
     return _normal({tuple(sorted(group)) for group in joined.values()})
 

@@ -137,7 +137,9 @@ def _notes(verification: Verification) -> list[RenderableType]:
     if verification.out_of_memory is not None:
         lines.append(Text(str(verification.out_of_memory), style="red"))
     if verification.widened:
-        note = "A host computes bfloat16 in float32: such collectives and temporaries are twice as large."
+        note = (
+            "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
+        )
         lines.append(Text(note, style="yellow"))
     if verification.unknown_loops:
         names = ", ".join(verification.unknown_loops)

@@ -109,9 +109,7 @@ def verify(
             plan, topology, form, windowed_einsum=windowed_einsum, combine=combine
         )
     except OutOfMemoryError as error:
-        return Verification(
-            plan, topology, form, predicted, None, None, None, error, (), None
-        )
+        return Verification(plan, topology, form, predicted, None, None, None, error, (), None)
     return _compared(plan, topology, form, predicted, compiled)
 
 

@@ -1,0 +1,118 @@
+"""The cells of the accuracy table, as data: models, schedules and topologies.
+
+Every model is a built-in one, cut to few layers so that compiling takes about a minute, with widths
+and batches of real ones, so that memory is GiBs and collectives are MiBs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from partita.models.strategies import data_parallel, fsdp, tensor_parallel
+from partita.tactics import AutomaticPartition, Tactic
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """A preset of a built-in model, and what is changed of it."""
+
+    preset: str
+    changes: Mapping[str, Any]
+
+
+MODELS: dict[str, Sized] = {
+    "gpt": Sized("gpt-24l", {"layers": 1, "batch": 64, "sequence": 1024, "vocabulary": 32768}),
+    "llama": Sized(
+        "llama3-8b",
+        {
+            "layers": 4,
+            "batch": 32,
+            "sequence": 2048,
+            "embed": 2048,
+            "kv_heads": 16,
+            "group": 1,
+            "ffn": 5632,
+            "vocabulary": 32768,
+        },
+    ),
+    "moe": Sized(
+        "mixtral-8x7b",
+        {
+            "layers": 1,
+            "batch": 32,
+            "sequence": 1024,
+            "embed": 2048,
+            "kv_heads": 16,
+            "group": 1,
+            "experts": 16,
+            "ffn": 4096,
+        },
+    ),
+    "vit": Sized("vit-l16", {"layers": 2}),
+    "unet": Sized(
+        "unet-ddpm",
+        {"image": 128, "multipliers": (1, 2), "blocks": 1, "attention": (64,), "heads": 16},
+    ),
+    "gns": Sized("gns", {"steps": 2, "nodes": 16384, "edges": 262144, "hidden_layers": 2}),
+    "decode": Sized("decode-7b", {"layers": 2, "new": 64}),
+    "t5": Sized("t5-3b", {"layers": 1}),
+    "ssm": Sized("ssm-1b", {"layers": 1}),
+    "resnet": Sized("resnet50", {"blocks": (1, 1, 1, 1)}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A TPU topology of 16 devices, and the hardware file that plans for it are priced with."""
+
+    name: str
+    hardware: str
+
+
+TOPOLOGIES = (Topology("v5e:4x4", "tpu_v5e"), Topology("v5p:2x2x4", "tpu_v5p"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A mesh, and the tactics for a preset."""
+
+    mesh: str
+    tactics: Callable[[str], list[Tactic]]
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "data-parallel": Schedule("data=16", lambda preset: [data_parallel()]),
+    "fsdp": Schedule("data=16", lambda preset: [data_parallel(), fsdp()]),
+    "tensor-parallel": Schedule("model=16", lambda preset: [tensor_parallel(preset)]),
+    "data+tensor": Schedule(
+        "data=4,model=4", lambda preset: [data_parallel(), tensor_parallel(preset)]
+    ),
+    "automatic": Schedule("data=4,model=4", lambda preset: [AutomaticPartition()]),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A model under a schedule for a topology: names of the tables above."""
+
+    model: str
+    schedule: str
+    topology: str
+
+    def definition(self) -> str:
+        """All that the cell is made of, so that an old result of another cell is not taken."""
+        return repr((MODELS[self.model], SCHEDULES[self.schedule].mesh, self.hardware))
+
+    @property
+    def hardware(self) -> str:
+        """The hardware file of its topology."""
+        return next(t.hardware for t in TOPOLOGIES if t.name == self.topology)
+
+
+def cells() -> list[Cell]:
+    """All cells: a topology after the other, there a model after the other."""
+    names = itertools.product((t.name for t in TOPOLOGIES), MODELS, SCHEDULES)
+    return [Cell(model, schedule, topology) for topology, model, schedule in names]

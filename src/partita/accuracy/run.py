@@ -1,0 +1,161 @@
+"""Running cells of the accuracy table, each in a process of its own; results are kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import partita as pt
+from partita import models
+from partita.accuracy.cells import MODELS, SCHEDULES, Cell
+from partita.errors import FileError
+from partita.verify import Verification
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds of a step."""
+
+    step: float
+    serial: float
+    compute: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What became of a cell. Sizes in bytes per device, times in seconds."""
+
+    cell: Cell
+    definition: str
+    outcome: str
+    """`compiled`, `out of memory`, `timeout` or `failed`."""
+    reason: str = ""
+    fits: bool = False
+    """As predicted."""
+    predicted_memory: int = 0
+    compiled_memory: int | None = None
+    collectives: str = ""
+    """How near they are: one of `partita.verify.AGREEMENTS`."""
+    predicted_time: Times | None = None
+    compiled_time: Times | None = None
+    """By the compiler's cycles, and the ring model for its collectives."""
+    plan_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over compiled peak, less 1."""
+        if self.compiled_memory is None:
+            return None
+        return self.predicted_memory / self.compiled_memory - 1
+
+
+def measure(cell: Cell) -> Result:
+    """Plans and compiles a cell in this process."""
+    sized, schedule = MODELS[cell.model], SCHEDULES[cell.schedule]
+    model = models.build(sized.preset, **sized.changes)
+    start = time.perf_counter()
+    plan = pt.plan(
+        model.fn,
+        *model.args,
+        mesh=schedule.mesh,
+        hardware=cell.hardware,
+        tactics=schedule.tactics(sized.preset),
+        donate_argnums=model.donate_argnums,
+    )
+    planned = time.perf_counter() - start
+    return result_of(cell, plan.verify(cell.topology), planned)
+
+
+def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
+    """What a verification says of a cell."""
+    estimate, time_ = found.estimate, found.time
+    common = Result(
+        cell,
+        cell.definition(),
+        "compiled",
+        fits=estimate.fits,
+        predicted_memory=estimate.peak_memory,
+        predicted_time=Times(estimate.step_time, estimate.serial_time, estimate.compute_time),
+        plan_seconds=plan_seconds,
+        compile_seconds=found.seconds or 0.0,
+    )
+    if found.out_of_memory is not None:
+        return dataclasses.replace(common, outcome="out of memory", reason=str(found.out_of_memory))
+    assert found.memory is not None and found.collectives is not None
+    compiled = None
+    if time_ is not None:
+        compiled = Times(time_.step_time, time_.serial_time, time_.compute_time)
+    return dataclasses.replace(
+        common,
+        compiled_memory=found.memory.peak,
+        collectives=found.collectives.agreement,
+        compiled_time=compiled,
+    )
+
+
+def measure_apart(cell: Cell, limit: float) -> Result:
+    """Measures a cell in a process of its own, which is ended after `limit` seconds."""
+    names = (cell.model, cell.schedule, cell.topology)
+    command = [sys.executable, "-m", "partita.accuracy", "--one", *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        reason = f"took more than {limit:.0f} s"
+        return Result(cell, cell.definition(), "timeout", reason)
+    try:
+        return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Result)
+    except msgspec.DecodeError:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return Result(cell, cell.definition(), "failed", lines[-1][:300])
+
+
+def kept(path: Path) -> dict[Cell, Result]:
+    """The results in a file, the last of each cell; those of cells that have changed are left out.
+
+    Raises:
+      FileError: a line is no result.
+    """
+    found: dict[Cell, Result] = {}
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            result = msgspec.json.decode(line, type=Result)
+        except msgspec.DecodeError as error:
+            raise FileError(
+                f"{path}, line {number} is no result ({error}); take the line out, or say "
+                "--results with another file"
+            ) from error
+        if result.cell.model in MODELS and result.definition == result.cell.definition():
+            found[result.cell] = result
+    return found
+
+
+def complete(
+    wanted: Sequence[Cell], path: Path, limit: float, again: bool = False
+) -> Iterator[tuple[Cell, Result | None]]:
+    """Measures the cells that a file does not have, and appends them to it one by one.
+
+    Yields each cell before (with None) and after it is measured; those that are kept, only after.
+
+    Args:
+      wanted: cells.
+      path: of the file, with a line of JSON for each result.
+      limit: seconds for a cell.
+      again: measure those again that have failed or taken too long.
+    """
+    known = kept(path)
+    for cell in wanted:
+        result = known.get(cell)
+        if result is None or (again and result.outcome in ("timeout", "failed")):
+            yield cell, None
+            result = measure_apart(cell, limit)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(msgspec.json.encode(result).decode() + "\n")
+        yield cell, result

@@ -1,0 +1,184 @@
+"""Collectives as accelerators write them: started and ended, in fusions, in loops; and their time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import partita as pt
+from partita.cost import load
+from partita.cost.collectives import topology
+from partita.errors import VerifyError
+from partita.mesh import Mesh
+from partita.verify import Exchange, compiled_exchanges
+from partita.verify.cycles import axes_of, compiled_time, estimated_cycles
+from partita.verify.exchanges import Comparison, found_exchanges
+from partita.verify.hlo import parse
+from partita.verify.loops import executions
+
+ALL = ((0, 1, 2, 3),)
+
+# One all_gather as the TPU compiler writes it: the fusion that starts it, one that computes
+# meanwhile, and the one that ends it, all with the same channel; and one that nothing runs under.
+ASYNC = """
+%start (p: bf16[2,8]) -> (bf16[2,8], bf16[8,8], u32[]) {
+  %p = bf16[2,8]{1,0:T(8,128)(2,1)} parameter(0)
+  %g = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %c = (bf16[2,8]{1,0}, bf16[8,8]{1,0}, u32[]) custom-call(%g), \
+custom_call_target="AsyncCollectiveStart"
+}
+%meanwhile (p: bf16[2,8], q: f32[8]) -> f32[8] {
+  %p = bf16[2,8]{1,0:T(8,128)(2,1)} parameter(0)
+  %q = f32[8]{0} parameter(1)
+  %g = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %n = f32[8]{0} negate(%q)
+}
+%done (p: bf16[2,8]) -> bf16[8,8] {
+  %p = bf16[2,8]{1,0:T(8,128)(2,1)} parameter(0)
+  %g = bf16[8,8]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %c = bf16[8,8]{1,0} custom-call(%p, %g), custom_call_target="AsyncCollectiveDone"
+}
+ENTRY %main (a: bf16[2,8], b: f32[8]) -> bf16[8,8] {
+  %a = bf16[2,8]{1,0} parameter(0)
+  %b = f32[8]{0} parameter(1)
+  %s = (bf16[2,8]{1,0}, bf16[8,8]{1,0}, u32[]) fusion(%a), kind=kCustom, calls=%start
+  %m = f32[8]{0} fusion(%a, %b), kind=kCustom, calls=%meanwhile, \
+backend_config={"window_config":{"estimated_cycles":"1000"}}
+  %d = bf16[8,8]{1,0} fusion(%a), kind=kCustom, calls=%done
+  %r = f32[8]{0} all-reduce(%m), channel_id=8, replica_groups={{0,1},{2,3}}, to_apply=%add
+  ROOT %k = bf16[8,8]{1,0} copy(%d), backend_config={"estimated_cycles":"503"}
+}
+"""
+
+
+def test_what_is_started_and_ended_counts_once():
+    gather, reduce = found_exchanges(parse(ASYNC))
+    assert (gather.exchange, gather.times) == (Exchange("all_gather", 128, ALL), 1)
+    assert gather.asynchronous
+    assert reduce.exchange == Exchange("all_reduce", 32, ((0, 1), (2, 3)))
+    assert not reduce.asynchronous
+
+
+SCATTER = """
+%scatter (p: f32[8,4]) -> f32[2,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  %k = s32[] constant(0)
+  %r = f32[8,4]{1,0} all-reduce(%p), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %s = f32[2,4]{1,0} READER, dynamic_slice_sizes={2,4}
+}
+ENTRY %main (a: f32[8,4]) -> f32[2,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  ROOT %f = f32[2,4]{1,0} fusion(%a), kind=kCustom, calls=%scatter
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "kind"),
+    [
+        ("dynamic-slice(%r, %k, %k)", "reduce_scatter"),
+        ("fusion(%r, %k), kind=kLoop, calls=%other", "all_reduce"),
+    ],
+)
+def test_a_fused_sum_of_which_a_piece_is_kept_is_a_reduce_scatter(reader, kind):
+    assert compiled_exchanges(SCATTER.replace("READER", reader)) == [Exchange(kind, 128, ALL)]
+
+
+def test_starts_of_other_compilers_carry_operands_results_and_context():
+    text = (
+        "%p = (f32[4]{0}, f32[4]{0}, u32[], u32[]) collective-permute-start(%x), channel_id=1, "
+        "source_target_pairs={{0,1},{1,2}}\n"
+        "%g = ((f32[2]{0}, f32[3]{0}), (f32[8]{0}, f32[12]{0})) all-gather-start(%x, %y), "
+        "replica_groups={{0,1,2,3}}, dimensions={0}"
+    )
+    assert compiled_exchanges(text) == [
+        Exchange("collective_permute", 16, ((0, 1, 2),)),
+        Exchange("all_gather", 32, ALL),
+        Exchange("all_gather", 48, ALL),
+    ]
+
+
+NAMED = [
+    ("mesh['a'=2,'b'=4] {'b'}", ((0, 1, 2, 3), (4, 5, 6, 7))),
+    ("mesh['a'=2,'b'=4] {'a'}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+    ("mesh['a'=2,'b'=4] {'a','b'}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+    ("mesh['a'=2,'b'=4] {'b','a'}", ((0, 4, 1, 5, 2, 6, 3, 7),)),
+    ("mesh['a'=2,'b'=4] {'b':(1)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+    ("mesh['a'=2,'b'=4] {'b':(2)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+]
+
+
+@pytest.mark.parametrize(("written", "groups"), NAMED)
+def test_groups_along_named_axes(written, groups):
+    line = f"%x = f32[8]{{0}} all-gather(%y), replica_groups={written}, dimensions={{0}}"
+    assert compiled_exchanges(line) == [Exchange("all_gather", 32, groups)]
+
+
+def test_groups_in_an_unknown_form_are_an_error():
+    line = "%x = f32[8]{0} all-gather(%y), replica_groups=<everyone>, dimensions={0}"
+    with pytest.raises(VerifyError, match="unknown form.*everyone"):
+        compiled_exchanges(line)
+
+
+# ---------------------------------------------------------------------------------- time
+
+
+def test_cycles_of_what_runs_are_summed_those_inside_of_fusions_are_not():
+    module = parse(ASYNC)
+    assert estimated_cycles(module, executions(module)) == 1503
+
+
+def test_time_is_cycles_by_the_clock_and_collectives_by_the_ring_model():
+    mesh, hardware = Mesh.of("x=2,y=2"), load("tpu_v5e")
+    module = parse(ASYNC)
+    found = found_exchanges(module)
+    time = compiled_time(module, executions(module), found, mesh, hardware)
+    ring = topology(mesh, hardware)
+    assert time.compute_time == pytest.approx(1e-6)
+    assert time.exposed_time == pytest.approx(ring.collective_seconds("all_reduce", (1,), 32))
+    assert time.hidden_time == pytest.approx(ring.collective_seconds("all_gather", (0, 1), 128))
+
+
+def test_no_time_without_a_clock():
+    module = parse(ASYNC)
+    assert compiled_time(module, executions(module), [], Mesh.of("x=4"), load("h100")) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        (((0, 1, 2), (3, 4, 5)), (1,)),
+        (((0, 3), (1, 4), (2, 5)), (0,)),
+        (((5, 3, 4), (2, 0, 1)), (1,)),
+        (((0, 1, 2, 3, 4, 5),), (0, 1)),
+        (((0, 1), (2, 3), (4, 5)), None),
+        ((), (0, 1)),
+    ],
+)
+def test_axes_of_groups(groups, axes):
+    assert axes_of(groups, Mesh.of("x=2,y=3")) == axes
+
+
+# ----------------------------------------------------------------------------- agreement
+
+PAIRS, OTHERS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+AGREEMENTS = [
+    ({("all_gather", 64, PAIRS): 2}, "equal"),
+    ({("all_gather", 128, PAIRS): 1}, "bytes"),
+    ({("all_reduce", 64, PAIRS): 2}, "sums"),
+    ({("all_reduce", 64, PAIRS): 1, ("all_gather", 64, PAIRS): 1}, "sums"),
+    ({("all_gather", 64, OTHERS): 2}, "different"),
+    ({("all_gather", 64, PAIRS): 1}, "different"),
+    ({("all_to_all", 64, PAIRS): 2}, "different"),
+]
+
+
+@pytest.mark.parametrize(("compiled", "agreement"), AGREEMENTS)
+def test_how_near_collectives_are(compiled, agreement):
+    predicted = Counter({Exchange("all_gather", 64, PAIRS): 2})
+    made = Counter({Exchange(*key): count for key, count in compiled.items()})
+    assert Comparison(pt.Mesh.of("x=2,y=2"), predicted, made).agreement == agreement

@@ -19,6 +19,7 @@ from partita.errors import (
     TraceError,
     UnknownNameError,
     UnsupportedError,
+    VerifyError,
 )
 from partita.mesh import Mesh
 from partita.plan import Plan
@@ -41,6 +42,7 @@ from partita.tactics import (
 )
 
 __version__ = "0.1.0"
+from partita.verify import Verification
 
 __all__ = [
     "Action",
@@ -74,6 +76,8 @@ __all__ = [
     "Traffic",
     "UnknownNameError",
     "UnsupportedError",
+    "Verification",
+    "VerifyError",
     "WholeUse",
     "in_turn",
     "jit",

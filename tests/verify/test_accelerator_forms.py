@@ -1,4 +1,4 @@
-"""Collectives as accelerators write them: started and ended, in fusions, in loops; and their time."""
+"""Collectives as accelerators write them: started and ended, fused, in loops; and their time."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_groups_along_named_axes(written, groups):
 
 def test_groups_in_an_unknown_form_are_an_error():
     line = "%x = f32[8]{0} all-gather(%y), replica_groups=<everyone>, dimensions={0}"
-    with pytest.raises(VerifyError, match="unknown form.*everyone"):
+    with pytest.raises(VerifyError, match=r"unknown form.*everyone"):
         compiled_exchanges(line)
 
 

@@ -102,10 +102,8 @@ def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
 
 def measure_apart(cell: Cell, limit: float) -> Result:
     """Measures a cell in a process of its own, which is ended after `limit` seconds."""
-    names = (cell.model, cell.schedule, cell.topology)
-    command = [sys.executable, "-m", "partita.accuracy", "--one", *names]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(_command(cell), capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         reason = f"took more than {limit:.0f} s"
         return Result(cell, cell.definition(), "timeout", reason)
@@ -114,6 +112,11 @@ def measure_apart(cell: Cell, limit: float) -> Result:
     except msgspec.DecodeError:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         return Result(cell, cell.definition(), "failed", lines[-1][:300])
+
+
+def _command(cell: Cell) -> list[str]:
+    names = (cell.model, cell.schedule, cell.topology)
+    return [sys.executable, "-m", "partita.accuracy", "--one", *names]
 
 
 def kept(path: Path) -> dict[Cell, Result]:

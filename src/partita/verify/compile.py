@@ -46,13 +46,18 @@ _HOST: dict[str, str | int | bool] = {
     "xla_llvm_disable_expensive_passes": True,
 }
 
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_SAID = (
+    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
+    re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
+)
+"""How compilers say what a program needs, and what there is."""
 
 
 class OutOfMemoryError(VerifyError):
     """The compiler found no way to fit the program into the memory of a device.
 
-    `used` and `capacity` are bytes, as the compiler rounds them; None where it does not say.
+    `used` and `capacity` are bytes, as the compiler rounds them; None where it does not say. What
+    is used may be temporaries alone.
     """
 
     def __init__(self, message: str, used: int | None, capacity: int | None) -> None:
@@ -183,12 +188,13 @@ def _failure(error: Exception, topology: str | None) -> VerifyError:
     target = f"for {topology}" if topology else "for the host"
     message = str(error)
     if "RESOURCE_EXHAUSTED" in message or "Ran out of memory" in message:
-        match = _USED.search(message)
-        used, capacity = (
-            (_bytes(match[1], match[2]), _bytes(match[3], match[4])) if match else 2 * (None,)
+        used = capacity = None
+        said = next(filter(None, (pattern.search(message) for pattern in _SAID)), None)
+        if said:
+            used, capacity = _bytes(said[1], said[2]), _bytes(said[3], said[4])
+        return OutOfMemoryError(
+            f"compiling {target} runs out of memory: {_first_line(error)}", used, capacity
         )
-        said = f"Used {match[1]}{match[2]} of {match[3]}{match[4]}" if match else _first_line(error)
-        return OutOfMemoryError(f"compiling {target} runs out of memory: {said}", used, capacity)
     return VerifyError(f"compiling {target} fails: {_first_line(error)}")
 
 

@@ -1,0 +1,156 @@
+"""The accuracy table: results are kept and taken up again, and what they come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import msgspec
+import pytest
+from rich.console import Console
+
+import partita as pt
+from partita.accuracy import run
+from partita.accuracy.cells import MODELS, SCHEDULES, TOPOLOGIES, Cell, cells
+from partita.accuracy.run import Result, Times, complete, kept, measure_apart
+from partita.accuracy.table import data, summarise, view
+from partita.models import build
+
+FIRST, SECOND, *_ = [Cell("gpt", name, "v5e:4x4") for name in SCHEDULES]
+
+
+def result(cell, predicted=2.0, compiled=2.0, **changes):
+    """A result of 100 bytes predicted and compiled, with these step times."""
+    made = Result(
+        cell,
+        cell.definition(),
+        "compiled",
+        fits=True,
+        predicted_memory=100,
+        compiled_memory=100,
+        collectives="equal",
+        predicted_time=Times(predicted, predicted, predicted),
+        compiled_time=Times(compiled, compiled, compiled),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def test_there_is_a_cell_for_every_model_schedule_and_topology():
+    every = cells()
+    assert len(every) == len(set(every)) == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES)
+    assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_models_can_be_built(name):
+    build(MODELS[name].preset, **MODELS[name].changes)
+
+
+# ------------------------------------------------------------------------------ keeping
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The cells that are measured, each as if in no time."""
+    done = []
+
+    def measure(cell, limit):
+        done.append(cell)
+        return result(cell)
+
+    monkeypatch.setattr(run, "measure_apart", measure)
+    return done
+
+
+def test_what_a_file_has_is_not_done_again(measured, tmp_path):
+    path = tmp_path / "results.jsonl"
+    steps = list(complete([FIRST], path, 1))
+    assert steps == [(FIRST, None), (FIRST, result(FIRST))]
+    after = [step for step in complete([FIRST, SECOND], path, 1) if step[1] is not None]
+    assert after == [(FIRST, result(FIRST)), (SECOND, result(SECOND))]
+    assert measured == [FIRST, SECOND]
+    assert kept(path) == {FIRST: result(FIRST), SECOND: result(SECOND)}
+
+
+@pytest.mark.parametrize(("outcome", "again"), [("timeout", 1), ("failed", 1), ("compiled", 0)])
+def test_cells_that_failed_are_done_again_on_request(measured, tmp_path, outcome, again):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(msgspec.json.encode(result(FIRST, outcome=outcome)) + b"\n")
+    list(complete([FIRST], path, 1))
+    assert measured == []
+    list(complete([FIRST], path, 1, again=True))
+    assert len(measured) == again
+
+
+def test_results_of_a_cell_that_has_changed_are_left_out(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(msgspec.json.encode(result(FIRST, definition="another")) + b"\n")
+    assert kept(path) == {}
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"cell": 1}\n')
+    with pytest.raises(pt.FileError, match="line 1 is no result"):
+        kept(path)
+
+
+def test_a_process_that_takes_too_long_is_a_timeout(monkeypatch):
+    monkeypatch.setattr(run, "_command", lambda cell: ["sleep", "60"])
+    assert measure_apart(FIRST, 0.1).outcome == "timeout"
+
+
+def test_a_process_that_fails_says_why(monkeypatch):
+    code = "import sys; print('what went wrong', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(run, "_command", lambda cell: [sys.executable, "-c", code])
+    found = measure_apart(FIRST, 60)
+    assert (found.outcome, found.reason) == ("failed", "what went wrong")
+
+
+# ----------------------------------------------------------------------------- summary
+
+IN_ORDER = [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)]
+BEST_IS_SECOND = [(1.0, 12.0), (2.0, 10.0), (3.0, 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("times", "correlation", "regret"),
+    [(IN_ORDER, 1.0, 0.0), (BEST_IS_SECOND, 0.5, 0.2), ([(1.0, 2.0)] * 3, None, 0.0)],
+)
+def test_order_of_plans(times, correlation, regret):
+    names = list(SCHEDULES)
+    results = [result(Cell("gpt", n, "v5e:4x4"), *t) for n, t in zip(names, times, strict=False)]
+    (order,) = summarise(results).orders
+    assert order.plans == 3
+    assert order.correlation == (correlation and pytest.approx(correlation))
+    assert order.regret == pytest.approx(regret)
+
+
+def test_two_plans_are_too_few_for_an_order():
+    assert summarise([result(FIRST), result(SECOND)]).orders == []
+
+
+def test_memory_errors_and_false_fits():
+    results = [
+        result(FIRST, predicted_memory=110),
+        result(SECOND, predicted_memory=70, fits=False),
+        result(FIRST, outcome="out of memory", compiled_memory=None, collectives=""),
+        result(FIRST, outcome="timeout", compiled_memory=None, fits=False, collectives=""),
+    ]
+    found = summarise(results)
+    assert found.median_memory_error == pytest.approx(0.2)
+    assert found.worst_memory_error == pytest.approx(-0.3)
+    assert (found.false_fits, found.false_misfits) == (1, 1)
+    assert found.outcomes == {"compiled": 2, "out of memory": 1, "timeout": 1}
+    assert found.collectives == {"equal": 2}
+
+
+def test_table_and_json_hold_every_cell():
+    results = [result(FIRST), result(SECOND, outcome="failed", reason="no compiler")]
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(view(results))
+    text = capture.get()
+    assert "data-parallel" in text and "failed: no compiler" in text
+    assert json.loads(json.dumps(data(results)))["cells"][1]["reason"] == "no compiler"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from partita import cli, cost
+from partita.verify import Comparison, Exchange
 
 PROGRAMS = '''
 """A user's own programs."""
@@ -362,3 +364,57 @@ def test_the_installed_command(programs):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: mesh data=2 has no axis 'dat'")
+
+
+# -------------------------------------------------------------------------------- verify
+
+DATA = ("mlp", "--mesh", "data=4", "--manual", "batch*:0@data", "--axes", "none")
+DATA += ("--hardware", "cpu")
+
+
+def test_verify_prints_predicted_beside_compiled(partita):
+    result = partita("verify", *DATA)
+    assert result.code == 0, result.err
+    assert "for host devices" in result.out and "As predicted." in result.out
+
+
+def test_verify_as_json_has_an_entry_for_each_form(partita):
+    result = partita("verify", *DATA, "--form", "both", "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    assert [each["form"] for each in found] == ["partitioned", "annotated"]
+    assert all(each["passed"] for each in found)
+
+
+GATHER = Exchange("all_gather", 8, ((0, 1, 2, 3),))
+
+
+def test_verify_exits_with_1_where_the_prediction_does_not_hold(partita, monkeypatch):
+    monkeypatch.setattr(
+        "partita.verify.verification.side_by_side",
+        lambda collectives, mesh, found: Comparison(mesh, Counter(), Counter([GATHER])),
+    )
+    result = partita("verify", *DATA, "--json")
+    assert result.code == 1
+    assert json.loads(result.out)[0]["problems"]
+
+
+def test_verify_brings_its_own_host_devices():
+    """In a process of its own, where JAX has made no devices yet."""
+    command = [sys.executable, "-m", "partita.cli", "verify", "mlp", "--mesh", "data=16"]
+    command += ["--hardware", "cpu", "--manual", "batch*:0@data", "--axes", "none"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_verify_with_an_unknown_form(partita):
+    result = partita("verify", *DATA, "--form", "whole")
+    assert result.code == 2
+    assert "no form 'whole'; expected partitioned, annotated, both" in result.err
+
+
+def test_verify_without_the_tpu_compiler(partita, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = partita("verify", *DATA[:-1], "tpu_v5e", "--topology", "v5e:2x2")
+    assert result.code == 2
+    assert "pip install 'partita[tpu]'" in result.err

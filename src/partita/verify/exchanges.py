@@ -250,16 +250,11 @@ def _groups(line: str) -> Groups:
         return _normal([[int(d) for d in row.split(",") if d] for row in rows])
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
     if iota:
-        shape, source, order = (
-            [int(d) for d in part.split(",")] if part else None for part in iota.groups()
-        )
-        grid = np.arange(math.prod(source or [])).reshape(source)
-        if order:
-            grid = grid.transpose(order)
-        return _normal(grid.reshape(shape).tolist())
+        shape = [int(size) for size in iota[1].split(",")]
+        return _normal(_iota(iota[2], iota[3]).reshape(shape).tolist())
     named = _NAMED.search(line)
     if named:
-        return _along_axes(named["axes"], named["chosen"])
+        return _along_axes(named["axes"], named["chosen"], _numbering(named))
     if "replica_groups=" in line and "replica_groups={}" not in line:
         written = line[line.index("replica_groups=") :][:80]
         raise VerifyError(
@@ -268,12 +263,30 @@ def _groups(line: str) -> Groups:
     return ()
 
 
-_NAMED = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\]\s*\{(?P<chosen>[^}]*)\}")
+_NAMED = re.compile(
+    r"replica_groups=mesh\[(?P<axes>[^\]]*)\]"
+    r"(?:,\s*device_ids=\((?:\[(?P<iota>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?|(?P<ids>[\d,]+))\))?"
+    r"\s*\{(?P<chosen>[^}]*)\}"
+)
 _AXIS = re.compile(r"'([^']*)'=(\d+)")
 _CHOSEN = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 
 
-def _along_axes(axes: str, chosen: str) -> Groups:
+def _numbering(named: re.Match[str]) -> np.ndarray | None:
+    """The devices of a named mesh in its order, if they are not simply counted."""
+    if named["ids"]:
+        return np.array([int(d) for d in named["ids"].split(",")])
+    return _iota(named["iota"], named["order"]).reshape(-1) if named["iota"] else None
+
+
+def _iota(shape: str, order: str | None) -> np.ndarray:
+    """`[4,2]T(1,0)`: devices counted over a shape, then transposed."""
+    sizes = [int(size) for size in shape.split(",")]
+    grid = np.arange(math.prod(sizes)).reshape(sizes)
+    return grid.transpose([int(place) for place in order.split(",")]) if order else grid
+
+
+def _along_axes(axes: str, chosen: str, devices: np.ndarray | None) -> Groups:
     """Groups in the form `mesh['a'=2,'b'=4] {'b'}`; `'b':(2)2` is a part of an axis."""
     sizes = {name: int(size) for name, size in _AXIS.findall(axes)}
     parts: list[tuple[str, int, int]] = [
@@ -293,7 +306,8 @@ def _along_axes(axes: str, chosen: str) -> Groups:
         shape.append(left)
     order = [places[part] for part in parts]
     rest = [place for place in range(len(shape)) if place not in order]
-    grid = np.arange(math.prod(shape)).reshape(shape).transpose(*rest, *order)
+    devices = np.arange(math.prod(shape)) if devices is None else devices
+    grid = devices.reshape(shape).transpose(*rest, *order)
     return _normal(grid.reshape(-1, math.prod(width for _, _, width in parts)).tolist())
 
 

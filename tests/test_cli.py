@@ -399,10 +399,12 @@ def test_verify_exits_with_1_where_the_prediction_does_not_hold(partita, monkeyp
     assert json.loads(result.out)[0]["problems"]
 
 
-def test_verify_brings_its_own_host_devices():
+def test_verify_brings_its_own_host_devices(tmp_path):
     """In a process of its own, where JAX has made no devices yet."""
-    command = [sys.executable, "-m", "partita.cli", "verify", "mlp", "--mesh", "data=16"]
-    command += ["--hardware", "cpu", "--manual", "batch*:0@data", "--axes", "none"]
+    file = tmp_path / "programs.py"
+    file.write_text(PROGRAMS)
+    command = [sys.executable, "-m", "partita.cli", "verify", f"{file}:double", "--mesh", "x=16"]
+    command += ["--hardware", "cpu", "--manual", "x:0@x", "--axes", "none"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,9 +1,11 @@
-# make demo | test | check | bench | coverage-models | accuracy    each sets up the environment first
+# make demo | test | check | bench | coverage-models | paper-table | accuracy
+# each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
 #   ACCURACY_ARGS="gpt --topology v5e:4x4"  models and options for accuracy; --help lists them
+#   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
@@ -11,12 +13,13 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
 ACCURACY_ARGS ?=
+PAPER_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test check bench coverage-models accuracy clean
+.PHONY: venv demo test check bench coverage-models paper-table accuracy clean
 
 venv: $(STAMP)
 
@@ -51,6 +54,10 @@ coverage-models: venv
 accuracy: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tpu]'
 	$(BIN)/python -m partita.accuracy $(ACCURACY_ARGS)
+
+# The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
+paper-table: venv
+	$(BIN)/python -m partita.paper $(PAPER_ARGS)
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

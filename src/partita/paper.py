@@ -102,9 +102,9 @@ def within(plan: pt.Plan, memory: int) -> pt.Plan:
     done = plan.done
     context = dataclasses.replace(done.stage.context, capacity=memory)
     stage = dataclasses.replace(done.stage, context=context)
-    spmd, estimate = lower_and_price(stage)
+    lowering, estimate = lower_and_price(stage)
     return dataclasses.replace(
-        plan, done=dataclasses.replace(done, stage=stage, spmd=spmd, estimate=estimate)
+        plan, done=dataclasses.replace(done, stage=stage, lowering=lowering, estimate=estimate)
     )
 
 

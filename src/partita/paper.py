@@ -34,7 +34,8 @@ from partita.errors import closest
 from partita.models.partir import ROWS, SUBJECTS, Row, Subject
 from partita.schedule import lower_and_price
 from partita.tactics import Tactic
-from partita.verify import compare
+from partita.verify.exchanges import found_exchanges, side_by_side
+from partita.verify.hlo import parse
 
 QUICKLY = {
     "xla_backend_optimization_level": 0,
@@ -60,7 +61,7 @@ class Line:
     arithmetic: int
     predicted: int
     compiled: int | None
-    """None where nothing is compiled, and for what runs: a program says no trip counts."""
+    """None where nothing is compiled."""
 
     @property
     def equal(self) -> bool:
@@ -124,8 +125,25 @@ def by_arithmetic(row: Row, small: bool = False) -> list[Line]:
         n, often = c.of(numbers), c.runs(numbers)
         lines.append(start(c.kind, False, c.formula, n, n, n))
         if c.executed:
-            lines.append(start(c.kind, True, c.executed, often, often, None))
+            lines.append(start(c.kind, True, c.executed, often, often, often))
     return lines or [start("none", False, "0", 0, 0, 0)]
+
+
+@dataclasses.dataclass
+class Tally:
+    """Collectives by kind: how many there are, and how often they run."""
+
+    instructions: Counter[str] = dataclasses.field(default_factory=Counter)
+    runs: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, kind: str, times: int) -> None:
+        """Counts one that runs so often."""
+        self.instructions[kind] += 1
+        self.runs[kind] += times
+
+    def of(self, line: Line) -> int:
+        """What a line is about."""
+        return (self.runs if line.executed else self.instructions)[line.kind]
 
 
 def count(row: Row, plan: pt.Plan, small: bool = False, text: str | None = None) -> list[Line]:
@@ -134,27 +152,28 @@ def count(row: Row, plan: pt.Plan, small: bool = False, text: str | None = None)
     Kinds that the arithmetic does not know get lines of their own. So do collectives that are as
     many as predicted, but with other payloads or between other devices.
     """
-    instructions, runs, compiled = Counter[str](), Counter[str](), Counter[str]()
+    predicted = Tally()
     for collective in plan.collectives:
-        instructions[collective.kind] += 1
-        runs[collective.kind] += collective.count
-    comparison = None if text is None else compare(plan.collectives, plan.mesh, text)
-    for exchange, _, number in comparison.rows() if comparison else ():
-        compiled[exchange.kind] += number
+        predicted.add(collective.kind, collective.count)
+    found = [] if text is None else found_exchanges(parse(text))
+    compiled = Tally()
+    for each in found:
+        compiled.add(each.exchange.kind, each.times)
 
     def counted(line: Line) -> Line:
-        predicted = (runs if line.executed else instructions)[line.kind]
-        made = None if line.executed or not comparison else compiled[line.kind]
-        return dataclasses.replace(line, predicted=predicted, compiled=made)
+        made = None if text is None else compiled.of(line)
+        return dataclasses.replace(line, predicted=predicted.of(line), compiled=made)
 
     def strange(what: str) -> Line:
         return Line(row.subject, row.schedule, what, False, "0", 0, 0, 0)
 
     lines = [counted(line) for line in by_arithmetic(row, small)]
-    others = (instructions.keys() | compiled.keys()) - {line.kind for line in lines}
+    kinds = predicted.instructions.keys() | compiled.instructions.keys()
+    others = kinds - {line.kind for line in lines}
     lines += [counted(strange(kind)) for kind in sorted(others)]
-    unlike = (comparison.compiled - comparison.predicted).total() if comparison else 0
-    if unlike and compiled == instructions:
+    comparison = side_by_side(plan.collectives, plan.mesh, found)
+    unlike = (comparison.compiled - comparison.predicted).total()
+    if unlike and compiled == predicted:
         line = strange("other payloads or groups")
         lines.append(dataclasses.replace(line, compiled=unlike))
     return lines

@@ -345,19 +345,14 @@ ROWS = (
         "BP+MP+Z3+EMB",
         (BP, MP, Z3, EMB),
         (
+            Count("all_gather", "P + 4 L", "as in the row before"),
+            Count("all_reduce", "1 + 4 L + 3", "as in the row before"),
+            Count("reduce_scatter", "P + 4 L", "as in the row before"),
             Count(
-                "all_gather",
-                "P + 4 L + 2 L + 2",
-                "as in the row before; and the gradients of the norms and of the embedding, whose "
-                "one dimension is cut along data first, not along model",
-            ),
-            Count(
-                "all_reduce",
-                "1 + 4 L + 3 + 2 L + 2",
-                "as in the row before; and these gradients",
-            ),
-            Count(
-                "reduce_scatter", "7 L + 4 L", "the gradient of every matrix; and the sums of MP"
+                "collective_permute",
+                "2 L + 2",
+                "the gradients of the norms and of the embedding, whose one dimension is cut along "
+                "model first, and along data first where they are needed",
             ),
         ),
     ),

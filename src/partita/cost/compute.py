@@ -12,7 +12,7 @@ from partita.cost.fusion import Fusion
 from partita.cost.hardware import Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.spmd import OpForm
+from partita.tiling import OpForm
 from partita.spmd.reshard import shards
 
 MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})

@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
-from partita.spmd.forms import Forms, OpForm
-from partita.tiling import Layout
+from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()
 

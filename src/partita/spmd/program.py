@@ -10,10 +10,9 @@ from functools import cached_property
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
-from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
-from partita.spmd.reshard import Step, StepKind, local_type
-from partita.tiling import Axes, Layout
+from partita.spmd.reshard import Step, StepKind
+from partita.tiling import Axes, Layout, Need, OpForm, local_type
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
+from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
 from partita.tiling.spread import Node, Resolution, Spread, Spreader, Stop
 from partita.tiling.tiling import (
     Assignment,
@@ -15,14 +16,20 @@ from partita.tiling.tiling import (
 __all__ = [
     "Assignment",
     "Axes",
+    "Forms",
     "Layout",
+    "Need",
     "Node",
+    "OpForm",
     "Resolution",
     "Spread",
     "Spreader",
     "Stop",
     "Tiling",
     "assignment",
+    "form_of",
+    "layout_from_result",
+    "local_type",
     "refold",
     "replicated",
     "untiled",

@@ -5,6 +5,7 @@ way. `jit` does both in one line.
 """
 
 from partita.api import jit, plan
+from partita.core import Core
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.errors import (
@@ -50,6 +51,7 @@ __all__ = [
     "Blocked",
     "Collective",
     "Constant",
+    "Core",
     "Estimate",
     "FileError",
     "Footprint",

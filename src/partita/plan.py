@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
+from partita.core import Core
 from partita.cost import Estimate, Hardware
 from partita.cost.footprint import Footprint
 from partita.errors import FileError, MeshError, TacticError
@@ -26,9 +27,9 @@ from partita.schedule import Scheduled, TacticReport
 from partita.spmd import Collective, SpmdProgram
 from partita.spmd.annotate import annotate
 from partita.spmd.emit import emit
-from partita.spmd.executable import export, layout_tree, partition_spec
+from partita.spmd.executable import Completed, export, layout_tree, partition_spec
 from partita.tactics import Tactic
-from partita.tiling import Assignment
+from partita.tiling import Assignment, LoopNests
 
 Form = Literal["partitioned", "annotated"]
 
@@ -106,6 +107,13 @@ class Plan:
         """The layout of every operation and value, as the tactics asked for it."""
         return self.done.stage.assignment
 
+    @cached_property
+    def core(self) -> Core:
+        """The program as loop nests, which prints and runs on one device (PartIR:Core)."""
+        nests = LoopNests(self.program, self.mesh, self.assignment)
+        keywords = bool(self.arguments[1])
+        return Core(nests, self._signature, self.results, keywords, self.lifted)
+
     @property
     def program(self) -> Program:
         """The program that was planned."""
@@ -177,7 +185,7 @@ class Plan:
         if not (self.lifted or self.arguments[1]):
             return jitted
         constants = jax.device_put(self.lifted, in_shardings[-1]) if self.lifted else ()
-        return _Completed(jitted, bool(self.arguments[1]), constants)
+        return Completed(jitted, bool(self.arguments[1]), constants)
 
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
@@ -306,28 +314,6 @@ class Plan:
         return render(self)
 
     __repr__ = __str__
-
-
-class _Completed:
-    """A jitted function that takes keyword arguments as a dict, and then constants, at the end."""
-
-    def __init__(self, jitted: Any, keywords: bool, constants: tuple[Any, ...]) -> None:
-        self._jitted = jitted
-        self._keywords = keywords
-        self._constants = constants
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(*args, *self._rest(kwargs))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers for these arguments, as `jax.jit`'s `lower` does."""
-        return self._jitted.lower(*args, *self._rest(kwargs))
-
-    def _rest(self, kwargs: dict[str, Any]) -> list[Any]:
-        if kwargs and not self._keywords:
-            raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
-        rest: list[Any] = [kwargs] if self._keywords else []
-        return [*rest, self._constants] if self._constants else rest
 
 
 def _shapes(tree: Any) -> str:

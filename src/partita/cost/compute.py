@@ -12,8 +12,8 @@ from partita.cost.fusion import Fusion
 from partita.cost.hardware import Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.tiling import OpForm
 from partita.spmd.reshard import shards
+from partita.tiling import OpForm
 
 MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 """Kinds that run on matrix units, two FLOPs per point of their iteration space."""

@@ -5,6 +5,7 @@ way. `jit` does both in one line.
 """
 
 from partita.api import jit, load, plan
+from partita.core import Core
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.diff import PlanDiff
@@ -70,6 +71,7 @@ __all__ = [
     "Collective",
     "CollectiveExplanation",
     "Constant",
+    "Core",
     "DataParallel",
     "Estimate",
     "ExpertParallel",

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
+from partita.core import Core
 from partita.cost import Estimate, Hardware, Together, after_combining
 from partita.cost.footprint import Footprint
 from partita.diff import PlanDiff, diff
@@ -29,9 +30,9 @@ from partita.schedule import Scheduled, TacticReport
 from partita.spmd import Collective, SpmdProgram
 from partita.spmd.annotate import annotate
 from partita.spmd.emit import emit
-from partita.spmd.executable import export, layout_tree, partition_spec
+from partita.spmd.executable import Completed, export, layout_tree, partition_spec
 from partita.tactics import Tactic, WayOut
-from partita.tiling import Assignment
+from partita.tiling import Assignment, LoopNests
 
 if TYPE_CHECKING:
     from partita.verify import Verification
@@ -126,6 +127,13 @@ class Plan:
     def assignment(self) -> Assignment:
         """The layout of every operation and value, as the tactics asked for it."""
         return self.done.stage.assignment
+
+    @cached_property
+    def core(self) -> Core:
+        """The program as loop nests, which prints and runs on one device (PartIR:Core)."""
+        nests = LoopNests(self.program, self.mesh, self.assignment)
+        keywords = bool(self.arguments[1])
+        return Core(nests, self._signature, self.results, keywords, self.lifted)
 
     @property
     def program(self) -> Program:
@@ -222,7 +230,7 @@ class Plan:
         if self.lifted:
             specs, _ = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
             constants = jax.device_put(self.lifted, self._named(concrete, specs[-1]))
-        return _Completed(jitted, bool(self.arguments[1]), constants)
+        return Completed(jitted, bool(self.arguments[1]), constants)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
@@ -433,28 +441,6 @@ class Plan:
         return render(self)
 
     __repr__ = __str__
-
-
-class _Completed:
-    """A jitted function that takes keyword arguments as a dict, and then constants, at the end."""
-
-    def __init__(self, jitted: Any, keywords: bool, constants: tuple[Any, ...]) -> None:
-        self._jitted = jitted
-        self._keywords = keywords
-        self._constants = constants
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(*args, *self._rest(kwargs))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers for these arguments, as `jax.jit`'s `lower` does."""
-        return self._jitted.lower(*args, *self._rest(kwargs))
-
-    def _rest(self, kwargs: dict[str, Any]) -> list[Any]:
-        if kwargs and not self._keywords:
-            raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
-        rest: list[Any] = [kwargs] if self._keywords else []
-        return [*rest, self._constants] if self._constants else rest
 
 
 def _emitter(form: Form) -> Callable[[SpmdProgram], Any]:

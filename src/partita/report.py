@@ -13,8 +13,8 @@ from rich.tree import Tree
 from partita.cost.estimate import seconds, size
 from partita.mesh import Mesh
 from partita.schedule import TacticReport, argument_groups
-from partita.spmd import entries, local_type
-from partita.tiling import Layout
+from partita.spmd import entries
+from partita.tiling import Layout, local_type
 
 if TYPE_CHECKING:
     from partita.plan import Plan

@@ -34,10 +34,15 @@ class WrongCollectivesError(AssertionError):
 
 
 class Checker:
-    """Checks schedules of one program, which is traced, analysed and run by itself once."""
+    """Checks schedules of one program, which is traced, analysed and run by itself once.
 
-    def __init__(self, program: Program) -> None:
+    Of every `core_every`th schedule the loop nests are run, too.
+    """
+
+    def __init__(self, program: Program, core_every: int = 1) -> None:
         self.program = program
+        self.core_every = core_every
+        self.checked = 0
         self.args = program.arguments()
         self._context = functools.cache(jax_mlir.make_ir_context)
         with self._one_context():
@@ -95,18 +100,28 @@ class Checker:
         compiled = _compile(lowered)
         self._compare_numbers(_numbers(compiled(*placed)))
         self._compare_collectives(plan, lowered, compiled.as_text())
+        if self.checked % self.core_every == 0:
+            self._check_core(plan)
+        self.checked += 1
 
-    def _compare_numbers(self, made: list[np.ndarray]) -> None:
+    def _check_core(self, plan: pt.Plan) -> None:
+        """Runs the plan's loop nests, which share nothing of its lowering, on one device."""
+        with self._one_context():
+            lowered = plan.core.jitted.lower(self.args)
+        self._compare_numbers(_numbers(_compile(lowered)(self.args)), "by its loops, ")
+
+    def _compare_numbers(self, made: list[np.ndarray], how: str = "") -> None:
         errors = self.program.errors(made)
         for number, (mine, theirs, error) in enumerate(
             zip(made, self.original, errors, strict=True)
         ):
             if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
-                raise WrongNumbersError(f"result {number}: types {mine.dtype} {theirs.dtype}")
+                raise WrongNumbersError(f"{how}result {number}: {mine.dtype} {theirs.dtype}")
             apart = _distance(mine, theirs)
             if apart > error and not self._loose(number, error):
                 raise WrongNumbersError(
-                    f"result {number}: {apart:.3g} apart, allowed {error:.3g}\n{mine}\n{theirs}"
+                    f"{how}result {number}: {apart:.3g} apart, allowed {error:.3g}\n"
+                    f"{mine}\n{theirs}"
                 )
 
     def _compare_collectives(self, plan: pt.Plan, lowered: Any, text: str) -> None:

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import partita as pt
 from partita import models
 from partita.program import mlir
-from partita.spmd import local_type
+from partita.tiling import local_type
 from partita.verify import compare, compiled_exchanges
 
 FORMS = ("partitioned", "annotated")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from partita.mesh import Mesh
 from partita.program import TensorType
-from partita.spmd import COLLECTIVES, local_type, reshard
+from partita.spmd import COLLECTIVES, reshard
 from partita.spmd.reshard import permutation
+from partita.tiling import local_type
 
 NONE = frozenset()
 

@@ -13,8 +13,8 @@ from partita.cost.hardware import Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Value, Work
-from partita.spmd import OpForm
 from partita.spmd.reshard import shards
+from partita.tiling import OpForm
 
 MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 """Kinds that run on matrix units, two FLOPs per point of their iteration space."""

@@ -9,10 +9,11 @@ from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
 from partita.explain.reader import Reader, together
 from partita.report import show_entries
-from partita.spmd import entries, local_type
+from partita.spmd import entries
 
 MOST_MOVES = 4
 """Collectives of a value that are printed."""
+from partita.tiling import local_type
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Lowering of tilings to SPMD programs with explicit collectives, and their emission."""
 
-from partita.spmd.forms import OpForm
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
-from partita.spmd.reshard import COLLECTIVES, Step, local_type, reshard
+from partita.spmd.reshard import COLLECTIVES, Step, reshard
 from partita.spmd.whole import WholeUse, added, whole_uses
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Lowerer",
     "Lowering",
     "Move",
-    "OpForm",
     "Run",
     "SpmdProgram",
     "Step",
@@ -21,7 +19,6 @@ __all__ = [
     "WholeUse",
     "added",
     "entries",
-    "local_type",
     "reshard",
     "spec",
     "unfold",

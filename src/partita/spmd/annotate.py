@@ -35,10 +35,15 @@ def annotate(spmd: SpmdProgram) -> Any:
 class _Annotator(Writer):
     """Writes the program on whole values: moves become constraints."""
 
+    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
+        super().__init__(spmd.program, spmd.mesh, module)
+        self.spmd = spmd
+        self.moved: dict[int, Layout] = {}
+
     def run(self) -> None:
         spmd = self.spmd
-        self.moved: dict[int, Layout] = {}
         block, operations = self.begin()
+        self.declare_mesh()
         operations.pop().erase()  # the return; another is written at the end
         for buffer, argument in zip(spmd.arguments, block.arguments, strict=True):
             self.values[buffer] = argument

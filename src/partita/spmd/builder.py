@@ -77,23 +77,26 @@ class Builder:
         known = self._indices.get(axes)
         if known is not None:
             return known
-        if self._partition is None:
-            i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-            self._partition = hlo.convert(i32, hlo.partition_id())
         total = None
         for axis in axes:
-            sizes = self.mesh.sizes
-            stride = self.mesh.size(tuple(range(axis + 1, len(sizes))))
-            part = hlo.divide(self._partition, self.scalar(stride))
-            part = hlo.remainder(part, self.scalar(sizes[axis]))
-            total = (
-                part
-                if total is None
-                else hlo.add(hlo.multiply(total, self.scalar(sizes[axis])), part)
-            )
+            part = self.coordinate(axis)
+            size = self.scalar(self.mesh.sizes[axis])
+            total = part if total is None else hlo.add(hlo.multiply(total, size), part)
         assert total is not None
         self._indices[axes] = total
         return total
+
+    def coordinate(self, axis: int) -> Any:
+        """This device's number along one axis, as an i32 scalar."""
+        if self._partition is None:
+            i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+            self._partition = hlo.convert(i32, hlo.partition_id())
+        after = range(axis + 1, len(self.mesh.sizes))
+        return self.digit(self._partition, self.mesh.size(tuple(after)), self.mesh.sizes[axis])
+
+    def digit(self, number: Any, stride: int, size: int) -> Any:
+        """Which of `size` steps of this stride a number is in, counted anew after the last."""
+        return hlo.remainder(hlo.divide(number, self.scalar(stride)), self.scalar(size))
 
     def offset(self, axes: Axes, size: int) -> Any:
         """Where this device's piece of `size` indices starts, as an i32 scalar."""

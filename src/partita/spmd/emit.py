@@ -15,7 +15,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
 from partita.program import mlir
-from partita.program.ir import Block, Branch, Loop, TensorType
+from partita.program.ir import Block, Branch, Loop, Program, TensorType
 from partita.program.mlir import ir
 from partita.spmd.builder import COMBINE, Builder, set_apart
 from partita.spmd.localize import LocalRun, localize
@@ -54,17 +54,17 @@ def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
 
 
 class Writer:
-    """Writes the instructions of an SPMD program out as StableHLO.
+    """Writes the instructions of a program out as StableHLO.
 
     What a subclass decides is how an operation is run, how a value is moved, and what type a
     buffer has.
     """
 
-    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
-        self.spmd = spmd
-        self.mesh = spmd.mesh
+    def __init__(self, program: Program, mesh: Mesh, module: Any) -> None:
+        self.program = program
+        self.mesh = mesh
         self.module = module
-        self.build = Builder(spmd.mesh)
+        self.build = Builder(mesh)
         self.values: dict[int, Any] = {}
         self.views: dict[int, Any] = {}
         """The MLIR operation of every operation of the program."""
@@ -72,14 +72,17 @@ class Writer:
         """Which value of the program is which in the module."""
 
     def begin(self) -> tuple[Any, list[Any]]:
-        """Writes the mesh, and finds the operations; the function's block and what is in it."""
+        """Finds the operations; the function's block and what is in it."""
         block = mlir.main_function(self.module).entry_block
         operations = [view.operation for view in block.operations]
+        self.globals = {argument: i for i, argument in enumerate(block.arguments)}
+        self._find(self.program.body, operations[:-1])
+        return block, operations
+
+    def declare_mesh(self) -> None:
+        """Writes the mesh at the head of the module."""
         with ir.InsertionPoint.at_block_begin(self.module.body):
             sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(self.mesh)))
-        self.globals = {argument: i for i, argument in enumerate(block.arguments)}
-        self._find(self.spmd.program.body, operations[:-1])
-        return block, operations
 
     def type_of(self, buffer: int) -> Any:
         """The MLIR type of a buffer."""
@@ -102,7 +105,7 @@ class Writer:
         for item, view in zip(block.items, operations, strict=True):
             if isinstance(item, int):
                 self.views[item] = view
-                results = self.spmd.program.operations[item].results
+                results = self.program.operations[item].results
                 self.globals.update(zip(view.results, results, strict=True))
             elif isinstance(item, Loop):
                 for inner, region in zip((item.condition, item.body), view.regions, strict=True):
@@ -168,8 +171,11 @@ class Writer:
 
     def with_inputs(self, item: Run) -> Any:
         """The MLIR operation of a run, its operands replaced by the buffers that it reads."""
-        view, operation = self.views[item.op], self.spmd.program.operations[item.op]
-        inputs = [self.values[b] for b in item.inputs]
+        return self.with_operands(item.op, [self.values[b] for b in item.inputs])
+
+    def with_operands(self, op: int, inputs: Sequence[Any]) -> Any:
+        """The MLIR operation, its operands replaced, those that its regions capture included."""
+        view, operation = self.views[op], self.program.operations[op]
         own = len(view.operands)
         if view.regions and len(inputs) > own:
             captured = dict(zip(operation.operands[own:], inputs[own:], strict=True))
@@ -190,8 +196,13 @@ class Writer:
 class _Emitter(Writer):
     """Writes what each device runs: local types, collectives."""
 
+    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
+        super().__init__(spmd.program, spmd.mesh, module)
+        self.spmd = spmd
+
     def run(self) -> None:
         block, operations = self.begin()
+        self.declare_mesh()
         returned = operations[-1]
         manual, body = self._manual(block, returned)
         for buffer, argument in zip(self.spmd.arguments, body.arguments, strict=True):

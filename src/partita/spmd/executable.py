@@ -58,3 +58,26 @@ def export(
         layout_tree(arguments, spmd.argument_layouts, sharding),
         layout_tree(results, spmd.result_layouts, sharding),
     )
+
+
+class Completed:
+    """A jitted function that takes keyword arguments as a dict, and then constants, at the end."""
+
+    def __init__(self, jitted: Any, keywords: bool, constants: tuple[Any, ...]) -> None:
+        self._jitted = jitted
+        self._keywords = keywords
+        self._constants = constants
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it as the function that was planned."""
+        return self._jitted(*args, *self._rest(kwargs))
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lowers for these arguments, as `jax.jit`'s `lower` does."""
+        return self._jitted.lower(*args, *self._rest(kwargs))
+
+    def _rest(self, kwargs: dict[str, Any]) -> list[Any]:
+        if kwargs and not self._keywords:
+            raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
+        rest: list[Any] = [kwargs] if self._keywords else []
+        return [*rest, self._constants] if self._constants else rest

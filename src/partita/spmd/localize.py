@@ -20,8 +20,7 @@ from partita.program.ir import CONSTRAINT, MANUAL, Operation, TensorType
 from partita.program.mlir import ir
 from partita.program.sliding import paddings, slides
 from partita.spmd.builder import COMBINE, Builder, set_apart
-from partita.spmd.forms import OpForm
-from partita.tiling import Layout
+from partita.tiling import Layout, OpForm
 
 
 @dataclasses.dataclass(frozen=True)

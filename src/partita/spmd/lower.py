@@ -21,10 +21,9 @@ from operator import itemgetter
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
 from partita.program.operations import ELEMENTWISE
-from partita.spmd.forms import Forms, Need, OpForm, layout_from_result
 from partita.spmd.partial import NONE, PartialAxes, PartialSums
 from partita.spmd.reshard import Step, reshard, traffic
-from partita.tiling import Layout, Tiling
+from partita.tiling import Forms, Layout, Need, OpForm, Tiling, layout_from_result
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

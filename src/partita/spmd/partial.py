@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.ir import CARRY, Operation
-from partita.spmd.forms import Forms, OpForm
-from partita.tiling import Layout
+from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()
 

@@ -11,11 +11,10 @@ from functools import cached_property
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
 from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
-from partita.spmd.forms import Need, OpForm
 from partita.spmd.lower import Lowering, ValuePlan
-from partita.spmd.reshard import Step, local_type, permutation
+from partita.spmd.reshard import Step, permutation
 from partita.spmd.show import show
-from partita.tiling import Axes, Layout
+from partita.tiling import Axes, Layout, Need, OpForm, local_type
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import numpy as np
 
 from partita.mesh import Mesh
 from partita.program.ir import Halo, TensorType
-from partita.tiling import Axes, Layout
+from partita.tiling import Axes, Layout, local_type
 
 StepKind = Literal[
     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute", "slice"
@@ -101,13 +101,6 @@ class Step:
     def is_collective(self) -> bool:
         """Whether devices exchange data."""
         return self.kind != "slice" and bool(self.axes)
-
-
-@functools.cache
-def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
-    """Type of one device's piece of a value; every dimension divides by construction."""
-    shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))
-    return TensorType(shape, type_.dtype)
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
+from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
+from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.spread import Node, Resolution, Spread, Spreader, Stop
 from partita.tiling.tiling import (
     Assignment,
@@ -16,14 +18,23 @@ from partita.tiling.tiling import (
 __all__ = [
     "Assignment",
     "Axes",
+    "AxisLoop",
+    "Forms",
     "Layout",
+    "LoopNests",
+    "Need",
+    "Nest",
     "Node",
+    "OpForm",
     "Resolution",
     "Spread",
     "Spreader",
     "Stop",
     "Tiling",
     "assignment",
+    "form_of",
+    "layout_from_result",
+    "local_type",
     "refold",
     "replicated",
     "untiled",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from partita.spmd import local_type
+from partita.tiling import local_type
 
 if TYPE_CHECKING:
     from partita.plan import Plan

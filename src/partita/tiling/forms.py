@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from partita.analysis import ClassGraph, OpClass
-from partita.program.ir import Halo
-from partita.tiling import Axes, Layout
+from partita.mesh import Mesh
+from partita.program.ir import Halo, Rule, TensorType
+from partita.tiling.tiling import Axes, Layout
 
 Need = tuple[Layout, Halo]
 """How a use needs a value: its layout, and what of neighbouring pieces."""
@@ -46,12 +48,12 @@ class Forms:
         known = self._known[op.index]
         form = known.get(layout)
         if form is None:
-            form = known[layout] = _form(op, layout)
+            form = known[layout] = form_of(op.op.rule, layout)
         return form
 
 
-def _form(op: OpClass, layout: Layout) -> OpForm:
-    rule = op.op.rule
+def form_of(rule: Rule, layout: Layout) -> OpForm:
+    """How an operation with this rule runs under a layout of its factors."""
 
     def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[Layout, ...]:
         def axes(dimension: tuple[int, ...]) -> Axes:
@@ -89,3 +91,10 @@ def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
             if factor is not None:
                 layout[factor] = axes
     return tuple(layout)
+
+
+@functools.cache
+def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
+    """Type of one device's piece of a value; every dimension divides by construction."""
+    shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))
+    return TensorType(shape, type_.dtype)

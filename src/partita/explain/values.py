@@ -10,10 +10,10 @@ from partita.explain.origins import Decision, LeftOut
 from partita.explain.reader import Reader, together
 from partita.report import show_entries
 from partita.spmd import entries
+from partita.tiling import local_type
 
 MOST_MOVES = 4
 """Collectives of a value that are printed."""
-from partita.tiling import local_type
 
 
 @dataclasses.dataclass(frozen=True)

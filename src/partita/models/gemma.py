@@ -36,6 +36,8 @@ class GemmaConfig:
     vocabulary: int
     multi_query: bool = False
     """Whether all query heads share one key/value head."""
+    scan: bool = True
+    """Whether to scan over stacked layers, rematerialized, rather than to unroll them."""
     rope_theta: float = 10_000.0
     dtype: str = "bfloat16"
     learning_rate: float = 1e-3
@@ -53,9 +55,10 @@ def init(config: GemmaConfig, key: jax.Array) -> Params:
     c = config
     layer_key, embed_key = jax.random.split(key)
     layer = functools.partial(_init_layer, c)
+    keys = jax.random.split(layer_key, c.layers)
     params = {
         "embed": jax.random.normal(embed_key, (c.vocabulary, c.embed)) * c.embed**-0.5,
-        "layers": jax.vmap(layer)(jax.random.split(layer_key, c.layers)),
+        "layers": jax.vmap(layer)(keys) if c.scan else [layer(k) for k in keys],
         "ln_f": jnp.zeros(c.embed),
     }
     return {"params": params, "opt": optimizer(config).init(params)}
@@ -130,13 +133,17 @@ def _ffn(x: jax.Array, layer: Params) -> jax.Array:
 def loss(config: GemmaConfig, params: Params, batch: Params) -> jax.Array:
     """Mean cross-entropy of `batch['targets']` given `batch['tokens']`, both int32 `[B, S]`."""
 
-    @jax.checkpoint
     def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         x = x + _attention(config, _norm(x, layer["ln1"]), layer)
         return x + _ffn(_norm(x, layer["ln2"]), layer), None
 
     embed = params["embed"].astype(config.dtype)
-    x, _ = jax.lax.scan(block, embed[batch["tokens"]] * config.embed**0.5, params["layers"])
+    x = embed[batch["tokens"]] * config.embed**0.5
+    if config.scan:
+        x, _ = jax.lax.scan(jax.checkpoint(block), x, params["layers"])
+    else:
+        for layer in params["layers"]:
+            x, _ = block(x, layer)
     x = _norm(x, params["ln_f"])
     logits = jnp.einsum("bsd,nd->bsn", x, embed).astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)

@@ -3,7 +3,8 @@
 The prompt is read at once, which fills the cache; then a loop makes one token after another, each
 from the last token and the cache. Attention is multi-head or multi-query, with rotary positions;
 the layers are stacked, for `lax.scan`; the embedding is tied to the output projection. Parameters
-are kept in `config.dtype`, as the cache is.
+are kept in `config.dtype`, as the cache is. What goes into attention and comes out of it has names
+for tactics: `queries`, `keys`, `values` and `mixed`.
 
 Shape legend: L layers, B batch, P prompt, S (and Q, of the queries) sequence, T cache length,
 D embed, H heads, K head-dim, F ffn, N vocabulary.
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 Params = dict[str, Any]
 
@@ -124,12 +126,13 @@ def _attention(
     q = _rope(jnp.einsum("bsd,dhk->bshk", x, layer["wq"]), position, config.rope_theta)
     k = _rope(jnp.einsum(f"bsd,d{h}k->bs{h}k", x, layer["wk"]), position, config.rope_theta)
     v = jnp.einsum(f"bsd,d{h}k->bs{h}k", x, layer["wv"])
+    q, k, v = (checkpoint_name(a, n) for a, n in ((q, "queries"), (k, "keys"), (v, "values")))
     k = jax.lax.dynamic_update_slice_in_dim(cache["k"], k, start, axis=1)
     v = jax.lax.dynamic_update_slice_in_dim(cache["v"], v, start, axis=1)
     scores = jnp.einsum(f"bqhk,bt{h}k->bhqt", q, k).astype(jnp.float32) * config.head_dim**-0.5
     causal = position[:, None] >= jnp.arange(config.length)[None, :]
     weights = jax.nn.softmax(jnp.where(causal, scores, -1e30), axis=-1).astype(x.dtype)
-    mixed = jnp.einsum(f"bhqt,bt{h}k->bqhk", weights, v)
+    mixed = checkpoint_name(jnp.einsum(f"bhqt,bt{h}k->bqhk", weights, v), "mixed")
     return jnp.einsum("bqhk,hkd->bqd", mixed, layer["wo"]), {"k": k, "v": v}
 
 

@@ -1,0 +1,53 @@
+"""`Bounded`: a manual tactic whose axis stops at named values, which stay open for later ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from partita.tactics.base import Outcome, Stage
+from partita.tactics.manual import ManualPartition, keeping, match
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A `ManualPartition` that does not spread past named values.
+
+    They are kept whole along the axis while it spreads, and only then: unlike values with
+    `"replicate"`, later tactics may split them along it. So two tactics can use one axis on both
+    sides of a value, and the value is exchanged between them.
+
+    Args:
+      tactic: what to apply.
+      at: patterns of arguments, results and tagged values (`jax.ad_checkpoint.checkpoint_name`)
+        where its axis stops.
+
+    Raises (when applied):
+      UnknownNameError: a pattern that matches nothing.
+
+    Example:
+      >>> Bounded(ManualPartition({"cache": 0}, axis="model"), at=("queries",)).name
+      'ManualPartition(cache: 0 -> model) up to queries'
+    """
+
+    tactic: ManualPartition
+    at: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"{self.tactic.name} up to {', '.join(self.at)}"
+
+    @property
+    def axis(self) -> str:
+        """The mesh axis that it splits along."""
+        return self.tactic.axis
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Applies the tactic between the bounds."""
+        program, axis = stage.context.analysis.program, stage.context.mesh.axis(self.axis)
+        bounds = {(value, axis) for pattern in self.at for _, value in match(program, pattern)}
+        outcome = self.tactic.apply(keeping(stage, bounds))
+        pins = outcome.assignment.pins - (bounds - stage.assignment.pins)
+        return dataclasses.replace(
+            outcome, assignment=dataclasses.replace(outcome.assignment, pins=pins)
+        )

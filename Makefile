@@ -1,20 +1,22 @@
-# make demo | test | check | bench | coverage-models    each sets up the environment first
+# make demo | test | check | bench | coverage-models | paper-table    each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
+#   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
+PAPER_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test check bench coverage-models clean
+.PHONY: venv demo test check bench coverage-models paper-table clean
 
 venv: $(STAMP)
 
@@ -44,6 +46,10 @@ bench: venv
 # Every built-in model under every kind of schedule, run on 8 host devices and compared.
 coverage-models: venv
 	$(BIN)/python -m partita.coverage $(COVERAGE_ARGS)
+
+# The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
+paper-table: venv
+	$(BIN)/python -m partita.paper $(PAPER_ARGS)
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

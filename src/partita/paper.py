@@ -32,7 +32,7 @@ import partita as pt
 from partita.cli import run
 from partita.errors import closest
 from partita.models.partir import ROWS, SUBJECTS, Row, Subject
-from partita.schedule import lower_and_price
+from partita.schedule import Scheduled, lower_and_price
 from partita.tactics import Tactic
 from partita.verify import compare
 
@@ -102,10 +102,8 @@ def within(plan: pt.Plan, memory: int) -> pt.Plan:
     done = plan.done
     context = dataclasses.replace(done.stage.context, capacity=memory)
     stage = dataclasses.replace(done.stage, context=context)
-    spmd, estimate = lower_and_price(stage)
-    return dataclasses.replace(
-        plan, done=dataclasses.replace(done, stage=stage, spmd=spmd, estimate=estimate)
-    )
+    lowering, estimate = lower_and_price(stage)
+    return dataclasses.replace(plan, done=Scheduled(stage, lowering, estimate, done.history))
 
 
 def compile_row(plan: pt.Plan) -> str:

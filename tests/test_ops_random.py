@@ -2,9 +2,9 @@
 
 The whole program is run, not its parts: import, spreading, lowering, emission and XLA's compiler.
 An example is one program under one schedule. For some, for all in a hunt, the loop nests of the
-plan are run as well (`Plan.core`), which share nothing with the lowering. Programs are numbered, and
-always the same for a number (`fuzzing/`); each is traced and run by itself once, and checked under
-several schedules.
+plan are run as well (`Plan.core`), which share nothing with the lowering. Programs are numbered,
+and always the same for a number (`fuzzing/`); each is traced and run by itself once, and checked
+under several schedules.
 
     PARTITA_EXAMPLES=2000 pytest tests/test_ops_random.py      looks longer
     PARTITA_SEED=5000 pytest tests/test_ops_random.py          looks at programs from 5000 on

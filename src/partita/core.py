@@ -54,7 +54,8 @@ class Core:
         Example:
           >>> import jax.numpy as jnp, partita as pt
           >>> rows = pt.ManualPartition({"x": 0}, axis="data")
-          >>> plan = pt.plan(jnp.sum, jnp.ones(4), mesh="data=2", hardware="cpu", tactics=rows)
+          >>> total = lambda x: jnp.sum(x)
+          >>> plan = pt.plan(total, jnp.ones(4), mesh="data=2", hardware="cpu", tactics=rows)
           >>> float(plan.core.run(jnp.arange(4.0)))
           6.0
         """

@@ -51,6 +51,12 @@ def test_a_value_lives_from_its_kernel_to_its_last_reader(bench):
     assert price(bench(chain, "f32[4,8]", "f32[8,8]")).peak == (X + W) + 2 * X
 
 
+def test_an_axis_of_one_device_needs_no_copy(bench):
+    """The sort needs it whole, and it is."""
+    b = bench(lambda x: jnp.sort(2 * x, axis=0), "f32[4,8]", mesh="x=1")
+    assert price(b, ("x", 0, "x")).peak == price(b).peak
+
+
 def test_a_result_that_takes_over_a_donated_buffer_needs_none_of_its_own(bench):
     b = bench(chain, "f32[4,8]", "f32[8,8]", donate=0)
     assert b.program.aliases == {0: 0}

@@ -1,5 +1,6 @@
 """PartIR:Core: what it prints is what was asked for, and it runs as the original does."""
 
+import dataclasses
 import re
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 import partita as pt
 from partita import models
 from partita.models import strategies
+from partita.tiling.show import show
 
 
 def tile(name, dim, axis):
@@ -167,23 +169,25 @@ def test_layers_are_written_once():
     ]
 
 
-def test_layers_that_differ_are_written_apart():
-    """The fifth layer is split otherwise: no repetition crosses it."""
-
+def test_a_layer_that_is_split_otherwise_is_written_apart():
     def fn(x, layers):
         for w in layers:
             x = jnp.cos(jnp.tanh(jnp.sin(x))) * w
         return x
 
-    def folds(tactics):
-        plan = planned(fn, floats(8, 8), [floats(8, 8)] * 9, mesh="x=2", tactics=tactics)
-        return [int(n) for n in re.findall(r"^  x (\d+),", str(plan.core), re.MULTILINE)]
+    def folds(nests):
+        return [int(n) for n in re.findall(r"^  x (\d+),", show(nests), re.MULTILINE)]
 
-    assert folds([]) == [9, 9]
-    assert folds([pt.ManualPartition({"layers[4]": "replicate"}, "x"), tile("x", 0, "x")]) != [9, 9]
+    args = floats(8, 8), [floats(8, 8)] * 9
+    nests = planned(fn, *args, mesh="x=2", tactics=[tile("x", 0, "x")]).core.nests
+    ops = list(nests.assignment.ops)
+    ops[4 * 4 + 1] = ((), ())  # the tanh of the fifth layer
+    otherwise = dataclasses.replace(nests.assignment, ops=tuple(ops))
+    assert folds(nests) == [9, 9]
+    assert folds(dataclasses.replace(nests, assignment=otherwise)) == [9, 4, 4]
 
 
-# --------------------------------------------------------------------------------------- how it runs
+# -------------------------------------------------------------------------------------- how it runs
 
 INDICES = np.array([5, 0, 7, 7], np.int32)
 

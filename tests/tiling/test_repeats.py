@@ -1,5 +1,6 @@
 """Repeated structure in programs is shown once, and nothing that differs is shown as equal."""
 
+import itertools
 import re
 
 import pytest
@@ -37,16 +38,16 @@ def unfolded(text):
         if not found:
             lines.append(head)
             continue
-        indent, times = found[1], int(found[2])
-        inside = []
-        while rest and rest[0].startswith(indent + "  "):
-            inside.append(rest.pop(0)[2:])
-            # The lines of the repetition end where the next is not indented more.
-        for i in range(times):
-            lines += [
-                re.sub(r"\{(.*?)\}", lambda m, i=i: number(m[1], i, times), x) for x in inside
-            ]
+        indent, times = found[1] + "  ", int(found[2])
+        inside = list(itertools.takewhile(lambda each, by=indent: each.startswith(by), rest))
+        del rest[: len(inside)]
+        lines += [filled(each[2:], i, times) for i in range(times) for each in inside]
     return lines
+
+
+def filled(text, i, times):
+    """A line of a repetition as it is in one iteration."""
+    return re.sub(r"\{(.*?)\}", lambda match: number(match[1], i, times), text)
 
 
 def number(formula, i, times):

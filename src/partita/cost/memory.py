@@ -67,6 +67,8 @@ class MemoryModel:
             start, end = self._births(index)
             found.append(Copies(start, end, float(plan.steps[0].before.bytes)))
         for need, steps in plan.moves:
+            if not steps:  # only axes of one device differ
+                continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             start, end = self._span(index, users, regather)
             found.append(Copies(start, end, float(steps[-1].after.bytes)))

@@ -84,7 +84,7 @@ def test_a_tactic_that_splits_nothing_fails(change_models):
     change_models(batch=3)
     cell = Subject("mlp").check("data-parallel")
     assert (cell.failed, cell.difference) == ("plan", None)
-    assert cell.reason == "ManualPartition(batch*: 0 -> data) splits nothing"
+    assert cell.reason == "DataParallel(data) splits nothing"
 
 
 def test_other_numbers_fail():

@@ -177,7 +177,7 @@ def test_sums_over_a_split_dimension_are_added(rule):
     features = pt.ManualPartition({"x": 1}, axis="a")
     p = plan(product, f32(32, 16), f32(16, 8), tactics=[features])
     assert p.in_shardings[1] == jax.sharding.PartitionSpec("a")
-    assert [str(c).partition(":")[0] for c in p.collectives] == ["all_reduce(a) 1024 B x1"]
+    assert [str(c).partition(":")[0] for c in p.collectives] == ["#0 all_reduce(a) 1024 B x1"]
 
 
 def test_a_rule_that_does_not_fit_its_call(rule, matrices):

@@ -1,7 +1,7 @@
 """Predicted beside compiled: the collectives of a plan, and those that XLA makes of it.
 
-What XLA makes is read from the text of the compiled program. Collectives in loops count as often
-as the loops run. An accelerator's collective may be started and ended by two instructions, with
+What XLA makes is read from the text of the compiled program. Collectives in loops count once, or as
+often as the loops run. An accelerator's collective may be started and ended by two instructions, with
 other work between; there it is written out in the computations of both, and counts where it
 starts. One that is combined of several counts once for each of its operands.
 """
@@ -110,11 +110,11 @@ def _totals(
 
 
 def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -> Comparison:
-    """Compares a plan's collectives with the text of a compiled program, by executions per step.
+    """Compares a plan's collectives with the text of a compiled program.
 
     Args:
-      collectives: as predicted, `plan.collectives`; one in a loop counts as often as it runs, on
-        both sides, and once if it is not known how often that is.
+      collectives: as predicted, `plan.collectives`; one in a loop counts once, as it stands in the
+        text once.
       mesh: the plan's mesh.
       compiled_text: `plan.jit().lower(...).compile().as_text()`.
 
@@ -135,19 +135,30 @@ def widening(dtype: str) -> int:
 
 
 def side_by_side(
-    collectives: Iterable[Collective], mesh: Mesh, found: Iterable[Found]
+    collectives: Iterable[Collective],
+    mesh: Mesh,
+    found: Iterable[Found],
+    executions: bool = False,
 ) -> Comparison:
-    """Compares a plan's collectives with those found in a compiled program."""
+    """Compares a plan's collectives with those found in a compiled program.
+
+    Args:
+      collectives: as predicted.
+      mesh: the plan's mesh.
+      found: as compiled.
+      executions: one in a loop counts as often as it runs, not once. Then they can be compared
+        where a compiler unrolls loops; where it does not, what runs how often is its own business.
+    """
     compiled: Counter[Exchange] = Counter()
     for each in found:
-        compiled[each.exchange] += each.times
+        compiled[each.exchange] += each.times if executions else 1
     predicted: Counter[Exchange] = Counter()
     for c in collectives:
         axes = tuple(mesh.axis(name) for name in c.axes)
         groups = _normal(mesh.groups(axes))
         if c.kind == "collective_permute":
             groups = _joined(c.pairs) if c.pairs else _normal(map(sorted, groups))
-        predicted[Exchange(c.kind, c.bytes, groups)] += c.count
+        predicted[Exchange(c.kind, c.bytes, groups)] += c.count if executions else 1
     return Comparison(mesh, predicted, compiled)
 
 

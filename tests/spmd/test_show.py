@@ -96,7 +96,7 @@ def test_collectives_are_numbered_as_in_the_plan(name):
         *model.args,
         mesh="data=2,model=4",
         hardware="tpu_v5e",
-        tactics=[data_parallel(), tensor_parallel(name), fsdp()],
+        tactics=[data_parallel(), *tensor_parallel(name), fsdp()],
         donate_argnums=model.donate_argnums,
     )
     lines = str(plan.spmd).splitlines()

@@ -42,6 +42,7 @@ CHAIN = ";".join(f"{i} = f {i - 1}" for i in range(1, 7))
         # Wired otherwise: the third reads what the first has made, not the second.
         ("10 = f 0; 11 = f 10; 12 = f 10", [(0, 1, 2)]),
         ("10 = f 0; 11 = f 3; 12 = f 9; 13 = f 15", [(1, 1, 3)]),
+        ("1 = f 0; 2 = g 1; 3 = f 0; 4 = g 1", []),
         # What is made has to be numbered up evenly.
         ("10 = f 0; 11 = f 0; 13 = f 0", [(0, 1, 2)]),
     ],
@@ -62,6 +63,24 @@ def test_how_operands_go_on():
 def test_a_repeat_has_to_save_something():
     assert found(CHAIN, least=5) == [(0, 1, 6)]
     assert found(CHAIN, least=6) == []
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ([0, 1, 0, 0, 1, 0, 0, 1, 0], [(0, 3, 3)]),
+        # What is inside of an instruction goes with it: at the beginning,
+        ([1, 0, 1, 1, 0, 1, 1, 0, 1, 1], [(1, 3, 3)]),
+        # and at the end, where something is left inside of the last one.
+        ([0, 1, 1, 0, 1, 1, 0, 1, 1, 2], []),
+        ([0, 1, 1, 0, 1, 1, 0, 1, 1, 0], [(0, 3, 3)]),
+    ],
+)
+def test_what_is_inside_of_an_instruction_stays_there(levels, expected):
+    none = [()] * len(levels)
+    keys = [(place % 3, level) for place, level in enumerate(levels)]
+    found = repeats(keys, none, none, 3, levels)
+    assert [(r.start, r.period, r.count) for r in found] == expected
 
 
 @settings(deadline=None, max_examples=200)

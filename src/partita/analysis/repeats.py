@@ -61,6 +61,7 @@ def repeats(
     reads: Sequence[Sequence[int]],
     makes: Sequence[Sequence[int]],
     least: int = LEAST,
+    levels: Sequence[int] = (),
 ) -> list[Repeat]:
     """The repeats of a sequence, in order; they do not overlap. The longest are found first.
 
@@ -70,15 +71,19 @@ def repeats(
       reads: for every instruction, the numbers of what it reads.
       makes: the numbers of what it makes, each made once.
       least: how many instructions a repeat saves at least.
+      levels: how deep every instruction is, if some are inside of others, part of the key then: a
+        repetition begins at its lowest level, and what is inside of its last instruction ends
+        with it.
     """
     numbers: dict[Hashable, int] = {}
     order = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int32)
+    depth = np.array(levels or [0] * len(keys), dtype=np.int32)
     spans = _spans(order, least)
     found: list[Repeat] = []
     waiting = [(0, len(keys))]
     while waiting:
         low, high = waiting.pop()
-        best = _best(spans, low, high, reads, makes, least)
+        best = _best(spans, low, high, reads, makes, depth, least)
         if best is not None:
             found.append(best)
             waiting += [(low, best.start), (best.end, high)]
@@ -107,22 +112,39 @@ def _best(
     high: int,
     reads: Sequence[Sequence[int]],
     makes: Sequence[Sequence[int]],
+    levels: np.ndarray,
     least: int,
 ) -> Repeat | None:
-    """The repeat between two places that saves most."""
+    """The repeat between two places that saves most, together with others of its period."""
     periods = spans[:, 0]
     starts, ends = np.maximum(spans[:, 1], low), np.minimum(spans[:, 2], high)
     saved = ((ends - starts) // periods - 1) * periods
     best: Repeat | None = None
+    most = 0
     for i in np.argsort(-saved, kind="stable").tolist():
-        if saved[i] < least or (best and saved[i] <= best.saved):
+        if saved[i] < least or saved[i] <= most:
             break
-        period, start = int(periods[i]), int(starts[i])
-        count = (int(ends[i]) - start) // period
-        wired = _wired(start, period, count, reads, makes)
-        if wired is not None and wired.saved >= max(least, best.saved + 1 if best else 0):
-            best = wired
+        period, end = int(periods[i]), int(ends[i])
+        start = _beginning(int(starts[i]), end, period, levels)
+        if start is None:
+            continue
+        count = (end - start) // period
+        wired, together = _wired(start, period, count, reads, makes)
+        if wired is not None and wired.saved >= least and together > most:
+            best, most = wired, together
     return best
+
+
+def _beginning(start: int, end: int, period: int, levels: np.ndarray) -> int | None:
+    """Where repetitions can begin so that each is whole: none ends inside of an instruction."""
+    # Any period of a stretch has the same levels.
+    last = min(start + period, end - 2 * period + 1)
+    lowest = levels[start : start + period].min()
+    for begin in (start + np.flatnonzero(levels[start:last] == lowest)).tolist():
+        behind = begin + (end - begin) // period * period
+        if behind == len(levels) or levels[behind] <= lowest:
+            return int(begin)
+    return None
 
 
 def _wired(
@@ -131,8 +153,8 @@ def _wired(
     count: int,
     reads: Sequence[Sequence[int]],
     makes: Sequence[Sequence[int]],
-) -> Repeat | None:
-    """The longest run of repetitions, one behind the other, that are wired alike."""
+) -> tuple[Repeat | None, int]:
+    """The longest run of repetitions that are wired alike, and what all such runs save."""
 
     def rows(numbers: Sequence[Sequence[int]]) -> np.ndarray:
         flat = [n for each in numbers[start : start + period * count] for n in each]
@@ -143,9 +165,12 @@ def _wired(
     strides = up[:, 0] if made.shape[1] else np.zeros(count - 1, np.int64)
     even = (up == strides[:, None]).all(axis=1)
     best: Repeat | None = None
-    first = 0
-    while first < count - 1 and (best is None or count - first > best.count):
+    first = together = 0
+    behind = 0  # the last run, whose last repetition may begin another one
+    while first < count - 1:
         length = _length(first, read, made, more, strides, even)
+        together += max(0, length - 1 - (first < behind)) * period
+        behind = first + length if length > 1 else behind
         if length > 1 and (best is None or length > best.count):
             at = start + first * period
             second = more[min(first + 1, first + length - 2)]
@@ -156,7 +181,7 @@ def _wired(
             )
             best = Repeat(at, period, length, int(strides[first]), wiring)
         first += max(1, length - 1)
-    return best
+    return best, together
 
 
 def _length(
@@ -168,7 +193,8 @@ def _length(
     even: np.ndarray,
 ) -> int:
     """How many repetitions from this one on are wired alike."""
-    if not even[first]:
+    inner = np.isin(read[first], made[first])
+    if not even[first] or (more[first][inner] != strides[first]).any():
         return 1
     length = 2
     while first + length < len(read):

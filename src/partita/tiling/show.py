@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
+from partita.analysis.repeats import Repeat, repeats
 from partita.program.ir import CARRY, Barrier, Block, Branch, Halo, Loop, TensorType
 from partita.tiling.forms import local_type
 from partita.tiling.nests import LoopNests, Nest, nest_of
-from partita.tiling.repeats import Line, repeats
 from partita.tiling.tiling import Layout
 
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """Numbers in names; what begins with a zero is spelling."""
+
+LEAST = 8
+"""Lines that a repetition must save to be worth it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a program, with holes for the numbers in it."""
+
+    template: str
+    """A format string: `%{} = add(%{}, %{})`."""
+    numbers: tuple[int, ...]
+    """What goes into the holes."""
+    defines: int = 0
+    """How many of them, from the front, are values that the line defines."""
+    reads: int = 0
+    """How many, after those, are values that it reads."""
+    kind: Hashable = None
+    """What else has to be alike besides the template."""
+    depth: int = 0
+    """How far it is indented."""
+    goes_on: bool = False
+    """Whether it goes on with what an earlier line of its depth has begun: a loop, say."""
+
+    @property
+    def level(self) -> int:
+        """Its depth, doubled, and a little deeper if it cannot begin anything."""
+        return 2 * self.depth + self.goes_on
+
+    @property
+    def defined(self) -> tuple[int, ...]:
+        """The values that it defines."""
+        return self.numbers[: self.defines]
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The values that it reads."""
+        return self.numbers[self.defines : self.defines + self.reads]
 
 
 def show(nests: LoopNests) -> str:
@@ -140,10 +179,10 @@ class _Lines:
 def _folded(lines: Sequence[Line]) -> list[str]:
     text: list[str] = []
     shown = 0
-    for repeat in repeats(lines):
+    for repeat in _repeats(lines):
         text += map(_plain, lines[shown : repeat.start])
         first = lines[repeat.start]
-        text.append(f"{'  ' * first.depth}x {repeat.times}, i = 0 ... {repeat.times - 1}")
+        text.append(f"{'  ' * first.depth}x {repeat.count}, i = 0 ... {repeat.count - 1}")
         for offset in range(repeat.period):
             start = repeat.start + offset
             alike = lines[start : repeat.end : repeat.period]
@@ -151,6 +190,20 @@ def _folded(lines: Sequence[Line]) -> list[str]:
             text.append("  " * (alike[0].depth + 1) + alike[0].template.format(*holes))
         shown = repeat.end
     return [*text, *map(_plain, lines[shown:])]
+
+
+def _repeats(lines: Sequence[Line]) -> list[Repeat]:
+    """What repeats, however values are numbered: every number is written with how it goes on."""
+    values = (value for line in lines for value in line.defined)
+    # In the order of lines, so that they go up evenly; those of elsewhere alike.
+    order = {value: at for at, value in enumerate(values)}
+    return repeats(
+        [(line.template, line.kind, line.level) for line in lines],
+        [[order.get(value, -1) for value in line.read] for line in lines],
+        [[order[value] for value in line.defined] for line in lines],
+        LEAST,
+        [line.level for line in lines],
+    )
 
 
 def _plain(line: Line) -> str:

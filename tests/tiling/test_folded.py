@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.tiling import LoopNests, assignment
-from partita.tiling.repeats import Line, Repeat, repeats
-from partita.tiling.show import _folded, _plain, progress, show
+from partita.tiling.show import Line, _folded, _plain, progress, show
 
 
 def line(text, defines=(), reads=(), depth=0, goes_on=False):
@@ -27,6 +26,16 @@ def chain(texts, times, first=100, read=0):
             lines.append(line(text, [value], [read]))
             read, value = value, value + 1
     return lines
+
+
+def folds(lines):
+    """How long the repetitions are, in lines, and how often they are made."""
+    found, text = [], _folded(lines)
+    for at, head in enumerate(text):
+        if times := re.fullmatch(r"x (\d+), .*", head):
+            inside = itertools.takewhile(lambda each: each.startswith("  "), text[at + 1 :])
+            found.append((len(list(inside)), int(times[1])))
+    return found
 
 
 def unfolded(text):
@@ -93,9 +102,7 @@ def test_numbers_go_on(numbers, text):
 
 
 def test_a_chain_repeats():
-    lines = chain("abcd", 5)
-    assert repeats(lines) == [Repeat(0, 4, 5)]
-    assert _folded(lines) == [
+    assert _folded(chain("abcd", 5)) == [
         "x 5, i = 0 ... 4",
         "  %{100+4i} = a(%{0, then 99+4i})",
         "  %{101+4i} = b(%{100+4i})",
@@ -105,21 +112,21 @@ def test_a_chain_repeats():
 
 
 def test_few_lines_are_not_folded():
-    assert repeats(chain("abc", 2)) == []
+    lines = chain("abc", 2)
+    assert _folded(lines) == list(map(_plain, lines))
 
 
 def test_another_operation_ends_a_repetition():
     lines = chain("abcd", 4) + chain("abxd", 1, 116, 115) + chain("abcd", 4, 120, 119)
     assert lines[18].template == "%{} = x(%{})"
-    assert repeats(lines) == [Repeat(0, 4, 4), Repeat(19, 4, 4)]
+    assert folds(lines) == [(4, 4), (4, 4)]
     assert unfolded(_folded(lines)) == list(map(_plain, lines))
 
 
 def test_a_skip_ends_a_repetition():
     """The sixth layer reads what the fourth made, not the fifth."""
     lines = chain("abcd", 5) + chain("abcd", 5, 120, 115)
-    found = repeats(lines)
-    assert [(r.start, r.period, r.times) for r in found] == [(0, 4, 5), (20, 4, 5)]
+    assert folds(lines) == [(4, 5), (4, 5)]
 
 
 def test_loops_are_folded_whole():
@@ -137,7 +144,12 @@ def test_loops_are_folded_whole():
             lines.append(
                 Line(at.template, numbers, at.defines, at.reads, None, at.depth, at.goes_on)
             )
-    assert repeats(lines[1:]) == [Repeat(4, 5, 5)]
+    text = _folded(lines[1:])
+    assert text[:4] == list(map(_plain, lines[1:5]))
+    assert text[4].startswith("x 5, ")
+    assert text[5].startswith("  %{3+3i} = carry(")
+    assert len(text) == 4 + 1 + 5
+    assert unfolded(text) == list(map(_plain, lines[1:]))
 
 
 @settings(deadline=None, max_examples=60)
@@ -152,12 +164,7 @@ def test_what_is_folded_can_be_written_out_again(unit, times):
     for text, back in unit * times:
         value = 10 + len(lines)
         lines.append(line(text, [value], [value - b for b in back]))
-    folded = _folded(lines)
-    assert unfolded(folded) == list(map(_plain, lines))
-    for repeat in repeats(lines):
-        assert (
-            len({each.template for each in lines[repeat.start : repeat.end : repeat.period]}) == 1
-        )
+    assert unfolded(_folded(lines)) == list(map(_plain, lines))
 
 
 def test_more_layers_are_no_more_lines(gpt_bench):

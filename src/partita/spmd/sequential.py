@@ -13,9 +13,20 @@ from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program import mlir
-from partita.program.ir import Barrier, Block, Branch, Halo, Loop, Program, TensorType
+from partita.program.ir import (
+    CONSTRAINT,
+    MANUAL,
+    Barrier,
+    Block,
+    Branch,
+    Halo,
+    Loop,
+    Program,
+    TensorType,
+)
 from partita.program.mlir import ir
 from partita.spmd.builder import COMBINE, Builder
 from partita.spmd.emit import Writer
@@ -110,6 +121,16 @@ class _Sequencer(Writer):
         raise AssertionError("whole values are not moved")
 
     def operate(self, item: Run) -> None:
+        operation = self.program.operations[item.op]
+        if operation.kind == CONSTRAINT:  # its result is its operand
+            self.values[item.outputs[0]] = self.values[item.inputs[0]]
+            del self.views[item.op]  # and it is erased
+            return
+        if operation.kind == MANUAL:
+            raise UnsupportedError(
+                f"{operation.title} at {operation.source} says what each device does, and devices "
+                "there exchange what they make: it cannot run on one; run the plan with Plan.jit"
+            )
         nest = self.nests.nest(item.op)
         if not nest.loops:
             view = self.with_inputs(item)

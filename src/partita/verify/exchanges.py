@@ -1,8 +1,8 @@
 """Predicted beside compiled: the collectives of a plan, and those that XLA makes of it.
 
 What XLA makes is read from the text of the compiled program. Collectives in loops count once, or as
-often as the loops run. An accelerator's collective may be started and ended by two instructions, with
-other work between; there it is written out in the computations of both, and counts where it
+often as the loops run. An accelerator's collective may be started and ended by two instructions,
+with other work between; there it is written out in the computations of both, and counts where it
 starts. One that is combined of several counts once for each of its operands.
 """
 

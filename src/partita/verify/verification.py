@@ -37,8 +37,8 @@ class Verification:
     memory: Memory | None
     """As the compiler assigns it; None if the program did not fit."""
     collectives: Comparison | None
-    """By executions per step on TPUs, whose compiler unrolls loops, and as they stand in the program
-    on host devices; None if the program did not fit."""
+    """By executions per step on TPUs, whose compiler unrolls loops, as they stand in the program on
+    host devices. None if the program did not fit."""
     time: CompiledTime | None
     """None where the compiler estimates none, or the hardware file has no clock."""
     out_of_memory: OutOfMemoryError | None

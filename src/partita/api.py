@@ -245,19 +245,18 @@ def jit(
       >>> double(jnp.ones(4)).tolist()
       [2.0, 2.0, 2.0, 2.0]
     """
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "tactics": tactics,
+        "hardware": hardware,
+        "memory": memory,
+        "seed": seed,
+        "budget": budget,
+        "donate_argnums": donate_argnums,
+        "lift_constants": lift_constants,
+    }
     if fn is None:
-        return functools.partial(
-            jit,
-            mesh=mesh,
-            saved=saved,
-            tactics=tactics,
-            hardware=hardware,
-            memory=memory,
-            seed=seed,
-            budget=budget,
-            donate_argnums=donate_argnums,
-            lift_constants=lift_constants,
-        )
+        return functools.partial(jit, saved=saved, **options)
     make: Callable[..., Plan]
     if saved is not None:
         if tactics is not None:
@@ -267,18 +266,7 @@ def jit(
             load, saved, fn, mesh=mesh, hardware=hardware, memory=memory, donate_argnums=donated
         )
     elif mesh is not None:
-        make = functools.partial(
-            plan,
-            fn,
-            mesh=mesh,
-            tactics=tactics,
-            hardware=hardware,
-            memory=memory,
-            seed=seed,
-            budget=budget,
-            donate_argnums=donate_argnums,
-            lift_constants=lift_constants,
-        )
+        make = functools.partial(plan, fn, **options)
     else:
         raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')
     concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None

@@ -101,8 +101,7 @@ class Plans:
 def within(plan: pt.Plan, memory: int) -> pt.Plan:
     """The same tiling, lowered for a device with so many bytes."""
     done = plan.done
-    context = dataclasses.replace(done.stage.context, capacity=memory)
-    stage = dataclasses.replace(done.stage, context=context)
+    stage = dataclasses.replace(done.stage, memory=memory)
     lowering, estimate = lower_and_price(stage)
     return dataclasses.replace(
         plan, done=dataclasses.replace(done, stage=stage, lowering=lowering, estimate=estimate)

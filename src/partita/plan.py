@@ -340,6 +340,15 @@ class Plan:
 
         return verify(self, topology, form, windowed_einsum=windowed_einsum, combine=combine)
 
+    @staticmethod
+    def load(
+        path: str | Path, fn: Callable[..., Any] | str | Path, *args: Any, **kwargs: Any
+    ) -> Plan:
+        """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
+        from partita.api import load  # which makes plans, and stands above them
+
+        return load(path, fn, *args, **kwargs)
+
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
     ) -> Any:

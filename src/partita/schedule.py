@@ -9,10 +9,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from partita.analysis.describe import pattern, shared_pattern
-from partita.cost import CostModel, Estimate, Topology, topology
+from partita.cost import Estimate, Topology, topology
 from partita.cost.estimate import seconds
 from partita.cost.footprint import Footprint, footprint
-from partita.cost.memory import MemoryModel
 from partita.garbage import paused
 from partita.program import Program
 from partita.spmd import (
@@ -90,10 +89,12 @@ class Scheduled:
 
     def before(self, position: int) -> Stage:
         """The stage before the tactic at a position of the history; after all, at its end."""
-        context = self.stage.context
+        if position == len(self.history):
+            return self.stage
+        context, memory = self.stage.context, self.history[position].before.capacity
         if position == 0:
-            return Stage(context, replicated(context.analysis.program))
-        return Stage(context, self.history[position - 1].assignment)
+            return Stage(context, replicated(context.analysis.program), memory)
+        return Stage(context, self.history[position - 1].assignment, memory)
 
     @cached_property
     def spmd(self) -> SpmdProgram:
@@ -111,10 +112,9 @@ class Scheduled:
     @cached_property
     def footprint(self) -> Footprint:
         """What lies in memory over the step."""
-        context = self.stage.context
-        memory = MemoryModel(self.lowering.graph, context.mesh, context.timing)
-        regather = self.estimate.regather
-        return footprint(self.lowering, memory, context.timing, regather, self.stage.capacity)
+        stage, regather = self.stage, self.estimate.regather
+        timing = stage.context.timing
+        return footprint(self.lowering, stage.cost.memory, timing, regather, stage.capacity)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""
@@ -130,13 +130,9 @@ class Scheduled:
 
     def alternatives(self, number: int) -> tuple[WayOut, ...]:
         """The ways out of the refusals of a tactic, by its place in the history; all priced."""
-        context, entry = self.stage.context, self.history[number]
         number %= len(self.history)
-        before = self.history[number - 1].assignment if number else None
-        stage = Stage(
-            context, before or replicated(context.analysis.program), entry.before.capacity
-        )
-        ways = (way for refusal in entry.refused for way in refusal.alternatives)
+        stage, refused = self.before(number), self.history[number].refused
+        ways = (way for refusal in refused for way in refusal.alternatives)
         return tuple(
             way if way.estimate else price_alternative(stage, way) for way in dict.fromkeys(ways)
         )
@@ -183,14 +179,9 @@ def price_alternative(stage: Stage, way: WayOut) -> WayOut:
 
 def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
     """The lowering of a stage, and what it costs."""
-    context = stage.context
     graph, tiling = stage.folded
-    cost = CostModel(
-        graph, context.analysis, context.mesh, context.hardware, stage.capacity, context.timing
-    )
-    lowering = Lowerer(graph, context.mesh).lower(tiling)
-    price = cost.price(lowering)
-    return lowering, cost.estimate(price, lowering)
+    lowering = Lowerer(graph, stage.context.mesh).lower(tiling)
+    return lowering, stage.cost.estimate(stage.cost.price(lowering), lowering)
 
 
 def _shown_time(network: Topology, step: Step) -> str:

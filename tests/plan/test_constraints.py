@@ -172,6 +172,18 @@ def test_arguments_go_before_constraints_and_constraints_before_results():
     assert plan.assignment.ops[sin.index] == ((0,), ())
 
 
+def test_ready_made_tactics_come_before_constraints_as_manual_ones_do():
+    def fn(x):
+        return jnp.tanh(constrained(2 * x, named(None, "x")))
+
+    hands = [pt.ManualPartition({"x": 0}, axis="x")]
+    manual, ready_made = (
+        checked(fn, numbers(16, 8), tactics=tactics) for tactics in (hands, [pt.DataParallel("x")])
+    )
+    assert manual.in_shardings == (PartitionSpec("x"),)
+    assert ready_made.assignment == manual.assignment
+
+
 # --------------------------------------------------------------------------- where they may stand
 
 

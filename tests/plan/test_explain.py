@@ -426,6 +426,16 @@ def test_gathering_again_is_what_the_plan_does_with_less_memory():
     assert costs(again, tight, plenty)
 
 
+def test_alternatives_have_the_memory_that_a_search_was_given():
+    room = plan_sgd(BATCH, FSDP).estimate.peak_memory
+    search = pt.AutomaticPartition(axes=["model"], budget=30, memory=room)
+    made = plan_sgd(BATCH, FSDP, search)
+    assert made.estimate.capacity == room
+    told = [a for each in made.explain("collectives", 12) for a in each.alternatives]
+    assert {a.fits for a in told} == {True, False}
+    assert all(a.fits == (a.peak_memory <= room) for a in told)
+
+
 def test_no_more_alternatives_are_tried_than_one_says():
     made = plan_mlp(BATCH, COLUMNS)
     told = only(made.explain(0, alternatives=1))

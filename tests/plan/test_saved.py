@@ -145,6 +145,11 @@ def test_tactics_go_on_from_a_plan_that_is_taken_up(file):
     assert further.collectives == planned().collectives
 
 
+def test_a_plan_is_loaded_by_its_class_too(file):
+    planned().save(file)
+    assert pt.Plan.load(file, mlp, *ARGS).assignment == pt.load(file, mlp, *ARGS).assignment
+
+
 def test_no_tactic_runs(file, monkeypatch):
     planned(tactics=[BATCH, SEARCH]).save(file)
     for tactic in (pt.ManualPartition, pt.AutomaticPartition):

@@ -22,30 +22,14 @@ class Traffic:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
-    """Predicted cost of one step of a plan. Times in seconds, sizes in bytes per device.
-
-    `step_time` lets those collectives run under compute that have something to run under
-    (weights gathered ahead, gradients reduced behind), on different links at the same time;
-    `serial_time` lets none.
-    """
+class StepTime:
+    """Time of one step, in seconds."""
 
     compute_time: float
     exposed_time: float
     """Collectives that compute has to wait for."""
     link_times: tuple[float, ...]
     """Collectives that can run while something else is computed, on each link of the mesh."""
-    peak_memory: int
-    argument_memory: int
-    """Arguments, alive during the whole step; donated ones double as results."""
-    constant_memory: int
-    """Arrays that the function closes over, alive during the whole step on every device."""
-    capacity: int
-    """Memory that a plan may use."""
-    regather: bool
-    """Whether what is gathered for uses far apart is gathered again, not kept in between."""
-    traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
-    """By kind and axes."""
 
     @property
     def hidden_time(self) -> float:
@@ -61,6 +45,28 @@ class Estimate:
     def step_time(self) -> float:
         """Time with compute and every link working at the same time."""
         return self.exposed_time + max(self.compute_time, *self.link_times)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate(StepTime):
+    """Predicted cost of one step of a plan. Times in seconds, sizes in bytes per device.
+
+    `step_time` lets those collectives run under compute that have something to run under
+    (weights gathered ahead, gradients reduced behind), on different links at the same time;
+    `serial_time` lets none.
+    """
+
+    peak_memory: int
+    argument_memory: int
+    """Arguments, alive during the whole step; donated ones double as results."""
+    constant_memory: int
+    """Arrays that the function closes over, alive during the whole step on every device."""
+    capacity: int
+    """Memory that a plan may use."""
+    regather: bool
+    """Whether what is gathered for uses far apart is gathered again, not kept in between."""
+    traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
+    """By kind and axes."""
 
     @property
     def fits(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from partita.cost import CostModel, Estimate
+from partita.cost import Estimate
 from partita.cost.estimate import seconds, size
 from partita.garbage import paused
 from partita.schedule import Scheduled, TacticReport, lower_and_price
@@ -105,15 +105,7 @@ class Pricing:
     def _priced(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
         if again is None or not same:
             return lower_and_price(stage)
-        context, lowering = stage.context, self.done.lowering
-        cost = CostModel(
-            lowering.graph,
-            context.analysis,
-            context.mesh,
-            context.hardware,
-            context.capacity,
-            context.timing,
-        )
+        lowering, cost = self.done.lowering, self.done.stage.cost
         return lowering, cost.estimate(cost.price(lowering, again=again), lowering)
 
 
@@ -131,13 +123,12 @@ def replay(done: Scheduled, candidate: Candidate) -> Stage | None:
         stage = Stage(context, now)
         if isinstance(report.tactic, AutomaticPartition):
             now = _moved(stage, report.actions, candidate)
-        elif isinstance(report.tactic, Recorded) or any(
-            action.move is not None for action in report.actions
-        ):
+        elif isinstance(report.tactic, Recorded) or _searches(report):
             return None
         else:
             now = report.tactic.apply(stage).assignment
-    return Stage(plain, _seeded(Stage(plain, now), candidate))
+    end = Stage(plain, now, done.stage.memory)
+    return dataclasses.replace(end, assignment=_seeded(end, candidate))
 
 
 def _searches(report: TacticReport) -> bool:

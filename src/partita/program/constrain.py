@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.sharding import PartitionSpec
 
-from partita.program import shardings
+from partita.program import calls, shardings
 from partita.program.constraints import CALL
 from partita.program.specs import Axes, axes_of
 
@@ -55,16 +55,7 @@ def _lower(context: Any, value: Any, *, axes: Axes, is_open: tuple[bool, ...]) -
     """The lowering rule while partita traces, as JAX wants it."""
     words = ir.RankedTensorType(value.type).rank - len(axes)  # of random keys
     text = shardings.of_plan((*axes, *[()] * words), (*is_open, *[True] * words))
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=[value.type],
-        operands=[value],
-        attributes={
-            "call_target_name": ir.StringAttr.get(CALL),
-            "backend_config": ir.StringAttr.get(text),
-        },
-    )
-    return list(call.results)
+    return calls.make(CALL, text, value)
 
 
 LOWERING = (_constrain, _lower)

@@ -14,7 +14,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import attributes
+from partita.program import attributes, calls
 from partita.program.ir import Factor, Given, Rule
 from partita.program.shardings import Said, meshes_of, read_sharding, says_nothing, with_mesh
 
@@ -30,7 +30,7 @@ def note(module: Any, main: Any) -> None:
     meshes, found = meshes_of(module), []
 
     def visit(op: Any) -> Any:
-        if op.name == _KIND or _calls(op):
+        if op.name == _KIND or calls.is_one(op, CALL):
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -40,17 +40,12 @@ def note(module: Any, main: Any) -> None:
         if op.name == _KIND:
             sharding = op.attributes["sharding"]
         else:
-            sharding = ir.Attribute.parse(op.attributes["backend_config"].value)
+            sharding = ir.Attribute.parse(calls.said(op))
         if not says_nothing(sharding, meshes):
             with op.location:
                 value = _identity(op, value, with_mesh(sharding, meshes))
         op.results[0].replace_all_uses_with(value)
         op.erase()
-
-
-def _calls(op: Any) -> bool:
-    target = op.attributes["call_target_name"] if op.name == "stablehlo.custom_call" else None
-    return target is not None and bool(target.value == CALL)
 
 
 def of_results(main: Any, shardings: Mapping[int, str]) -> None:

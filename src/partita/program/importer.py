@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.program import constraints, mlir, operations, regions, rules, tags
+from partita.program.blocks import Barrier, Block, Branch, Loop, Region
 from partita.program.constants import content, describe
 from partita.program.given import given_shardings
 from partita.program.ir import (
@@ -19,14 +20,9 @@ from partita.program.ir import (
     CONSTRAINT,
     JOIN,
     MANUAL,
-    Barrier,
-    Block,
-    Branch,
     Given,
-    Loop,
     Operation,
     Program,
-    Region,
     TensorType,
     Value,
     Work,

@@ -9,8 +9,10 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
+
+from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
 
 FactorKind = Literal["parallel", "reduction", "blocked", "given"]
 """Of a factor that is `given`, the program itself says how it is split, and it is not otherwise."""
@@ -225,81 +227,6 @@ CONSTRAINT = "partita.sharding_constraint"
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
-    """A sequence of operations (by index), loops and branches, as in StableHLO's block."""
-
-    items: tuple[int | Barrier | Loop | Branch, ...]
-
-    def operations(self) -> Iterator[int]:
-        """Every operation inside, nested ones included, in order."""
-        for item in self.items:
-            if isinstance(item, int):
-                yield item
-            else:
-                yield from item.operations()
-
-
-@dataclasses.dataclass(frozen=True)
-class Barrier:
-    """An optimization barrier: its `BARRIER` operations, one for each operand."""
-
-    parts: tuple[int, ...]
-
-    def operations(self) -> Iterator[int]:
-        """Every operation inside."""
-        yield from self.parts
-
-
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """A `while` loop. Values that it only passes on unchanged are not carried."""
-
-    carries: tuple[int | None, ...]
-    """For each carried value of the original, its `CARRY` operation; None if it never changes."""
-    condition: Block
-    predicate: int
-    """The value that decides whether to go on."""
-    body: Block
-    trips: int | None
-    """How often the body runs; None if that is not known before it does."""
-    source: str
-
-    def operations(self) -> Iterator[int]:
-        """Every operation inside, the carries first."""
-        yield from (carry for carry in self.carries if carry is not None)
-        yield from self.condition.operations()
-        yield from self.body.operations()
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """A choice between blocks (`case` and `if`)."""
-
-    choose: int
-    """The `CHOOSE` operation."""
-    branches: tuple[Block, ...]
-    yields: tuple[tuple[int, ...], ...]
-    """The values that each branch gives."""
-    joins: tuple[int, ...]
-    """The `JOIN` operation of each result."""
-
-    def operations(self) -> Iterator[int]:
-        """Every operation inside, the joins last."""
-        yield self.choose
-        for branch in self.branches:
-            yield from branch.operations()
-        yield from self.joins
-
-
-@dataclasses.dataclass(frozen=True)
-class Region:
-    """A condition, body or branch: the region around it, and whether it may run repeatedly."""
-
-    parent: int
-    repeats: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class Constant:
     """An array that is part of the program: closed over, or computed while it was traced.
 
@@ -411,7 +338,7 @@ class Program:
     @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outer ones before those inside."""
-        return tuple(_loops(self.body))
+        return tuple(loops_in(self.body))
 
     @functools.cached_property
     def ends(self) -> dict[int, int]:
@@ -493,14 +420,3 @@ class Program:
         types = ", ".join(str(self.values[v].type) for v in op.results)
         head = f"{results} = " if results else ""
         return f"{head}{op.short}({operands}) : {types}  {op.rule}  {op.source}".rstrip()
-
-
-def _loops(block: Block) -> Iterator[Loop]:
-    for item in block.items:
-        if isinstance(item, Loop):
-            yield item
-            yield from _loops(item.condition)
-            yield from _loops(item.body)
-        elif isinstance(item, Branch):
-            for branch in item.branches:
-                yield from _loops(branch)

@@ -69,7 +69,7 @@ SHARDABLE = ELEMENTWISE | SHARDY | GENERATED | OWN
 """Kinds whose device-local form is known to `partita.spmd.localize`."""
 
 STRUCTURE = _kinds("stablehlo", "while case if optimization_barrier return")
-"""Kinds that order other operations, see `partita.program.ir.Block`."""
+"""Kinds that order other operations, see `partita.program.blocks`."""
 
 REWRITTEN = _kinds(
     "stablehlo",

@@ -12,7 +12,7 @@ from jax._src.ad_checkpoint import name_p
 from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import attributes
+from partita.program import attributes, calls
 from partita.program.operations import STRUCTURE
 
 _TARGET = "partita.tag"
@@ -21,16 +21,7 @@ _SEPARATOR = "\n"
 
 def _lower(context: Any, value: Any, *, name: str) -> list[Any]:
     """The lowering rule, as JAX wants it."""
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=[value.type],
-        operands=[value],
-        attributes={
-            "call_target_name": ir.StringAttr.get(_TARGET),
-            "backend_config": ir.StringAttr.get(name),
-        },
-    )
-    return list(call.results)
+    return calls.make(_TARGET, name, value)
 
 
 LOWERING = (name_p, _lower)
@@ -39,7 +30,7 @@ LOWERING = (name_p, _lower)
 
 def note(main: Any) -> None:
     """Replaces the calls that stand for names by attributes of what makes the values."""
-    for call in _calls(main):
+    for call in _found(main):
         value = call.operands[0]
         maker = value.owner if isinstance(value, ir.OpResult) else None
         if maker is None or len(maker.results) > 1 or maker.name in STRUCTURE:
@@ -47,7 +38,7 @@ def note(main: Any) -> None:
             with ir.InsertionPoint(call), call.location:
                 value = hlo.reshape(value.type, value)
             maker = value.owner
-        add(maker, [call.attributes["backend_config"].value])
+        add(maker, [calls.said(call)])
         call.results[0].replace_all_uses_with(value)
         call.erase()
 
@@ -65,12 +56,11 @@ def add(operation: Any, names: list[str]) -> None:
         attributes.put(operation, _TARGET, text)
 
 
-def _calls(main: Any) -> list[Any]:
+def _found(main: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        calls = op.name == "stablehlo.custom_call"
-        if calls and op.attributes["call_target_name"].value == _TARGET:
+        if calls.is_one(op, _TARGET):
             found.append(op)
         return ir.WalkResult.ADVANCE
 

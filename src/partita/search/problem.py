@@ -111,16 +111,14 @@ class Problem:
         """Order of plans: those that fit by time, the others behind them by peak memory."""
         price = state.price
         fits = price.peak <= self.cost.capacity
-        # What differs by less is a sum in another order: equal programs have equal plans.
-        time, peak = float(f"{price.step_time:.10g}"), float(round(price.peak))
-        first, second = (time, peak) if fits else (peak, time)
+        first, second = (price.step_time, price.peak) if fits else (price.peak, price.step_time)
         return (not fits, first, second, len(state.moves))
 
     def log_cost(self, state: State) -> float:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""
         price = state.price
         excess = math.log(max(price.peak / self.cost.capacity, 1.0))
-        return round(math.log(max(price.step_time, 1e-12)) + 4.0 * excess, 9)
+        return math.log(max(price.step_time, 1e-12)) + 4.0 * excess
 
     def arrive(self, state: State, move: Move, spread: Spread) -> State | None:
         """The state to which a spread leads, lowered and priced if it is new."""

@@ -15,7 +15,8 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.mesh import Mesh
 from partita.program import mlir
-from partita.program.ir import Block, Branch, Loop, Program, TensorType
+from partita.program.blocks import Block, Branch, Loop
+from partita.program.ir import Program, TensorType
 from partita.program.mlir import ir
 from partita.spmd.builder import COMBINE, Builder, set_apart
 from partita.spmd.localize import LocalRun, localize

@@ -10,7 +10,8 @@ from functools import cached_property
 
 from partita.analysis.classes import episodes
 from partita.mesh import Mesh
-from partita.program.ir import Barrier, Block, Branch, Loop, Program, TensorType
+from partita.program.blocks import Barrier, Block, Branch, Loop
+from partita.program.ir import Program, TensorType
 from partita.spmd.lower import Lowering, ValuePlan
 from partita.spmd.reshard import Step, permutation
 from partita.spmd.show import show

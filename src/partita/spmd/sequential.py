@@ -16,17 +16,8 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program import mlir
-from partita.program.ir import (
-    CONSTRAINT,
-    MANUAL,
-    Barrier,
-    Block,
-    Branch,
-    Halo,
-    Loop,
-    Program,
-    TensorType,
-)
+from partita.program.blocks import Barrier, Block, Branch, Loop
+from partita.program.ir import CONSTRAINT, MANUAL, Halo, Program, TensorType
 from partita.program.mlir import ir
 from partita.spmd.builder import COMBINE, Builder
 from partita.spmd.emit import Writer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from partita.cost import CostModel
 from partita.cost.estimate import parse_size, seconds, size
 from partita.errors import TacticError
 from partita.garbage import paused
@@ -97,12 +96,12 @@ class AutomaticPartition:
 
     def _problem(self, stage: Stage) -> Problem:
         """What is searched: the stage, with what is frozen pinned."""
-        context, mesh = stage.context, stage.context.mesh
+        mesh = stage.context.mesh
         axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
-        capacity, colors = self._capacity(stage), self._colors(stage)
-        graph, tiling = keeping(stage, self._frozen(stage, axes)).folded
-        cost = CostModel(graph, context.analysis, mesh, context.hardware, capacity, context.timing)
-        return Problem(context.analysis, graph, tiling, mesh, cost, axes, colors)
+        start = keeping(stage, self._frozen(stage, axes))
+        start = dataclasses.replace(start, memory=self._capacity(stage))
+        analysis, colors = stage.context.analysis, self._colors(stage)
+        return Problem(analysis, *start.folded, mesh, start.cost, axes, colors)
 
     def _capacity(self, stage: Stage) -> int:
         """Bytes per device that the plan may use."""

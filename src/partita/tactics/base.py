@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from partita.analysis import Analysis, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
-from partita.cost import Estimate, Hardware
+from partita.cost import CostModel, Estimate, Hardware
 from partita.cost.estimate import seconds, size
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
@@ -218,6 +218,19 @@ class Stage:
     def folded(self) -> tuple[ClassGraph, Tiling]:
         """The program folded into classes, and its tiling."""
         return refold(self.context.analysis, self.assignment)
+
+    @cached_property
+    def cost(self) -> CostModel:
+        """What prices lowerings of the folded program."""
+        context = self.context
+        return CostModel(
+            self.folded[0],
+            context.analysis,
+            context.mesh,
+            context.hardware,
+            self.capacity,
+            context.timing,
+        )
 
 
 def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:

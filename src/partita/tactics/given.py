@@ -9,9 +9,9 @@ from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import MANUAL, GivenSharding, show_axes
+from partita.tactics.automatic import AutomaticPartition
 from partita.tactics.base import Action, Outcome, Stage, Tactic, joined
-from partita.tactics.logical import LogicalAxes
-from partita.tactics.manual import ManualPartition, after_spread, named_roles, sharing_a_buffer
+from partita.tactics.manual import after_spread, named_roles, sharing_a_buffer
 from partita.tiling import Assignment, Axes, Layout, Spreader, Tiling
 
 _Places = Mapping[int, Layout]
@@ -122,7 +122,7 @@ def with_facts(
     """A schedule with what the program says itself in its place.
 
     Everything is placed before any tactic. Axes spread from constraints and results before the
-    first tactic that is not by hand, so that those by hand can still say otherwise.
+    first search, so that what is said by hand can still say otherwise.
 
     Args:
       program: to be partitioned.
@@ -137,9 +137,8 @@ def with_facts(
     if not (program.given or operations):
         return list(tactics)
     _placed(program, program.given, operations, mesh)  # complains before any work
-    by_hand = 0
-    while by_hand < len(tactics) and isinstance(tactics[by_hand], ManualPartition | LogicalAxes):
-        by_hand += 1
+    searches = (n for n, tactic in enumerate(tactics) if isinstance(tactic, AutomaticPartition))
+    by_hand = next(searches, len(tactics))
     inside = operations or any(program.values[g.value].producer is not None for g in program.given)
     later = bool(by_hand and inside)
     facts = GivenShardings(program.given, operations, not later, decides)

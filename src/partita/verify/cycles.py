@@ -7,11 +7,11 @@ they compute and in which collectives there are, not in how a collective is time
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 from partita.cost import Hardware
 from partita.cost.collectives import Part, Topology, topology
+from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.exchanges import Exchange, Found, Groups
@@ -21,35 +21,9 @@ from partita.verify.loops import Executions
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
-@dataclasses.dataclass(frozen=True)
-class CompiledTime:
-    """Seconds of a step of a compiled program, by the compiler's cycles and the ring model."""
-
-    compute_time: float
-    exposed_time: float
-    """Collectives that run by themselves."""
-    link_times: tuple[float, ...]
-    """Collectives that the compiler has put under other work, on each link of the mesh."""
-
-    @property
-    def hidden_time(self) -> float:
-        """Collectives under other work, on all links together."""
-        return sum(self.link_times)
-
-    @property
-    def serial_time(self) -> float:
-        """Time if nothing overlaps."""
-        return self.compute_time + self.exposed_time + self.hidden_time
-
-    @property
-    def step_time(self) -> float:
-        """Time with compute and every link working at the same time."""
-        return self.exposed_time + max(self.compute_time, *self.link_times)
-
-
 def compiled_time(
     module: Module, runs: Executions, found: list[Found], mesh: Mesh, hardware: Hardware
-) -> CompiledTime | None:
+) -> StepTime | None:
     """The time of a compiled step; None if the compiler or the hardware file does not tell it.
 
     Args:
@@ -70,7 +44,7 @@ def compiled_time(
                 links[link] += each.times * seconds
             else:
                 exposed += each.times * seconds
-    return CompiledTime(cycles / hardware.clock.value, exposed, tuple(links))
+    return StepTime(cycles / hardware.clock.value, exposed, tuple(links))
 
 
 def estimated_cycles(module: Module, runs: Executions) -> int:

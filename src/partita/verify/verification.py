@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from partita import cost
 from partita.cost import Estimate
+from partita.cost.estimate import StepTime
 from partita.errors import HardwareError
 from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
-from partita.verify.cycles import CompiledTime, compiled_time
+from partita.verify.cycles import compiled_time
 from partita.verify.exchanges import (
     Comparison,
     as_on_host,
@@ -39,8 +40,9 @@ class Verification:
     collectives: Comparison | None
     """By executions per step on TPUs, whose compiler unrolls loops, as they stand in the program on
     host devices. None if the program did not fit."""
-    time: CompiledTime | None
-    """None where the compiler estimates none, or the hardware file has no clock."""
+    time: StepTime | None
+    """Compute by the compiler's cycles, collectives by the model of their price; None where the
+    compiler estimates none, or the hardware file has no clock."""
     out_of_memory: OutOfMemoryError | None
     unknown_loops: tuple[str, ...]
     """Loops of the compiled program whose trip count is not known; they count once."""

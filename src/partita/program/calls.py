@@ -1,0 +1,35 @@
+"""Custom calls that stand for something of the user's, from when JAX lowers to when partita reads.
+
+They are there only while partita traces; nothing else ever sees them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend.mlir import ir
+
+
+def make(target: str, text: str, value: Any) -> list[Any]:
+    """A call at the insertion point that hands a value on and says something of it; its result."""
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[value.type],
+        operands=[value],
+        attributes={
+            "call_target_name": ir.StringAttr.get(target),
+            "backend_config": ir.StringAttr.get(text),
+        },
+    )
+    return list(call.results)
+
+
+def is_one(operation: Any, target: str) -> bool:
+    """Whether an operation is a call of this target."""
+    calls = operation.name == "stablehlo.custom_call"
+    return calls and bool(operation.attributes["call_target_name"].value == target)
+
+
+def said(operation: Any) -> str:
+    """What a call says."""
+    return str(operation.attributes["backend_config"].value)

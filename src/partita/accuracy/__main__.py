@@ -46,6 +46,9 @@ def command(
     results: Annotated[
         Path, typer.Option(help="File that results are kept in; what it has is not done again.")
     ] = Path("accuracy.jsonl"),
+    compiled: Annotated[
+        Path, typer.Option(help="Folder that compiled programs are kept in.")
+    ] = Path("accuracy"),
     limit: Annotated[float, typer.Option(help="Seconds for a cell.")] = 900,
     again: Annotated[
         bool, typer.Option("--again", help="Do cells again that have failed or taken too long.")
@@ -58,7 +61,7 @@ def command(
 ) -> None:
     """Compile plans for TPUs, and print what was predicted beside what was compiled."""
     if one is not None:
-        print(msgspec.json.encode(measure(Cell(*one))).decode())
+        print(msgspec.json.encode(measure(Cell(*one), compiled)).decode())
         return
     _check("model", models, MODELS)
     _check("schedule", schedules, SCHEDULES)
@@ -72,7 +75,7 @@ def command(
     ]
     found = []
     with Console(stderr=True).status("") as status:
-        for cell, result in complete(wanted, results, limit, again):
+        for cell, result in complete(wanted, results, compiled, limit, again):
             if result is None:
                 status.update(f"{cell.model}, {cell.schedule}, {cell.topology}")
             else:

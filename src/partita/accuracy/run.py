@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ import msgspec
 import partita as pt
 from partita import models
 from partita.accuracy.cells import MODELS, SCHEDULES, Cell
+from partita.accuracy.keep import compile_or_recall
 from partita.errors import FileError
 from partita.verify import Verification
+from partita.verify.verification import verified
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Result:
 
     cell: Cell
     definition: str
+    """What the cell was made of, and by which sources."""
     outcome: str
     """`compiled`, `out of memory`, `timeout` or `failed`."""
     reason: str = ""
@@ -56,8 +61,23 @@ class Result:
         return self.predicted_memory / self.compiled_memory - 1
 
 
-def measure(cell: Cell) -> Result:
-    """Plans and compiles a cell in this process."""
+@functools.cache
+def sources() -> str:
+    """A fingerprint of this package: of other sources, predictions may be others."""
+    digest = hashlib.sha256()
+    package = Path(pt.__file__).parent
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".toml")):
+        digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def definition(cell: Cell) -> str:
+    """All that a result is made of, so that an old one of something else is not taken."""
+    return f"{cell.definition()}, partita {sources()}"
+
+
+def measure(cell: Cell, compiled: Path) -> Result:
+    """Plans a cell in this process, and compiles it if `compiled`, a folder, does not have it."""
     sized, schedule = MODELS[cell.model], SCHEDULES[cell.schedule]
     model = models.build(sized.preset, **sized.changes)
     start = time.perf_counter()
@@ -70,7 +90,8 @@ def measure(cell: Cell) -> Result:
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start
-    return result_of(cell, plan.verify(cell.topology), planned)
+    program = compile_or_recall(plan, cell.topology, compiled)
+    return result_of(cell, verified(plan, cell.topology, "partitioned", program), planned)
 
 
 def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
@@ -78,7 +99,7 @@ def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
     estimate, time_ = found.estimate, found.time
     common = Result(
         cell,
-        cell.definition(),
+        definition(cell),
         "compiled",
         fits=estimate.fits,
         predicted_memory=estimate.peak_memory,
@@ -100,27 +121,26 @@ def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
     )
 
 
-def measure_apart(cell: Cell, limit: float) -> Result:
+def measure_apart(cell: Cell, compiled: Path, limit: float) -> Result:
     """Measures a cell in a process of its own, which is ended after `limit` seconds."""
+    names = (cell.model, cell.schedule, cell.topology)
+    command = [sys.executable, "-m", "partita.accuracy", "--one", *names]
     try:
-        done = subprocess.run(_command(cell), capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            [*command, "--compiled", str(compiled)], capture_output=True, text=True, timeout=limit
+        )
     except subprocess.TimeoutExpired:
         reason = f"took more than {limit:.0f} s"
-        return Result(cell, cell.definition(), "timeout", reason)
+        return Result(cell, definition(cell), "timeout", reason)
     try:
         return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Result)
     except msgspec.DecodeError:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return Result(cell, cell.definition(), "failed", lines[-1][:300])
-
-
-def _command(cell: Cell) -> list[str]:
-    names = (cell.model, cell.schedule, cell.topology)
-    return [sys.executable, "-m", "partita.accuracy", "--one", *names]
+        return Result(cell, definition(cell), "failed", lines[-1][:300])
 
 
 def kept(path: Path) -> dict[Cell, Result]:
-    """The results in a file, the last of each cell; those of cells that have changed are left out.
+    """The results in a file, the last of each cell; without those of other cells or sources.
 
     Raises:
       FileError: a line is no result.
@@ -135,13 +155,13 @@ def kept(path: Path) -> dict[Cell, Result]:
                 f"{path}, line {number} is no result ({error}); take the line out, or say "
                 "--results with another file"
             ) from error
-        if result.cell.model in MODELS and result.definition == result.cell.definition():
+        if result.cell.model in MODELS and result.definition == definition(result.cell):
             found[result.cell] = result
     return found
 
 
 def complete(
-    wanted: Sequence[Cell], path: Path, limit: float, again: bool = False
+    wanted: Sequence[Cell], path: Path, compiled: Path, limit: float, again: bool = False
 ) -> Iterator[tuple[Cell, Result | None]]:
     """Measures the cells that a file does not have, and appends them to it one by one.
 
@@ -150,6 +170,7 @@ def complete(
     Args:
       wanted: cells.
       path: of the file, with a line of JSON for each result.
+      compiled: folder of compiled programs.
       limit: seconds for a cell.
       again: measure those again that have failed or taken too long.
     """
@@ -158,7 +179,7 @@ def complete(
         result = known.get(cell)
         if result is None or (again and result.outcome in ("timeout", "failed")):
             yield cell, None
-            result = measure_apart(cell, limit)
+            result = measure_apart(cell, compiled, limit)
             with path.open("a", encoding="utf-8") as file:
                 file.write(msgspec.json.encode(result).decode() + "\n")
         yield cell, result

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.stages import Lowered
 
 from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
@@ -23,6 +24,9 @@ from partita.verify.memory import Memory, memory_of
 
 if TYPE_CHECKING:
     from partita.plan import Form, Plan
+
+Options = dict[str, str | bool]
+"""Options of a compiler."""
 
 # What libtpu otherwise asks a cloud machine's metadata server for, and reports that it cannot.
 # Nothing of it reaches the compiled program.
@@ -35,14 +39,14 @@ _WITHOUT_TPU = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 
-_WINDOWED_EINSUM_OFF = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-_COMBINER_OFF = {
+_WINDOWED_EINSUM_OFF: Options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+_COMBINER_OFF: Options = {
     "xla_jf_crs_combiner_threshold_count": "1",
     "xla_jf_crs_combiner_threshold_in_bytes": "0",
 }
 # How well code is generated takes most of the time, and changes neither buffers nor collectives.
-_HOST: dict[str, str | int | bool] = {
-    "xla_backend_optimization_level": 0,
+_HOST: Options = {
+    "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
 }
 
@@ -73,8 +77,6 @@ class Compiled:
     text: str
     """The compiled program, as HLO."""
     memory: Memory
-    device_kind: str
-    """What JAX calls the devices: `TPU v5 lite`, `cpu`."""
     seconds: float
     """How long compiling took."""
 
@@ -102,21 +104,37 @@ def compile_plan(
       OutOfMemoryError: the program does not fit into a device.
       VerifyError: there is no TPU compiler, no such topology, or the compiler fails.
     """
+    options = compiler_options(topology, windowed_einsum, combine)
+    return compile_lowered(lower_plan(plan, topology, form), topology, options)
+
+
+def lower_plan(plan: Plan, topology: str | None = None, form: Form = "partitioned") -> Lowered:
+    """A plan lowered by JAX for the devices of a topology, or of the host."""
     mesh = host_mesh(plan.mesh) if topology is None else tpu_mesh(plan.mesh, topology)
-    options: dict[str, str | int | bool] = dict(_HOST)
-    if topology is not None:
-        options = {} if windowed_einsum else dict(_WINDOWED_EINSUM_OFF)
-        options |= {} if combine else _COMBINER_OFF
-    lowered = plan.lower(mesh, form)
+    lowered: Lowered = plan.lower(mesh, form)
+    return lowered
+
+
+def compiler_options(
+    topology: str | None, windowed_einsum: bool = False, combine: bool = True
+) -> Options:
+    """What a compiler is told; `compile_plan` says what the arguments are."""
+    if topology is None:
+        return dict(_HOST)
+    options: Options = {} if windowed_einsum else dict(_WINDOWED_EINSUM_OFF)
+    return options if combine else options | _COMBINER_OFF
+
+
+def compile_lowered(lowered: Lowered, topology: str | None, options: Options) -> Compiled:
+    """Compiles what `lower_plan` gives; raises as `compile_plan` does."""
     start = time.perf_counter()
     try:
         compiled = lowered.compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:
         raise _failure(error, topology) from error
     return Compiled(
-        compiled.as_text(),
+        compiled.as_text() or "",
         memory_of(compiled.memory_analysis()),
-        mesh.devices.flat[0].device_kind,
         time.perf_counter() - start,
     )
 

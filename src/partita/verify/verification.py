@@ -105,20 +105,23 @@ def verify(
       MeshError: too few host devices, or a topology of another size.
       VerifyError: there is no compiler for it, or the compiler fails.
     """
-    _check_kind(plan, topology)
-    predicted = predicted_memory(plan)
+    check_kind(plan, topology)
     try:
         compiled = compile_plan(
             plan, topology, form, windowed_einsum=windowed_einsum, combine=combine
         )
     except OutOfMemoryError as error:
-        return Verification(plan, topology, form, predicted, None, None, None, error, (), None)
-    return _compared(plan, topology, form, predicted, compiled)
+        return verified(plan, topology, form, error)
+    return verified(plan, topology, form, compiled)
 
 
-def _compared(
-    plan: Plan, topology: str | None, form: Form, predicted: Memory, compiled: Compiled
+def verified(
+    plan: Plan, topology: str | None, form: Form, compiled: Compiled | OutOfMemoryError
 ) -> Verification:
+    """Compares a plan with what was compiled of it, or with the compiler's refusal."""
+    predicted = predicted_memory(plan)
+    if isinstance(compiled, OutOfMemoryError):
+        return Verification(plan, topology, form, predicted, None, None, None, compiled, (), None)
     module = parse(compiled.text)
     runs = executions(module)
     found = found_exchanges(module, runs)
@@ -137,7 +140,8 @@ def _compared(
     )
 
 
-def _check_kind(plan: Plan, topology: str | None) -> None:
+def check_kind(plan: Plan, topology: str | None) -> None:
+    """Raises `HardwareError` if a plan was priced for another kind of device than compiled for."""
     if topology is None or plan.hardware.name not in cost.kinds():
         return  # a host stands for anything; what a user's file describes only the user knows
     kind = cost.kind_of(f"TPU {topology.partition(':')[0]}")

@@ -1,0 +1,80 @@
+"""Compiled programs, kept in a folder: what has been compiled once is not compiled again.
+
+A prediction changes with every figure of the cost model, a compiled program only with the plan. So
+they are kept by what is given to the compiler: the program that JAX lowers, the topology, the
+options and the compiler's version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from partita.errors import FileError
+from partita.plan import Plan
+from partita.verify import Compiled, OutOfMemoryError
+from partita.verify.compile import compile_lowered, compiler_options, lower_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """That a program does not fit, as `OutOfMemoryError` says it."""
+
+    message: str
+    used: int | None
+    capacity: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a compiler said: one of the two."""
+
+    compiled: Compiled | None = None
+    refused: Refused | None = None
+
+
+def compile_or_recall(
+    plan: Plan, topology: str, folder: Path, *, combine: bool = True
+) -> Compiled | OutOfMemoryError:
+    """What the TPU compiler makes of a plan's partitioned form, from the folder if it is there.
+
+    Raises:
+      FileError: a file of the folder cannot be read.
+      VerifyError: the compiler fails.
+    """
+    lowered = lower_plan(plan, topology)
+    options = compiler_options(topology, combine=combine)
+    told = (lowered.as_text(), topology, sorted(options.items()), versions())
+    path = folder / f"{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}.json.gz"
+    if path.exists():
+        record = _read(path)
+    else:
+        try:
+            record = Record(compiled=compile_lowered(lowered, topology, options))
+        except OutOfMemoryError as error:
+            record = Record(refused=Refused(str(error), error.used, error.capacity))
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(msgspec.json.encode(record)))
+    if record.compiled is not None:
+        return record.compiled
+    assert record.refused is not None
+    return OutOfMemoryError(**dataclasses.asdict(record.refused))
+
+
+def versions() -> dict[str, str]:
+    """Of all that has a say in what is compiled."""
+    return {name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
+
+
+def _read(path: Path) -> Record:
+    try:
+        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=Record)
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise FileError(
+            f"{path} is no compiled program that was kept ({error}); remove it"
+        ) from error

@@ -41,6 +41,16 @@ def two_readers(make):
     return fn
 
 
+def three_readers(make, first=lambda x, y: jnp.min(x)):
+    """A value that is read three times, the last two inside reductions."""
+
+    def fn(x, y):
+        made = make(x, y)
+        return first(made, y), jnp.sum(made), jnp.max(made)
+
+    return fn
+
+
 F = "f32[4,8]"
 
 # name, function, types, kinds of the stored values
@@ -53,22 +63,52 @@ STORED = [
     ),
     ("a chain under a reduction", lambda x: jnp.sum(jnp.tanh(2 * x)), [F], ["reduce"]),
     (
-        "what a dot reads is stored",
-        lambda x, w: jnp.tanh(x) @ w,
-        [F, "f32[8,8]"],
-        ["tanh", "dot_general"],
-    ),
-    (
-        "but a dot reads through converts and transposes",
-        lambda x, w: x.astype(jnp.bfloat16) @ w.T,
+        "a dot computes what it reads",
+        lambda x, w: jnp.tanh(x).astype(jnp.bfloat16) @ w.T,
         [F, "bf16[2,8]"],
         ["dot_general"],
     ),
     (
-        "a dot's result is stored",
+        "a dot's kernel goes on with its result",
         lambda x, w: jnp.tanh(x @ w),
         [F, "f32[8,8]"],
-        ["dot_general", "tanh"],
+        ["tanh"],
+    ),
+    (
+        "and with one of two results that are added",
+        lambda x, w: x @ w + x @ w.T,
+        [F, "f32[8,8]"],
+        ["dot_general", "add"],
+    ),
+    (
+        "but not if that has to wait for something else",
+        lambda x, w: x @ w + jnp.sum(x * 2),
+        [F, "f32[8,8]"],
+        ["dot_general", "reduce", "add"],
+    ),
+    (
+        "what is done with a dot's result and read twice is stored",
+        two_readers(lambda x, w: jnp.tanh(x @ w)),
+        [F, "f32[8,8]"],
+        ["tanh", "reduce", "reduce"],
+    ),
+    (
+        "unless the result is narrower",
+        two_readers(lambda x, w: (x @ w).astype(jnp.float32)),
+        ["bf16[4,8]", "bf16[8,8]"],
+        ["dot_general", "reduce", "reduce"],
+    ),
+    (
+        "a softmax of short rows stays in the dot's kernel up to its exponentials",
+        lambda x, w: jax.nn.softmax((x @ w).astype(jnp.float32)),
+        ["bf16[4,8]", "bf16[8,8]"],
+        ["reduce", "exponential", "reduce", "divide"],
+    ),
+    (
+        "of long rows, the dot's result is stored",
+        lambda x, w: jax.nn.softmax((x @ w).astype(jnp.float32)),
+        ["bf16[4,8]", "bf16[8,4096]"],
+        ["dot_general", "reduce", "reduce", "divide"],
     ),
     (
         "a cheap value with two readers is computed twice",
@@ -77,16 +117,28 @@ STORED = [
         ["reduce", "reduce"],
     ),
     (
-        "an expensive value with two readers is stored",
+        "an expensive one, too",
         two_readers(lambda x, y: jnp.tanh(x)),
         [F, F],
-        ["tanh", "reduce", "reduce"],
+        ["reduce", "reduce"],
     ),
     (
-        "a value made from two large ones is stored rather than read twice",
+        "reading two values twice is less than writing a third and reading it twice",
         two_readers(lambda x, y: x + y),
         [F, F],
-        ["add", "reduce", "reduce"],
+        ["reduce", "reduce"],
+    ),
+    (
+        "with three readers it is not",
+        three_readers(lambda x, y: x + y),
+        [F, F],
+        ["add", "reduce", "reduce", "reduce"],
+    ),
+    (
+        "a wider form is computed again from the narrower one",
+        three_readers(lambda x, y: (x + y).astype(jnp.float32)),
+        ["bf16[4,8]", "bf16[4,8]"],
+        ["add", "reduce", "reduce", "reduce"],
     ),
     (
         "a small second input does not count",
@@ -99,6 +151,18 @@ STORED = [
         lambda x: (2 * x, jnp.tanh(2 * x)),
         [F],
         ["multiply", "tanh"],
+    ),
+    (
+        "a gather reads memory, other readers of a wider form the narrower one",
+        three_readers(lambda x, i: x.astype(jnp.float32), lambda x, i: x[i[0]]),
+        ["bf16[4,8]", "i32[1,3]"],
+        ["convert", "gather", "reduce", "reduce"],
+    ),
+    (
+        "a scatter of one element into each row of zeros is a comparison",
+        jax.grad(lambda x, i: jnp.sum(jnp.take_along_axis(x, i, 1) ** 2)),
+        [F, "i32[4,1]"],
+        ["reduce", "gather", "multiply", "scatter"],
     ),
     ("a gather's result is stored", lambda x: jnp.tanh(x[jnp.arange(3)]), [F], ["gather", "tanh"]),
 ]
@@ -121,7 +185,7 @@ def test_arguments_are_stored_and_constants_are_not(fusion):
 
 def test_a_residual_chain_is_stored_link_by_link(fusion):
     """Each sum is read by the block on top of it and by the next sum. Computing it again would
-    read all that came before, so it is stored."""
+    read all that came before, so it is stored; the kernels of the products compute it."""
 
     def fn(x, *blocks):
         for w in blocks:
@@ -129,8 +193,7 @@ def test_a_residual_chain_is_stored_link_by_link(fusion):
         return jnp.sum(x)
 
     made = fusion(fn, "f32[4,4]", "f32[4,4]", "f32[4,4]", "f32[4,4]")
-    # The last sum has one reader and is computed inside of the reduction.
-    assert stored(made) == ["dot_general", "add", "dot_general", "add", "dot_general", "reduce"]
+    assert stored(made) == ["add", "add", "add", "reduce"]
 
 
 def test_a_kernel_reads_each_stored_value_once_through_what_it_computes(fusion):
@@ -165,15 +228,26 @@ def test_an_update_runs_as_soon_as_its_gradient_is_there(fusion):
     donated parameter needs no memory and frees the gradient, so it does not wait."""
 
     def step(params, x):
-        gradients = [x.T @ (x @ w) for w in params]
+        gradients = [jnp.sort(x.T @ (x @ w)) for w in params]
         return [w - 0.1 * g for w, g in zip(params, gradients, strict=True)]
 
     params = ["f32[8,8]", "f32[8,8]", "f32[8,8]"]
-    chain = ["dot_general", "dot_general"]
+    chain = ["dot_general", "dot_general", "sort"]
     waiting = fusion(step, params, F)
     assert kinds(waiting, waiting.kernels) == chain * 3 + ["subtract"] * 3
     donated = fusion(step, params, F, donate=0)
     assert order(donated) == [*chain, "subtract"] * 3
+
+
+def test_what_a_products_kernel_goes_on_with_is_done_with_it(fusion):
+    """Updates of gradients that are products: no product waits for its update."""
+
+    def step(params, x):
+        gradients = [x.T @ (x @ w) for w in params]
+        return [w - 0.1 * g for w, g in zip(params, gradients, strict=True)]
+
+    made = fusion(step, ["f32[8,8]", "f32[8,8]"], F)
+    assert order(made) == ["dot_general", "subtract"] * 2
 
 
 def test_a_whole_train_step_updates_behind_each_gradient(gpt_program):

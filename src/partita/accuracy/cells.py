@@ -41,25 +41,25 @@ MODELS: dict[str, Sized] = {
     "moe": Sized(
         "mixtral-8x7b",
         {
-            "layers": 1,
+            "layers": 2,
             "batch": 32,
             "sequence": 1024,
             "embed": 2048,
             "kv_heads": 16,
             "group": 1,
             "experts": 16,
-            "ffn": 4096,
+            "ffn": 2048,
         },
     ),
     "vit": Sized("vit-l16", {"layers": 2}),
     "unet": Sized(
         "unet-ddpm",
-        {"image": 128, "multipliers": (1, 2), "blocks": 1, "attention": (64,), "heads": 16},
+        {"image": 64, "multipliers": (1, 2), "blocks": 1, "attention": (32,), "heads": 16},
     ),
     "gns": Sized("gns", {"steps": 2, "nodes": 16384, "edges": 262144, "hidden_layers": 2}),
     "decode": Sized("decode-7b", {"layers": 2, "new": 64}),
-    "t5": Sized("t5-3b", {"layers": 1}),
-    "ssm": Sized("ssm-1b", {"layers": 1}),
+    "t5": Sized("t5-3b", {"layers": 2}),
+    "ssm": Sized("ssm-1b", {"layers": 2}),
     "resnet": Sized("resnet50", {"blocks": (1, 1, 1, 1)}),
 }
 

@@ -4,6 +4,7 @@ gathered copies."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy.sparse import csr_array
 from partita.analysis import ClassGraph
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
+from partita.program.ir import TensorType
 from partita.spmd import ValuePlan
-from partita.spmd.reshard import shards
-from partita.tiling import Layout
+from partita.tiling import Layout, local_type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,10 +27,40 @@ class Copies:
     bytes: float
 
 
+def padded(type_: TensorType, tile: tuple[int, int]) -> float:
+    """Bytes of an array that lies in memory in tiles of so many rows and columns.
+
+    Two of its dimensions, whichever that makes least of, are rounded up to whole tiles; rows of
+    fewer than a tile has, to a power of two.
+    """
+    rows, columns = tile
+    if columns == 1 or not type_.elements:
+        return float(type_.bytes)
+    shape = type_.shape or (1,)
+    if len(shape) == 1:
+        return type_.bytes * _round(shape[0], columns) / shape[0]
+    best = math.inf
+    for column in range(len(shape)):
+        for row in range(len(shape)):
+            if row != column:
+                high = min(rows, 1 << (shape[row] - 1).bit_length())
+                grown = _round(shape[row], high) / shape[row] * _round(shape[column], columns)
+                best = min(best, grown / shape[column])
+    return type_.bytes * best
+
+
+def _round(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
-    def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing) -> None:
+    def __init__(
+        self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: tuple[int, int] = (1, 1)
+    ) -> None:
+        self._tile = tile
+        self._sizes: dict[TensorType, float] = {}
         self.graph = graph
         self.mesh = mesh
         self.runs = timing.analysis.runs
@@ -51,6 +82,10 @@ class MemoryModel:
             ),
             shape=(self.steps + 1, len(graph.values)),
         )
+        self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
+        for value, start, end, dtype in timing.narrowed:
+            span = np.array([start]), np.array([end])
+            self._narrowed.setdefault(graph.value_class[value], []).append((span, dtype))
         self._arguments = of_value[list(graph.program.arguments)]
         self._spans: dict[tuple[int, tuple[int, ...], bool], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -58,21 +93,35 @@ class MemoryModel:
         """Bytes of one device's piece of a value of this class, constants themselves left out."""
         if index in self._constants and not any(layout):
             return 0.0
-        return self.graph.values[index].value.type.bytes / shards(layout, self.mesh)
+        return self._padded(local_type(self.graph.values[index].value.type, layout, self.mesh))
 
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
         """Buffers that a plan needs for a value class besides those that are kept."""
         found = []
         if plan.steps:
-            start, end = self._births(index)
-            found.append(Copies(start, end, float(plan.steps[0].before.bytes)))
+            start, end = self._unreduced(index)
+            found.append(Copies(start, end, self._padded(plan.steps[0].before)))
+        for spans, dtype in self._narrowed.get(index, ()):
+            stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
+            narrow = TensorType(stack.shape, dtype)
+            found.append(Copies(*spans, self._padded(narrow)))
         for need, steps in plan.moves:
             if not steps:  # only axes of one device differ
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             start, end = self._span(index, users, regather)
-            found.append(Copies(start, end, float(steps[-1].after.bytes)))
+            found.append(Copies(start, end, self._padded(steps[-1].after)))
         return found
+
+    def _padded(self, type_: TensorType) -> float:
+        """Bytes of an array as it lies in memory, in tiles: two of its dimensions are rounded up.
+
+        Which two, the compiler chooses; taken are those that need least.
+        """
+        known = self._sizes.get(type_)
+        if known is None:
+            known = self._sizes[type_] = padded(type_, self._tile)
+        return known
 
     def arguments(self, kept: np.ndarray) -> float:
         """Bytes of all arguments, given the bytes of a piece of each value class."""
@@ -88,13 +137,15 @@ class MemoryModel:
             delta -= np.bincount(np.concatenate([c.end for c in copies]) + 1, amounts, size)
         return np.cumsum(delta)
 
-    def _births(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _unreduced(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """From when a value is made to when its partial sums are reduced, for every member."""
         key = (index, (), False)
         if key not in self._spans:
             members = self.graph.values[index].members
-            values = self.graph.program.values
-            at = np.array([self._schedule.birth(values[m]) or 0 for m in members], dtype=np.int64)
-            self._spans[key] = (at, at)
+            values, schedule = self.graph.program.values, self._schedule
+            start = [schedule.birth(values[m]) or 0 for m in members]
+            end = [schedule.reduced(values[m], self.uses[m]) for m in members]
+            self._spans[key] = np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
         return self._spans[key]
 
     def _span(

@@ -96,7 +96,9 @@ class CostModel:
         timing = timing or Timing(analysis)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
-        self.memory = MemoryModel(graph, mesh, timing)
+        self.memory = MemoryModel(
+            graph, mesh, timing, (8, 128) if hardware.name.startswith("tpu") else (1, 1)
+        )
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (
@@ -224,7 +226,7 @@ class CostModel:
         episodes = any(use.episode for use in value.uses) and bool(plan.moves)
         again = tuple(self.memory.copies(index, plan, True)) if episodes else copies
         kept = self.memory.bytes(index, plan.layout)
-        moves = bool(plan.steps or plan.moves)
+        moves = bool(plan.steps or plan.moves or copies)
         return PlanPrice(
             kept,
             moves,

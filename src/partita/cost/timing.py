@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,8 +10,13 @@ import numpy as np
 from partita.analysis import Analysis
 from partita.analysis.classes import EPISODE
 from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
-from partita.program.ir import CARRY, Value
+from partita.program.ir import BARRIER, CARRY, Value, bits
 from partita.spmd.program import defined_times
+
+_CUTTING = frozenset(
+    {"stablehlo.dynamic_slice", "stablehlo.reshape", "stablehlo.transpose", BARRIER}
+)
+"""Kinds that make pieces of a stack, in the layers' order."""
 
 
 class Timing:
@@ -39,12 +45,45 @@ class Timing:
             birth = schedule.birth(value)
             if birth is None:
                 continue
-            reads = (schedule.read(value.index, *use) for use in self.analysis.uses[value.index])
+            uses = self.analysis.uses[value.index]
+            reads = (
+                schedule.read(value.index, *use)
+                for use in uses
+                if self.fusion.reads_memory(value.index, use[0])
+            )
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
             if value.index in constants:
                 birth = death  # the piece of a constant that is split is cut out when it is read
             rows.append((value.index, birth, max(birth, death)))
         return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+    @cached_property
+    def narrowed(self) -> list[tuple[int, int, int, str]]:
+        """Stacks of which a loop reads pieces in a narrower type, and nothing else: number, first
+        and last position, and that type.
+
+        They are converted whole, before the loop.
+        """
+        program, uses = self.program, self.analysis.uses
+        found: dict[tuple[int, str], tuple[int, int]] = {}
+        for op in program.operations:
+            if op.kind != "stablehlo.convert" or not program.regions[op.region].repeats:
+                continue
+            piece, cut = op.operands[0], False
+            while len(uses[piece]) == 1 and (producer := program.values[piece].producer):
+                maker = program.operations[producer]
+                if maker.region != op.region or maker.kind not in _CUTTING:
+                    break
+                cut = cut or maker.kind == "stablehlo.dynamic_slice"
+                barrier = maker.kind == BARRIER
+                piece = maker.operands[program.values[piece].position if barrier else 0]
+            made, read = program.values[op.results[0]].type.dtype, program.values[piece]
+            outside = read.producer is None or program.operations[read.producer].region != op.region
+            if cut and outside and bits(made) < bits(read.type.dtype):
+                start, end = self.schedule.during(op.region)
+                known = found.get((piece, made), (start, end))
+                found[piece, made] = min(known[0], start), max(known[1], end)
+        return [(value, *span, dtype) for (value, dtype), span in found.items()]
 
     @cached_property
     def op_times(self) -> np.ndarray:
@@ -101,6 +140,13 @@ class Schedule:
 
     def __init__(self, fusion: Fusion) -> None:
         self.program = fusion.program
+        operations, self._order = self.program.operations, fusion.order
+        self._ends = [0] * len(self.program.regions)
+        self._starts = [len(fusion.order)] * len(self.program.regions)
+        for kernel, position in fusion.order.items():
+            for region in self.program.around(operations[kernel].region):
+                self._ends[region] = max(self._ends[region], position)
+                self._starts[region] = min(self._starts[region], position)
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._read: dict[int, int] = {}
@@ -108,11 +154,11 @@ class Schedule:
         for op, kernels in fusion.inside.items():
             positions = [fusion.order[k] for k in kernels]
             self._first[op], self._last[op] = min(positions), max(positions)
-            self._read[op] = max(fusion.order[k] - (k in fusion.free) for k in kernels)
-        self._ends = [0] * len(self.program.regions)
-        for kernel, position in fusion.order.items():
-            for region in self.program.around(self.program.operations[kernel].region):
-                self._ends[region] = max(self._ends[region], position)
+            home = operations[op].region
+            self._read[op] = max(
+                self._until(home, operations[k].region, fusion.order[k] - (k in fusion.free))
+                for k in kernels
+            )
 
     def first(self, op: int) -> int:
         """Where an operation is first computed."""
@@ -125,10 +171,35 @@ class Schedule:
         own over when the loop ends; the condition and the body see the same one.
         """
         assert value.producer is not None
-        at = self._last.get(value.producer, 0)
+        at = self._order.get(value.producer, self._last.get(value.producer, 0))
         if self.program.operations[value.producer].kind != CARRY:
             return at
         return (None, at + 1, self._loop_end(value.producer) + 1)[value.position]
+
+    def during(self, region: int) -> tuple[int, int]:
+        """The first and the last position inside of a region."""
+        return self._starts[region], self._ends[region]
+
+    def reduced(self, value: Value, uses: Sequence[tuple[int, int]]) -> int:
+        """When a value that is made in partial sums is reduced.
+
+        A loop between there and the first use comes first: a compiler reduces as late as it can,
+        to have something to do meanwhile, and loops are not cut for that.
+        """
+        at = self.birth(value) or 0
+        assert value.producer is not None
+        home = self.program.operations[value.producer].region
+        first = min((self.first(op) for op, _ in uses), default=at)
+        return max(
+            (
+                end
+                for region, start, end in zip(
+                    self.program.regions, self._starts, self._ends, strict=True
+                )
+                if region.repeats and region.parent == home and at < start <= end < first
+            ),
+            default=at,
+        )
 
     def read(self, value: int, op: int, number: int) -> int:
         """Until where a value is kept for a read; all through the loops it is read inside of."""
@@ -139,16 +210,28 @@ class Schedule:
         if operation.region:
             producer = self.program.values[value].producer
             home = 0 if producer is None else self.program.operations[producer].region
-            if producer is not None and self.program.operations[producer].kind == CARRY:
-                home = operation.region  # a carried value is made anew each time around
-            around = self.program.around(home)
-            for region in self.program.around(operation.region):
-                if region in around:
-                    break
-                if self.program.regions[region].repeats:
-                    at = max(at, self._ends[region])
+            if producer is not None and self._carried(self.program.values[value]):
+                home = operation.region  # made anew each time around
+            at = self._until(home, operation.region, at)
         if operation.kind == "stablehlo.dynamic_update_slice" and number == 0:
             return at - 1  # updated in place
+        return at
+
+    def _carried(self, value: Value) -> bool:
+        """Whether a value is a loop's own, as its body sees it."""
+        assert value.producer is not None
+        return self.program.operations[value.producer].kind == CARRY and value.position == 1
+
+    def _until(self, home: int, region: int, at: int) -> int:
+        """Until where something from one region is kept that is read in a region inside of it."""
+        if home == region:
+            return at
+        around = self.program.around(home)
+        for each in self.program.around(region):
+            if each in around:
+                break
+            if self.program.regions[each].repeats:
+                at = max(at, self._ends[each])
         return at
 
     def _loop_end(self, carry: int) -> int:

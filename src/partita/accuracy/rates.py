@@ -23,7 +23,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
@@ -73,11 +73,10 @@ def cases() -> Iterator[Case]:
         yield _product("matrix_unit", 8192, inner, 8192, dtype=F32)
     for inner, columns in ((64, 1024), (1024, 64)):
         yield _product("matrix_unit", 1024, inner, columns, batch=128)
-    scaled = lambda x: 2 * x + 1  # noqa: E731
     for rows, dtype in ((2**10, F32), (2**16, F32), (2**18, F32), (2**16, BF16)):
-        yield _stream(f"scale {_show(dtype, rows, 1024)}", scaled, rows, dtype, 2)
-    yield _stream("sum over the minor dimension", lambda x: scaled(x).sum(1), 2**16, F32, 1)
-    yield _stream("sum over the major dimension", lambda x: scaled(x).sum(0), 2**16, F32, 1)
+        yield _stream(f"scale {_show(dtype, rows, 1024)}", _scaled, rows, dtype, 2)
+    yield _stream("sum over the minor dimension", lambda x: _scaled(x).sum(1), 2**16, F32, 1)
+    yield _stream("sum over the major dimension", lambda x: _scaled(x).sum(0), 2**16, F32, 1)
     yield _stream("softmax", lambda x: jax.nn.softmax(x), 2**16, F32, 2)
     for width in (32, 64, 128, 1024):
         yield _gather(2**15, width, 2**13)
@@ -90,9 +89,13 @@ def cases() -> Iterator[Case]:
     yield from _convolutions("depthwise", 28, 384, 384, window=7, groups=384, way_back=False)
 
 
+def _scaled(x: Any) -> Any:
+    return 2 * x + 1
+
+
 def _short(dtype: Any) -> str:
     """The name of a floating type in StableHLO."""
-    return jnp.dtype(dtype).name.replace("float", "f")
+    return str(jnp.dtype(dtype)).replace("float", "f")
 
 
 def _show(dtype: Any, *shape: int) -> str:
@@ -178,15 +181,15 @@ def _convolutions(
         yield Case("convolution", f"{name}, images", gradient(0), (x, w, y), 2 * elements, flops)
 
 
-def compiled_seconds(case: Case, mesh: jax.sharding.Mesh, hardware: Hardware) -> float:
-    """What the compiler estimates; every device of the mesh does the same.
+def compiled_seconds(case: Case, device: Any, hardware: Hardware) -> float:
+    """What the compiler estimates for a program on this device alone.
 
     0 if it does not say: libtpu 0.0.52 cannot print some programs that it has made.
     """
     assert hardware.clock is not None
-    whole = NamedSharding(mesh, PartitionSpec())
-    types = [jax.ShapeDtypeStruct(s, dtype, sharding=whole) for dtype, *s in case.arguments]
-    compiled = jax.jit(case.fn, out_shardings=whole).lower(*types).compile()
+    place = SingleDeviceSharding(device)
+    types = [jax.ShapeDtypeStruct(s, dtype, sharding=place) for dtype, *s in case.arguments]
+    compiled = jax.jit(case.fn, out_shardings=place).lower(*types).compile()
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:
@@ -199,9 +202,7 @@ def _without_copies(module: Module) -> Module:
     computations = {
         name: dataclasses.replace(
             each,
-            instructions={
-                key: i for key, i in each.instructions.items() if i.root or i.opcode != "copy"
-            },
+            instructions={key: i for key, i in each.instructions.items() if i.opcode != "copy"},
         )
         for name, each in module.computations.items()
     }
@@ -223,12 +224,12 @@ def main(topology: str) -> None:
             f"no hardware file with a clock is of topology {topology!r}; expected such as v5e:2x2"
         )
     devices = math.prod(int(side) for side in sides.split("x") if side.isdigit())
-    mesh = tpu_mesh(Mesh(("device",), (devices,)), topology)
+    device = tpu_mesh(Mesh(("device",), (devices,)), topology).devices.flat[0]
     table = Table(box=None, pad_edge=False)
     for column in ("figure", "operation", "ideal (us)", "compiler (us)", "reached"):
         table.add_column(column, justify="left" if column in ("figure", "operation") else "right")
     for case in cases():
-        ideal, seconds = case.ideal(hardware), compiled_seconds(case, mesh, hardware)
+        ideal, seconds = case.ideal(hardware), compiled_seconds(case, device, hardware)
         reached = f"{ideal / seconds:.3f}" if seconds else "-"
         row = (case.figure, case.name, f"{ideal * 1e6:.1f}", f"{seconds * 1e6:.1f}", reached)
         table.add_row(*row)

@@ -118,9 +118,9 @@ class ComputeModel:
             ]
             for side in ((op.op.operands, form.needs), (op.op.results, form.makes))
         )
-        read, written = self._moved(op.op, read, written)
+        moved = self._moved(op.op, read, written)
         pairs = zip(
-            (*self.weights[op.index], *self.written[op.index]), (*read, *written), strict=True
+            (*self.weights[op.index], *self.written[op.index]), (*moved[0], *moved[1]), strict=True
         )
         return sum(weight * size for weight, size in pairs)
 

@@ -22,6 +22,9 @@ def test_a_measured_file_prices_plans(tmp_path):
     assert 1e6 < hardware.networks[0].bandwidth.value < 1e13
     assert 1e-9 <= hardware.networks[0].latency.value < 1
     assert "measured by partita calibrate" in hardware.memory_bandwidth.source
+    reached = hardware.efficiency.stated()
+    assert set(reached) == {"matmul", "memory", "gather", "convolution"}
+    assert all(0 < figure.value <= 1 for figure in reached.values())
     x = jax.ShapeDtypeStruct((64, 32), "float32")
     plan = pt.plan(lambda x: x @ x.T, x, mesh="data=4", hardware=str(path), tactics=[])
     assert plan.estimate.compute_time > 0
@@ -33,6 +36,15 @@ def test_a_single_device_takes_its_networks_from_a_known_kind(tmp_path):
     names = [network.name for network in hardware.networks]
     assert names == [network.name for network in load("h100").networks]
     assert hardware.networks[0].bandwidth.source.startswith("h100: ")
+    assert hardware.combine.value == load("h100").combine.value
+    assert hardware.matrix_unit.rows.value == load("h100").matrix_unit.rows.value
+
+
+def test_what_cannot_be_measured_is_that_of_the_kind_that_devices_say_they_are(tmp_path):
+    hardware = calibrate(tmp_path / "mine.toml", jax.devices()[:2], budget=QUICK)
+    assert hardware.combine.value == load("cpu").combine.value
+    assert hardware.combine.source.startswith("cpu: ")
+    assert hardware.matrix_unit.columns.value == load("cpu").matrix_unit.columns.value
 
 
 def test_what_cannot_be_measured_is_said_and_nothing_is_written(tmp_path):

@@ -1,7 +1,8 @@
 """`calibrate`: measures the devices at hand, and writes what plans are priced with.
 
-Rates are those that large operations reach, so the efficiencies of the file are 1. Every figure is
-the best of several runs: what else the machine does only ever makes it slower.
+Rates are those that large operations reach, so the efficiencies of matrix products and of memory
+are 1, and those of gathers and convolutions are fractions of these rates. Every figure is the best
+of several runs: what else the machine does only ever makes it slower.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy.optimize import nnls
 
-from partita.cost.hardware import Hardware, decode, load
+from partita.cost.hardware import Figure, Hardware, decode, kind_of, load
 from partita.errors import HardwareError
 from partita.program.files import write
 
@@ -29,6 +30,9 @@ Progress = Callable[[str], None]
 
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}
 """Element types whose products are timed."""
+
+ROW = 256
+"""Elements of the rows that are gathered."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +69,9 @@ def calibrate(
     Args:
       path: of the file, which must end in `.toml`; written whole or not at all.
       devices: of one kind; all of `jax.devices()` by default.
-      like: a kind of hardware that says what cannot be measured here: with a single device, its
-        networks.
+      like: a kind of hardware that says what cannot be measured here: the block of its matrix
+        units, what its compiler combines, and with a single device, its networks. By default the
+        kind that the devices say they are, if it is known, but for networks.
       budget: how long to measure.
       progress: told what is being measured.
 
@@ -104,14 +109,21 @@ def _file(devices: Sequence[Any], like: Hardware | None, budget: Budget, progres
     lines = [f"description = {_text(f'{device.device_kind}, {when}')}"]
     lines += _figure("memory", _memory(devices), f"{when}: what the device reports")
     progress("memory bandwidth")
-    rate = memory_bandwidth(device, budget)
-    lines += _figure("memory_bandwidth", rate, f"{when}: a large array, scaled")
+    bandwidth = memory_bandwidth(device, budget)
+    lines += _figure("memory_bandwidth", bandwidth, f"{when}: a large array, scaled")
+    peaks = {}
     for name, dtype in DTYPES.items():
         progress(f"products of {name}")
-        rate = matmul_rate(device, dtype, budget)
-        lines += _figure(f"peak_flops.{name}", rate, f"{when}: a large square product")
+        peaks[name] = matmul_rate(device, dtype, budget)
+        lines += _figure(f"peak_flops.{name}", peaks[name], f"{when}: a large square product")
     for part in ("matmul", "memory"):
         lines += _figure(f"efficiency.{part}", 1.0, f"{when}: the rates are those reached")
+    progress("gathers and convolutions")
+    reached = min(1.0, gather_rate(device, budget) / bandwidth)
+    lines += _figure("efficiency.gather", reached, f"{when}: rows of {ROW} float32")
+    reached = min(1.0, convolution_rate(device, budget) / peaks["f32"])
+    lines += _figure("efficiency.convolution", reached, f"{when}: 3x3, 256 channels, float32")
+    lines += _known(device, like)
     if len(devices) > 1:
         progress(f"collectives of {len(devices)} devices")
         lines += _network(network(devices, budget), when)
@@ -124,6 +136,24 @@ def _file(devices: Sequence[Any], like: Hardware | None, budget: Budget, progres
                 figure = getattr(known, part)
                 lines += _figure(f"networks.{part}", figure.value, f"{like.name}: {figure.source}")
     return "\n".join(lines) + "\n"
+
+
+def _known(device: Any, like: Hardware | None) -> list[str]:
+    """Figures of the compiler and of matrix units, from a known kind; none if it is not known."""
+    kind = like or kind_of(device.device_kind)
+    if kind is None:
+        return []
+    known = load(kind)
+    figures: dict[str, Figure] = {
+        "matrix_unit.rows": known.matrix_unit.rows,
+        "matrix_unit.columns": known.matrix_unit.columns,
+        "combine": known.combine,
+    }
+    return [
+        line
+        for name, figure in figures.items()
+        for line in _figure(name, figure.value, f"{known.name}: {figure.source}")
+    ]
 
 
 def _network(found: Network, when: str) -> list[str]:
@@ -140,7 +170,7 @@ def _network(found: Network, when: str) -> list[str]:
 
 
 def _figure(name: str, value: float, source: str) -> list[str]:
-    return ["", f"[{name}]", f"value = {value:.6g}", f"source = {_text(source)}"]
+    return ["", f"[{name}]", f"value = {value:.9g}", f"source = {_text(source)}"]
 
 
 def _text(text: str) -> str:
@@ -178,6 +208,37 @@ def matmul_rate(device: Any, dtype: Any, budget: Budget) -> float:
         return lambda: product(matrix), 2.0 * size**3
 
     return _rate((case(2**power) for power in range(8, 15)), budget)
+
+
+def gather_rate(device: Any, budget: Budget) -> float:
+    """Bytes/s of reading single rows of a table, and writing them one after another."""
+
+    def case(rows: int) -> tuple[Callable[[], Any], float]:
+        table = jax.device_put(jnp.ones((rows, ROW), jnp.float32), device)
+        order = jax.device_put(jax.random.permutation(jax.random.key(0), rows), device)
+        gather = jax.jit(lambda table, order: table[order])
+        return lambda: gather(table, order), 2.0 * table.nbytes
+
+    return _rate((case(2**power) for power in range(10, 21)), budget)
+
+
+def convolution_rate(device: Any, budget: Budget) -> float:
+    """FLOP/s of convolutions of float32 images."""
+    channels, side = 256, 14
+
+    def case(images: int) -> tuple[Callable[[], Any], float]:
+        shape = (images, side, side, channels)
+        x = jax.device_put(jnp.ones(shape, jnp.float32), device)
+        kernel = jax.device_put(jnp.ones((3, 3, channels, channels), jnp.float32), device)
+        names = ("NHWC", "HWIO", "NHWC")
+        convolve = jax.jit(
+            lambda x, kernel: jax.lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=names
+            )
+        )
+        return lambda: convolve(x, kernel), 2.0 * x.size * kernel.size / channels
+
+    return _rate((case(2**power) for power in range(9)), budget)
 
 
 def network(devices: Sequence[Any], budget: Budget) -> Network:

@@ -438,9 +438,10 @@ def _hardware_table() -> Table:
 def _with_sources(kind: cost.Hardware) -> str:
     rows = [("memory, bytes", kind.memory), ("memory bandwidth, bytes/s", kind.memory_bandwidth)]
     rows += [(f"peak {dtype}, FLOP/s", figure) for dtype, figure in kind.peak_flops.items()]
+    rows += [(f"efficiency of {name}", f) for name, f in kind.efficiency.stated().items()]
     rows += [
-        ("efficiency of matmuls", kind.efficiency.matmul),
-        ("efficiency of memory", kind.efficiency.memory),
+        ("matrix unit, rows", kind.matrix_unit.rows),
+        ("matrix unit, columns", kind.matrix_unit.columns),
     ]
     for network in kind.networks:
         rows += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from partita.cost.hardware import Efficiency, Figure, Hardware, Network, kinds, load
+from partita.cost.hardware import WHOLE, Efficiency, Figure, Hardware, Network, kinds, load
 from partita.errors import HardwareError
 
 USER_FILE = """
@@ -116,6 +116,17 @@ def test_newer_and_larger_kinds_have_more(more, less, of):
     assert of(load(more)) > of(load(less))
 
 
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_states_what_each_class_of_operations_reaches(kind):
+    hardware = load(kind)
+    reached = {name: f.value for name, f in hardware.efficiency.stated().items()}
+    assert set(reached) == {"matmul", "memory", "gather", "convolution"}
+    assert reached["gather"] < reached["memory"] and reached["convolution"] <= reached["matmul"]
+    assert hardware.matrix_unit != WHOLE
+    if kind.startswith("tpu"):
+        assert hardware.matrix_unit.rows.value in (128, 256)
+
+
 def test_narrow_types_are_faster():
     h100 = load("h100")
     peaks = [h100.flops(dtype) for dtype in ("f64", "f32", "bf16", "f8")]
@@ -147,8 +158,8 @@ def test_networks(kind):
 def test_str():
     assert str(load("tpu_v5e")) == (
         "tpu_v5e: Google TPU v5e, one chip\n"
-        "  memory  15.75 GiB, 819 GB/s (90% reached)\n"
-        "  peak    bf16 197, f32 197, s8 393 TFLOP/s (88% reached by matmuls)\n"
+        "  memory  15.75 GiB, 819 GB/s (81% reached)\n"
+        "  peak    bf16 197, f32 197, s8 393 TFLOP/s (97% reached by large matmuls)\n"
         "  ici     torus of up to 256, 90 GB/s, 1 us a step\n"
         "  dcn     switch of up to 65536, 3.125 GB/s, 20 us a step"
     )
@@ -213,6 +224,42 @@ def test_user_file(write, form):
         ("link", "torus", 64),
         ("ethernet", "switch", 1024),
     ]
+
+
+def test_what_a_file_leaves_out(write):
+    hardware = load(write(USER_FILE))
+    assert set(hardware.efficiency.stated()) == {"matmul", "memory"}
+    assert hardware.matrix_unit == WHOLE
+    assert (WHOLE.rows.value, WHOLE.columns.value) == (1, 1)
+
+
+FURTHER = """
+efficiency.gather = { value = 0.3, source = "measured" }
+efficiency.convolution = { value = 0.6, source = "measured" }
+matrix_unit.rows = { value = 128, source = "datasheet" }
+matrix_unit.columns = { value = 64, source = "datasheet" }
+"""
+
+
+def test_a_file_states_what_small_and_other_operations_reach(write):
+    hardware = load(write(USER_FILE.replace(NETWORKS, FURTHER + NETWORKS)))
+    assert hardware.efficiency.stated()["gather"].value == 0.3
+    assert hardware.efficiency.stated()["convolution"].value == 0.6
+    assert (hardware.matrix_unit.rows.value, hardware.matrix_unit.columns.value) == (128, 64)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0.3", "3.0", "gather is a fraction of the peak, at most 1, got 3"),
+        ("128", "12.8", "rows of a matrix unit must be a whole number, got 12.8.*`matrix_unit`"),
+        ("matrix_unit.columns", "matrix_unit.depth", "unknown field `depth` - at `matrix_unit`"),
+    ],
+)
+def test_invalid_further_figures(write, old, new, message):
+    text = USER_FILE.replace(NETWORKS, FURTHER.replace(old, new, 1) + NETWORKS)
+    with pytest.raises(HardwareError, match=rf"my_chip\.toml.*{message}"):
+        load(write(text))
 
 
 def test_loaded_hardware_is_returned(write):

@@ -1,4 +1,8 @@
-"""Compute time: a roofline per kernel, from the local sizes of what it computes, reads, writes."""
+"""Compute time: a roofline per kernel, from the local sizes of what it computes, reads, writes.
+
+What a kernel reaches of the peaks depends on what it does: matrix products and convolutions that
+fill the matrix units or do not, values that stream through memory, rows that are gathered.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,21 @@ import numpy as np
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.fusion import FUSIBLE, Fusion
 from partita.cost.hardware import Hardware
+from partita.cost.products import CONVOLUTION, PRODUCTS, filling, points
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.program.ir import Operation, Value, Work
+from partita.program.ir import Operation, Work
 from partita.spmd.reshard import shards
 from partita.tiling import OpForm
 
-MATMULS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-"""Kinds that run on matrix units, two FLOPs per point of their iteration space."""
+_SLICES = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.gather"})
+"""Kinds that read no more of their first operand than they give."""
+
+_UPDATE = "stablehlo.dynamic_update_slice"
+
+_ROWS_MOVED = {"stablehlo.gather": 1, "stablehlo.scatter": 3}
+"""Kinds that move single rows, and how often: a scatter reads each, and reads and writes what it is
+added to."""
 
 
 class ComputeModel:
@@ -26,8 +37,12 @@ class ComputeModel:
     def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
         self.graph = graph
         self.mesh = mesh
-        self.bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
-        self._peaks: dict[str, float] = {}
+        efficiency = hardware.efficiency
+        self.bandwidth = hardware.memory_bandwidth.value * efficiency.memory.value
+        gathered = (efficiency.gather or efficiency.memory).value
+        self._slower = efficiency.memory.value / gathered
+        """How much longer a byte takes that is part of a gathered row."""
+        self._peaks: dict[tuple[str, str], float] = {}
         self._hardware = hardware
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
@@ -47,16 +62,26 @@ class ComputeModel:
         moved = self._bytes(op, form) / self.bandwidth
         if op.op.work:
             return moved + self._inside(op.op.work)
-        if op.op.kind not in MATMULS:
+        if op.op.kind not in PRODUCTS:
             return moved
-        return max(moved, self.flops(op, form) / self._peak(_dtype(self.graph, op)))
+        sizes = _local_sizes(op.op, form, self.mesh)
+        return max(
+            moved, self._multiplying(op.op, self.flops(op, form), sizes, _dtype(self.graph, op))
+        )
 
-    def _peak(self, dtype: str) -> float:
-        """FLOP/s of matrix units on operands of this type."""
-        if dtype not in self._peaks:
-            efficiency = self._hardware.efficiency.matmul.value
-            self._peaks[dtype] = self._hardware.flops(dtype) * efficiency
-        return self._peaks[dtype]
+    def _multiplying(self, op: Operation, flops: float, sizes: Sequence[int], dtype: str) -> float:
+        """Seconds on the matrix units of a product with factors of these sizes."""
+        peak = self._peak(op.kind, dtype)
+        return flops / (peak * filling(op, sizes, self._hardware.matrix_unit))
+
+    def _peak(self, kind: str, dtype: str) -> float:
+        """FLOP/s that products of a kind reach on operands of this type if they are large."""
+        if (kind, dtype) not in self._peaks:
+            efficiency = self._hardware.efficiency
+            reached = efficiency.convolution if kind == CONVOLUTION else None
+            peak = self._hardware.flops(dtype) * (reached or efficiency.matmul).value
+            self._peaks[kind, dtype] = peak
+        return self._peaks[kind, dtype]
 
     def _inside(self, work: Work) -> float:
         """Seconds of what a region does: its operations on local types, elementwise ones for free.
@@ -66,54 +91,72 @@ class ComputeModel:
         total = 0.0
         for op in work.operations:
             if op.kind not in FUSIBLE:
-                types = [work.values[v].type for v in (*op.operands, *op.results)]
-                seconds = sum(t.bytes for t in types) / self.bandwidth
-                if op.kind in MATMULS:
-                    peak = self._peak(types[0].dtype)
-                    seconds = max(seconds, 2.0 * _points(op, work.values) / peak)
+                read, written = (
+                    [work.values[v].type.bytes for v in side] for side in (op.operands, op.results)
+                )
+                seconds = sum(map(sum, self._moved(op, read, written))) / self.bandwidth
+                if op.kind in PRODUCTS:
+                    flops = 2.0 * points(op, work.values)
+                    sizes = [factor.size for factor in op.rule.factors]
+                    dtype = work.values[op.operands[0]].type.dtype
+                    seconds = max(seconds, self._multiplying(op, flops, sizes, dtype))
                 total += op.times * seconds
         return total
 
     def flops(self, op: OpClass, form: OpForm) -> float:
         """FLOPs of one member on one device."""
-        points = _points(op.op, self.graph.program.values)
-        return 2.0 * points / math.prod(self.mesh.sizes[axis] for axis in form.axes)
+        multiplications = points(op.op, self.graph.program.values)
+        return 2.0 * multiplications / math.prod(self.mesh.sizes[axis] for axis in form.axes)
 
     def _bytes(self, op: OpClass, form: OpForm) -> float:
+        """What one member moves, on average, as if all of it streamed."""
         values = self.graph.program.values
-        total = 0.0
-        for weight, operand, need in zip(
-            self.weights[op.index], op.op.operands, form.needs, strict=True
-        ):
-            if weight:
-                total += weight * values[operand].type.bytes / shards(need, self.mesh)
-        for weight, result, made in zip(
-            self.written[op.index], op.op.results, form.makes, strict=True
-        ):
-            if weight:
-                total += weight * values[result].type.bytes / shards(made, self.mesh)
-        return total
+        read, written = (
+            [
+                values[v].type.bytes / shards(layout, self.mesh)
+                for v, layout in zip(*side, strict=True)
+            ]
+            for side in ((op.op.operands, form.needs), (op.op.results, form.makes))
+        )
+        moved = self._moved(op.op, read, written)
+        pairs = zip(
+            (*self.weights[op.index], *self.written[op.index]), (*moved[0], *moved[1]), strict=True
+        )
+        return sum(weight * size for weight, size in pairs)
+
+    def _moved(
+        self, op: Operation, read: Sequence[float], written: Sequence[float]
+    ) -> tuple[Sequence[float], Sequence[float]]:
+        """For every operand and result of these sizes, the bytes that are read and written of it.
+
+        Those of gathered rows count as more, as they are slower. An array is updated in place.
+        """
+        if op.kind in _SLICES:
+            read = [min(read[0], written[0]), *read[1:]]
+        elif op.kind == _UPDATE:
+            read, written = [0, *read[1:]], [read[1]]
+        rows = _ROWS_MOVED.get(op.kind)
+        if rows is None:
+            return read, written
+        slower = rows * self._slower
+        if op.kind == "stablehlo.gather":
+            return [slower * read[0], *read[1:]], [slower * size for size in written]
+        first = len(read) - len(written)  # the operands, one array of indices, then the updates
+        return [*read[:first], *(slower * size for size in read[first:])], written
 
 
-def _points(op: Operation, values: Sequence[Value]) -> int:
-    """Multiplications of a matrix product or convolution.
-
-    Of a convolution: the kernel, once for each output pixel of each image.
-    """
-    if op.kind != "stablehlo.convolution":
-        return math.prod(factor.size for factor in op.rule.factors)
-    kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
-    return kernel * result // values[op.results[0]].type.shape[_output_feature(op)]
-
-
-def _output_feature(op: Operation) -> int:
-    """The dimension of a convolution's result that it shares with the kernel alone."""
-    image = {factor for dim in op.rule.operands[0] for factor in dim}
-    kernel = {factor for dim in op.rule.operands[1] for factor in dim}
-    for dim, made_of in enumerate(op.rule.results[0]):
-        if made_of and made_of[-1] in kernel and made_of[-1] not in image:
-            return dim
-    return len(op.rule.results[0]) - 1
+def _local_sizes(op: Operation, form: OpForm, mesh: Mesh) -> list[int]:
+    """The sizes of an operation's factors on one device."""
+    rule = op.rule
+    sizes = [factor.size for factor in rule.factors]
+    for tensor, layout in zip(
+        (*rule.operands, *rule.results), (*form.needs, *form.makes), strict=True
+    ):
+        for dimension, axes in zip(tensor, layout, strict=True):
+            factor = rule.leading(dimension)
+            if axes and factor is not None:
+                sizes[factor] = math.ceil(rule.factors[factor].size / mesh.size(axes))
+    return sizes
 
 
 def _dtype(graph: ClassGraph, op: OpClass) -> str:

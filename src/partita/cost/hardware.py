@@ -84,16 +84,48 @@ class Figure(_Table, frozen=True):
 
 
 class Efficiency(_Table, frozen=True):
-    """The fractions of peak FLOP/s and of memory bandwidth that large operations reach (0..1]."""
+    """The fractions of peak FLOP/s and of memory bandwidth that large operations reach (0..1].
+
+    Attributes:
+        matmul: of the peak, by matrix products that fill the matrix units.
+        memory: of the bandwidth, by what streams through memory.
+        gather: of the bandwidth, by the rows that gathers and scatters move; as `memory` if the
+            file does not state it.
+        convolution: of the peak, by convolutions that fill the matrix units; as `matmul` if the
+            file does not state it.
+    """
 
     matmul: Figure
     memory: Figure
+    gather: Figure | None = None
+    convolution: Figure | None = None
 
     def __post_init__(self) -> None:
-        for name in ("matmul", "memory"):
+        for name, figure in self.stated().items():
+            if figure.value > 1:
+                raise ValueError(f"{name} is a fraction of the peak, at most 1, got {figure.value}")
+
+    def stated(self) -> dict[str, Figure]:
+        """The figures that there are, by name."""
+        figures = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+class MatrixUnit(_Table, frozen=True):
+    """The block that a matrix unit works on; what small matrix products leave of it is idle.
+
+    What a product contracts is padded to a multiple of `rows`, and one side of its result, or the
+    features of a convolution, to a multiple of `columns`.
+    """
+
+    rows: Figure
+    columns: Figure
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns"):
             value = getattr(self, name).value
-            if value > 1:
-                raise ValueError(f"{name} is a fraction of the peak, at most 1, got {value}")
+            if value < 1 or value != int(value):
+                raise ValueError(f"{name} of a matrix unit must be a whole number, got {value}")
 
 
 class Network(_Table, frozen=True):
@@ -131,6 +163,12 @@ COMBINE = Figure(
 )
 
 
+WHOLE = MatrixUnit(
+    *[Figure(1, "assumption: small products are as fast as large ones, as the file states none")]
+    * 2
+)
+
+
 class Hardware(_Table, frozen=True):
     """One kind of device.
 
@@ -142,6 +180,8 @@ class Hardware(_Table, frozen=True):
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
         networks: what joins devices, fastest first.
+        matrix_unit: the block that dimensions of matrix products are padded to; 1 by 1, which pads
+            nothing, if the file does not state it.
         combine: bytes up to which the compiler makes one all_reduce of several.
         clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
@@ -157,6 +197,7 @@ class Hardware(_Table, frozen=True):
     peak_flops: dict[str, Figure]
     efficiency: Efficiency
     networks: tuple[Network, ...]
+    matrix_unit: MatrixUnit = WHOLE
     combine: Figure = COMBINE
     clock: Figure | None = None
 
@@ -200,7 +241,10 @@ class Hardware(_Table, frozen=True):
                 f"{self.memory_bandwidth.value / 1e9:.4g} GB/s ({self.efficiency.memory.value:.0%} "
                 "reached)",
             ),
-            ("peak", f"{peaks} TFLOP/s ({self.efficiency.matmul.value:.0%} reached by matmuls)"),
+            (
+                "peak",
+                f"{peaks} TFLOP/s ({self.efficiency.matmul.value:.0%} reached by large matmuls)",
+            ),
             *((network.name, str(network)) for network in self.networks),
         ]
         width = max(len(label) for label, _ in rows)

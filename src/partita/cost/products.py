@@ -1,0 +1,85 @@
+"""Matrix products and convolutions: their FLOPs, and how well they fill the matrix units.
+
+A matrix unit holds a block of one operand, as many rows of what is contracted by so many columns of
+the result, and the other operand streams through it. Dimensions that are no multiple of the block
+leave part of it idle, which is what makes small products slow: heads of 64 fill half of the rows
+of a unit of 128.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from partita.cost.hardware import MatrixUnit
+from partita.program.ir import Operation, Rule, Value
+
+CONVOLUTION = "stablehlo.convolution"
+
+PRODUCTS = frozenset({"stablehlo.dot_general", CONVOLUTION})
+"""Kinds that run on matrix units, two FLOPs per point of their iteration space."""
+
+
+def points(op: Operation, values: Sequence[Value]) -> int:
+    """Multiplications of a matrix product or convolution.
+
+    Of a convolution: the kernel, once for each output pixel of each image.
+    """
+    if op.kind != CONVOLUTION:
+        return math.prod(factor.size for factor in op.rule.factors)
+    kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
+    return kernel * result // values[op.results[0]].type.shape[_output_feature(op)]
+
+
+def _output_feature(op: Operation) -> int:
+    """The dimension of a convolution's result that it shares with the kernel alone."""
+    image, kernel = (_factors(op.rule.operands[number]) for number in (0, 1))
+    for dim, made_of in enumerate(op.rule.results[0]):
+        if made_of and made_of[-1] in kernel and made_of[-1] not in image:
+            return dim
+    return len(op.rule.results[0]) - 1
+
+
+def filling(op: Operation, sizes: Sequence[int], unit: MatrixUnit) -> float:
+    """The share of the matrix units that a product keeps busy (0..1].
+
+    What is contracted is padded to the rows of a unit. Of the two sides of a matrix product, the
+    one that it pays for is padded to the columns; of a convolution, the features. Its channels
+    share a unit with a row of the window if they are few enough; so do groups of channels.
+
+    Args:
+      op: a product or convolution.
+      sizes: of its factors, on one device.
+      unit: rows and columns.
+    """
+    left, right = (_factors(op.rule.operands[number]) for number in (0, 1))
+    made = _factors(op.rule.results[0])
+
+    def size(factors: frozenset[int]) -> int:
+        return math.prod(sizes[factor] for factor in factors)
+
+    rows, columns = int(unit.rows.value), int(unit.columns.value)
+    inner = size((left & right) - made)
+    if op.kind == CONVOLUTION:
+        window = max((sizes[factor] for factor in right - left - made), default=1)
+        grouped = size(left & right & made) > 1
+        if not grouped and inner * window <= rows:
+            inner *= window
+        outer = _share(size(right & made), columns)
+    else:
+        outer = max(_share(size((side & made) - other), columns) for side, other in _sides(op.rule))
+    return _share(inner, rows) * outer
+
+
+def _sides(rule: Rule) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
+    left, right = _factors(rule.operands[0]), _factors(rule.operands[1])
+    return (left, right), (right, left)
+
+
+def _share(size: int, unit: int) -> float:
+    """What is left of a dimension that is padded to a multiple of the unit."""
+    return size / (math.ceil(size / unit) * unit) if size else 1.0
+
+
+def _factors(tensor: tuple[tuple[int, ...], ...]) -> frozenset[int]:
+    return frozenset(factor for dimension in tensor for factor in dimension)

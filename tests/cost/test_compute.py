@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from partita.cost import CostModel
-from partita.cost.hardware import Efficiency, Figure, Hardware, MatrixUnit, Network
+from partita.cost.hardware import Block, Efficiency, Figure, Hardware, Network
 
 FLOPS, BANDWIDTH = 1e12, 1e12
 MATMUL, MEMORY, GATHER, CONVOLUTION = 0.8, 0.5, 0.125, 0.4
@@ -27,7 +27,7 @@ TOY = Hardware(
     {"f32": figure(FLOPS)},
     Efficiency(figure(MATMUL), figure(MEMORY), figure(GATHER), figure(CONVOLUTION)),
     (Network("ici", "torus", 64, figure(1e11), figure(1e-6)),),
-    MatrixUnit(figure(ROWS), figure(COLUMNS)),
+    Block(figure(ROWS), figure(COLUMNS)),
 )
 
 

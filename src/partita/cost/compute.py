@@ -6,7 +6,10 @@ fill the matrix units or do not, values that stream through memory, rows that ar
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import operator
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,8 +50,7 @@ class ComputeModel:
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
-        self.weights = _read_weights(graph, timing.fusion)
-        self.written = [_written_weights(op, graph, timing.fusion) for op in graph.ops]
+        self.accesses = _accesses(graph, timing.fusion)
         self._seconds: dict[OpForm, float] = {}
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
@@ -59,15 +61,18 @@ class ComputeModel:
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:
-        moved = self._bytes(op, form) / self.bandwidth
-        if op.op.work:
-            return moved + self._inside(op.op.work)
-        if op.op.kind not in PRODUCTS:
-            return moved
-        sizes = _local_sizes(op.op, form, self.mesh)
-        return max(
-            moved, self._multiplying(op.op, self.flops(op, form), sizes, _dtype(self.graph, op))
-        )
+        """Time of one member, on average."""
+        sizes = self._bytes(op, form)
+        moved = [
+            (access.share, sum(map(operator.mul, access.weights, sizes), 0.0) / self.bandwidth)
+            for access in self.accesses[op.index]
+        ]
+        inside = self._inside(op.op.work) if op.op.work else 0.0
+        least = 0.0
+        if op.op.kind in PRODUCTS:
+            factors = _local_sizes(op.op, form, self.mesh)
+            least = self._multiplying(op.op, self.flops(op, form), factors, _dtype(self.graph, op))
+        return inside + sum((share * max(seconds, least) for share, seconds in moved), 0.0)
 
     def _multiplying(self, op: Operation, flops: float, sizes: Sequence[int], dtype: str) -> float:
         """Seconds on the matrix units of a product with factors of these sizes."""
@@ -108,8 +113,8 @@ class ComputeModel:
         multiplications = points(op.op, self.graph.program.values)
         return 2.0 * multiplications / math.prod(self.mesh.sizes[axis] for axis in form.axes)
 
-    def _bytes(self, op: OpClass, form: OpForm) -> float:
-        """What one member moves, on average, as if all of it streamed."""
+    def _bytes(self, op: OpClass, form: OpForm) -> list[float]:
+        """The bytes of every operand and result, as if all of them streamed."""
         values = self.graph.program.values
         read, written = (
             [
@@ -119,10 +124,7 @@ class ComputeModel:
             for side in ((op.op.operands, form.needs), (op.op.results, form.makes))
         )
         moved = self._moved(op.op, read, written)
-        pairs = zip(
-            (*self.weights[op.index], *self.written[op.index]), (*moved[0], *moved[1]), strict=True
-        )
-        return sum(weight * size for weight, size in pairs)
+        return [*moved[0], *moved[1]]
 
     def _moved(
         self, op: Operation, read: Sequence[float], written: Sequence[float]
@@ -163,24 +165,36 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
     return graph.program.values[op.op.operands[0]].type.dtype
 
 
-def _written_weights(op: OpClass, graph: ClassGraph, fusion: Fusion) -> list[float]:
-    """For every result of a class, the share of members that are kernels and store it."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Access:
+    """How some members of an operation class use memory."""
+
+    share: float
+    """Of the members."""
+    weights: tuple[int, ...]
+    """For every operand, how many kernels read it there; for every result, whether it is stored."""
+
+
+def _accesses(graph: ClassGraph, fusion: Fusion) -> list[list[_Access]]:
+    """For every class, the ways in which its members use memory."""
     operations = graph.program.operations
-    kernels = [m for m in op.members if m in fusion.reads and m not in fusion.free]
-    return [
-        sum(fusion.stored[operations[member].results[number]] for member in kernels)
-        / len(op.members)
-        for number in range(len(op.op.results))
-    ]
+    reads: dict[int, Counter[int]] = {}
+    for kernel, pairs in fusion.reads.items():
+        for op, number in pairs if kernel not in fusion.free else ():
+            reads.setdefault(op, Counter())[number] += 1
 
+    def weights(member: int) -> tuple[int, ...]:
+        op, found = operations[member], reads.get(member, Counter())
+        stores = member in fusion.reads and member not in fusion.free
+        return (
+            *(found[number] for number in range(len(op.operands))),
+            *(int(stores and fusion.stored[v]) for v in op.results),
+        )
 
-def _read_weights(graph: ClassGraph, fusion: Fusion) -> list[Sequence[float]]:
-    """For every operand of every class, how many kernels per member read memory through it."""
-    weights = [[0.0] * len(op.op.operands) for op in graph.ops]
-    for kernel, reads in fusion.reads.items():
-        for op, number in reads if kernel not in fusion.free else ():
-            weights[graph.op_class[op]][number] += 1
     return [
-        [weight / len(op.members) for weight in row]
-        for op, row in zip(graph.ops, weights, strict=True)
+        [
+            _Access(count / len(op.members), ways)
+            for ways, count in Counter(map(weights, op.members)).items()
+        ]
+        for op in graph.ops
     ]

@@ -13,6 +13,7 @@ import dataclasses
 import math
 from functools import cached_property
 
+from partita.cost.products import PRODUCTS
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
 from partita.program.operations import ELEMENTWISE
 
@@ -24,9 +25,6 @@ _SHAPING = frozenset(
 
 FUSIBLE = ELEMENTWISE | _SHAPING | {CONSTRAINT}
 """Kinds that can be computed inside the kernel that reads them."""
-
-PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-"""Kinds that run on matrix units."""
 
 _READS_FUSED = FUSIBLE | PRODUCTS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
 """Kinds that can compute their operands inside their own kernel."""

@@ -111,11 +111,15 @@ class Efficiency(_Table, frozen=True):
         return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-class MatrixUnit(_Table, frozen=True):
-    """The block that a matrix unit works on; what small matrix products leave of it is idle.
+class Block(_Table, frozen=True):
+    """A block of so many rows and columns; what does not fill whole ones is padded.
 
+    Of a matrix unit, the block that it works on: what small matrix products leave of it is idle.
     What a product contracts is padded to a multiple of `rows`, and one side of its result, or the
     features of a convolution, to a multiple of `columns`.
+
+    Of memory, the tile in which arrays lie there: one dimension is padded to a multiple of
+    `columns`, another to a multiple of `rows`, or to a power of two if it is smaller.
     """
 
     rows: Figure
@@ -125,7 +129,7 @@ class MatrixUnit(_Table, frozen=True):
         for name in ("rows", "columns"):
             value = getattr(self, name).value
             if value < 1 or value != int(value):
-                raise ValueError(f"{name} of a matrix unit must be a whole number, got {value}")
+                raise ValueError(f"{name} of a block must be a whole number, got {value}")
 
 
 class Network(_Table, frozen=True):
@@ -163,10 +167,7 @@ COMBINE = Figure(
 )
 
 
-WHOLE = MatrixUnit(
-    *[Figure(1, "assumption: small products are as fast as large ones, as the file states none")]
-    * 2
-)
+WHOLE = Block(*[Figure(1, "assumption: nothing is padded, as the file states no block")] * 2)
 
 
 class Hardware(_Table, frozen=True):
@@ -182,6 +183,7 @@ class Hardware(_Table, frozen=True):
         networks: what joins devices, fastest first.
         matrix_unit: the block that dimensions of matrix products are padded to; 1 by 1, which pads
             nothing, if the file does not state it.
+        tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
         combine: bytes up to which the compiler makes one all_reduce of several.
         clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
@@ -197,7 +199,8 @@ class Hardware(_Table, frozen=True):
     peak_flops: dict[str, Figure]
     efficiency: Efficiency
     networks: tuple[Network, ...]
-    matrix_unit: MatrixUnit = WHOLE
+    matrix_unit: Block = WHOLE
+    tile: Block = WHOLE
     combine: Figure = COMBINE
     clock: Figure | None = None
 

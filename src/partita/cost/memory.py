@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
+from partita.cost.hardware import WHOLE, Block
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
@@ -27,13 +28,13 @@ class Copies:
     bytes: float
 
 
-def padded(type_: TensorType, tile: tuple[int, int]) -> float:
-    """Bytes of an array that lies in memory in tiles of so many rows and columns.
+def padded(type_: TensorType, tile: Block) -> float:
+    """Bytes of an array that lies in memory in tiles.
 
-    Two of its dimensions, whichever that makes least of, are rounded up to whole tiles; rows of
-    fewer than a tile has, to a power of two.
+    Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
+    need least.
     """
-    rows, columns = tile
+    rows, columns = int(tile.rows.value), int(tile.columns.value)
     if columns == 1 or not type_.elements:
         return float(type_.bytes)
     shape = type_.shape or (1,)
@@ -56,9 +57,7 @@ def _round(size: int, unit: int) -> int:
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
-    def __init__(
-        self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: tuple[int, int] = (1, 1)
-    ) -> None:
+    def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: Block = WHOLE) -> None:
         self._tile = tile
         self._sizes: dict[TensorType, float] = {}
         self.graph = graph
@@ -114,10 +113,7 @@ class MemoryModel:
         return found
 
     def _padded(self, type_: TensorType) -> float:
-        """Bytes of an array as it lies in memory, in tiles: two of its dimensions are rounded up.
-
-        Which two, the compiler chooses; taken are those that need least.
-        """
+        """Bytes of an array as it lies in memory."""
         known = self._sizes.get(type_)
         if known is None:
             known = self._sizes[type_] = padded(type_, self._tile)

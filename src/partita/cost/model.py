@@ -96,9 +96,7 @@ class CostModel:
         timing = timing or Timing(analysis)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
-        self.memory = MemoryModel(
-            graph, mesh, timing, (8, 128) if hardware.name.startswith("tpu") else (1, 1)
-        )
+        self.memory = MemoryModel(graph, mesh, timing, hardware.tile)
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (

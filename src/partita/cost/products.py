@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from partita.cost.hardware import MatrixUnit
+from partita.cost.hardware import Block
 from partita.program.ir import Operation, Rule, Value
 
 CONVOLUTION = "stablehlo.convolution"
@@ -40,7 +40,7 @@ def _output_feature(op: Operation) -> int:
     return len(op.rule.results[0]) - 1
 
 
-def filling(op: Operation, sizes: Sequence[int], unit: MatrixUnit) -> float:
+def filling(op: Operation, sizes: Sequence[int], unit: Block) -> float:
     """The share of the matrix units that a product keeps busy (0..1].
 
     What is contracted is padded to the rows of a unit. Of the two sides of a matrix product, the

@@ -92,6 +92,19 @@ def test_every_rewrite_is_documented():
     )
 
 
+def test_gathers_of_what_is_computed_alike_may_be_merged():
+    def pair(x, y):
+        def twice(x):
+            return jnp.cos(x)
+
+        return y + jnp.sort(twice(x), axis=0) + jnp.sort(twice(x), axis=0) + jnp.sort(x, axis=0)
+
+    x = jax.ShapeDtypeStruct((4096, 8), jnp.bfloat16)
+    made = plan(pair, [x, x], "data=4", "v5e:2x2", [pt.ManualPartition({"x": 0}, "data")])
+    merged = [[b.rewrite for b in becomes] for becomes in on_tpu(made.spmd, "v5e:2x2")]
+    assert merged == [[], ["merged"], []]
+
+
 @needs_libtpu
 @pytest.mark.parametrize(("shape", "certain"), GATHERS)
 def test_gathers_are_compiled_so(shape, certain):

@@ -25,8 +25,9 @@ REWRITES = {
     "zeros: always if a piece is not a multiple of 128 elements",
     "narrowed": "an all_gather in float32 that only matrix products and convolutions read, which "
     "round to bfloat16 on a TPU, moves bfloat16",
-    "merged": "an all_gather of what a reverse over dimensions of size 1 gives, which changes "
-    "nothing, is one with the all_gather of the reverse's operand",
+    "merged": "an all_gather of what is computed by the same operations of the same lines, from "
+    "the same, as the operand of an earlier one, is one with it; a reverse over dimensions of size "
+    "1 counts as none",
     "padded pieces": "a reduce_scatter pads its pieces to whole tiles, and collective_permutes "
     "hand on what has come to the wrong device; both is read from the compiled program, and "
     "counted as what was padded",
@@ -47,12 +48,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
     readers, own = _readers(spmd), spmd.exchanges
-    gathered = {(move.input, move.step.dim, move.step.axes) for move in own}
-    reversed_ = {
-        item.outputs[0]: item.inputs[0]
-        for item in _all(spmd.instructions)
-        if isinstance(item, Run) and spmd.program.operations[item.op].short == "reverse"
-    }
+    alike, gathered = _alike(spmd), set()
     found = []
     for number, collective in enumerate(spmd.collectives):
         move = own[number] if number < len(own) else None  # of a region, nothing more is known
@@ -60,11 +56,11 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
         if collective.kind == "reduce_scatter":
             found.append(_of_scatter(collective, move, exchange, everywhere))
         elif collective.kind == "all_gather" and move is not None:
-            source = reversed_.get(move.input), move.step.dim, move.step.axes
-            if source in gathered and 1 in move.step.before.shape:
-                found.append((Becomes("merged", None, always=False),))
-            else:
-                found.append(_of_gather(move, exchange, readers.get(move.output, set())))
+            found.append(_of_gather(move, exchange, readers.get(move.output, set())))
+            place = alike.get(move.output, move.output)
+            if place in gathered:
+                found[-1] += (Becomes("merged", None, always=False),)
+            gathered.add(place)
         else:
             found.append(())
     return found
@@ -99,6 +95,27 @@ def _runs_along_sides(topology: str) -> bool:
     """Whether a sum over all devices runs along the sides of the torus at once."""
     sides = [side for side in map(int, re.findall(r"\d+", topology.partition(":")[2])) if side > 1]
     return len(sides) == 3 or (len(sides) == 2 and sides[0] == sides[1] >= 4)
+
+
+def _alike(spmd: SpmdProgram) -> dict[int, int]:
+    """For every buffer the first that is computed alike, itself if none before is."""
+    first: dict[tuple[object, ...], int] = {}
+    found: dict[int, int] = {}
+    for item in _all(spmd.instructions):
+        if isinstance(item, Run):
+            op = spmd.program.operations[item.op]
+            inputs = tuple(found.get(b, b) for b in item.inputs)
+            for number, buffer in enumerate(item.outputs):
+                type_ = spmd.buffers[buffer].type
+                if op.short == "reverse" and 1 in type_.shape:
+                    found[buffer] = inputs[0]
+                else:
+                    key = op.kind, op.source, inputs, number, type_
+                    found[buffer] = first.setdefault(key, buffer)
+        elif isinstance(item, Move) and not item.again:
+            source = found.get(item.input, item.input)
+            found[item.output] = first.setdefault((item.step, source), item.output)
+    return found
 
 
 def _readers(spmd: SpmdProgram) -> dict[int, set[str]]:

@@ -1,4 +1,4 @@
-# make demo | test | check | bench | coverage-models | paper-table | accuracy
+# make demo | test | test-tpu | check | bench | coverage-models | paper-table | accuracy
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test check bench coverage-models paper-table accuracy clean
+.PHONY: venv demo test test-tpu check bench coverage-models paper-table accuracy clean
 
 venv: $(STAMP)
 
@@ -37,6 +37,14 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# One small plan compiled for TPUs, where the TPU compiler can be installed. Needs no TPU.
+test-tpu: venv
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tpu]'; then \
+	  set -x; $(BIN)/python -m pytest tests/verify/test_libtpu.py -k predicted; \
+	else \
+	  echo "skipped: the TPU compiler cannot be installed on this machine"; \
+	fi
 
 check: venv
 	$(BIN)/ruff format --check src tests examples

@@ -24,7 +24,7 @@ def result(cell, predicted=2.0, compiled=2.0, **changes):
     """A result of 100 bytes predicted and compiled, with these step times."""
     made = Result(
         cell,
-        cell.definition(),
+        run.definition(cell),
         "compiled",
         fits=True,
         predicted_memory=100,
@@ -55,9 +55,9 @@ def measured(monkeypatch):
     """The cells that are measured, each as if in no time."""
     done = []
 
-    def measure(cell, limit):
+    def measure(cell, compiled, limit, combine):
         done.append(cell)
-        return result(cell)
+        return result(cell, definition=run.definition(cell, combine))
 
     monkeypatch.setattr(run, "measure_apart", measure)
     return done
@@ -65,21 +65,29 @@ def measured(monkeypatch):
 
 def test_what_a_file_has_is_not_done_again(measured, tmp_path):
     path = tmp_path / "results.jsonl"
-    steps = list(complete([FIRST], path, 1))
+    steps = list(complete([FIRST], path, tmp_path, 1))
     assert steps == [(FIRST, None), (FIRST, result(FIRST))]
-    after = [step for step in complete([FIRST, SECOND], path, 1) if step[1] is not None]
+    after = [step for step in complete([FIRST, SECOND], path, tmp_path, 1) if step[1] is not None]
     assert after == [(FIRST, result(FIRST)), (SECOND, result(SECOND))]
     assert measured == [FIRST, SECOND]
     assert kept(path) == {FIRST: result(FIRST), SECOND: result(SECOND)}
+
+
+def test_without_the_combiner_results_are_others(measured, tmp_path):
+    path = tmp_path / "results.jsonl"
+    list(complete([FIRST], path, tmp_path, 1))
+    list(complete([FIRST], path, tmp_path, 1, combine=False))
+    assert measured == [FIRST, FIRST]
+    assert set(kept(path)) == set(kept(path, combine=False)) == {FIRST}
 
 
 @pytest.mark.parametrize(("outcome", "again"), [("timeout", 1), ("failed", 1), ("compiled", 0)])
 def test_cells_that_failed_are_done_again_on_request(measured, tmp_path, outcome, again):
     path = tmp_path / "results.jsonl"
     path.write_bytes(msgspec.json.encode(result(FIRST, outcome=outcome)) + b"\n")
-    list(complete([FIRST], path, 1))
+    list(complete([FIRST], path, tmp_path, 1))
     assert measured == []
-    list(complete([FIRST], path, 1, again=True))
+    list(complete([FIRST], path, tmp_path, 1, again=True))
     assert len(measured) == again
 
 
@@ -96,15 +104,15 @@ def test_a_line_that_is_no_result_is_named(tmp_path):
         kept(path)
 
 
-def test_a_process_that_takes_too_long_is_a_timeout(monkeypatch):
-    monkeypatch.setattr(run, "_command", lambda cell: ["sleep", "60"])
-    assert measure_apart(FIRST, 0.1).outcome == "timeout"
+def test_a_process_that_takes_too_long_is_a_timeout(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "_command", lambda *_: ["sleep", "60"])
+    assert measure_apart(FIRST, tmp_path, 0.1).outcome == "timeout"
 
 
-def test_a_process_that_fails_says_why(monkeypatch):
+def test_a_process_that_fails_says_why(monkeypatch, tmp_path):
     code = "import sys; print('what went wrong', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(run, "_command", lambda cell: [sys.executable, "-c", code])
-    found = measure_apart(FIRST, 60)
+    monkeypatch.setattr(run, "_command", lambda *_: [sys.executable, "-c", code])
+    found = measure_apart(FIRST, tmp_path, 60)
     assert (found.outcome, found.reason) == ("failed", "what went wrong")
 
 
@@ -144,6 +152,16 @@ def test_memory_errors_and_false_fits():
     assert (found.false_fits, found.false_misfits) == (1, 1)
     assert found.outcomes == {"compiled": 2, "out of memory": 1, "timeout": 1}
     assert found.collectives == {"equal": 2}
+
+
+def test_rewrites_are_told_with_their_rule():
+    rewritten = {"collectives": "rewritten", "rewrites": {"narrowed": 2, "piece of a sum": 3}}
+    results = [result(FIRST, **rewritten), result(SECOND, **rewritten)]
+    assert summarise(results).rewrites == {"narrowed": 4, "piece of a sum": 6}
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(view(results))
+    assert "4 x narrowed: an all_gather in float32" in capture.get()
 
 
 def test_table_and_json_hold_every_cell():

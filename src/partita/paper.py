@@ -34,7 +34,8 @@ from partita.errors import closest
 from partita.models.partir import ROWS, SUBJECTS, Row, Subject
 from partita.schedule import lower_and_price
 from partita.tactics import Tactic
-from partita.verify.exchanges import found_exchanges, side_by_side
+from partita.verify.comparison import side_by_side
+from partita.verify.exchanges import found_exchanges
 from partita.verify.hlo import parse
 
 QUICKLY = {

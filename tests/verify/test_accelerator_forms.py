@@ -11,9 +11,11 @@ from partita.cost import load
 from partita.cost.collectives import topology
 from partita.errors import VerifyError
 from partita.mesh import Mesh
+from partita.spmd import Collective
 from partita.verify import Exchange, compiled_exchanges
+from partita.verify.comparison import Becomes, Comparison, Rewritten, side_by_side
 from partita.verify.cycles import axes_of, compiled_time, estimated_cycles
-from partita.verify.exchanges import Comparison, found_exchanges
+from partita.verify.exchanges import Found, found_exchanges
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 
@@ -168,14 +170,73 @@ def test_axes_of_groups(groups, axes):
     assert axes_of(groups, Mesh.of("x=2,y=3")) == axes
 
 
+# ------------------------------------------------------------------ padded reduce_scatters
+
+PADDED = """
+%scatter (p: f32[12,4], q: f32[8,4]) -> (f32[4,4], f32[2,4]) {
+  %p = f32[12,4]{1,0} parameter(0)
+  %q = f32[8,4]{1,0} parameter(1)
+  %k = s32[] constant(0)
+  %z = f32[] constant(0)
+  %w = f32[16,4]{1,0} pad(%p, %z), padding=0_4x0_0
+  %r = (f32[16,4]{1,0}, f32[8,4]{1,0}) all-reduce(%w, %q), replica_groups={{0,1,2,3}}, to_apply=%a
+  %r0 = f32[16,4]{1,0} get-tuple-element(%r), index=0
+  %r1 = f32[8,4]{1,0} get-tuple-element(%r), index=1
+  %s0 = f32[4,4]{1,0} dynamic-slice(%r0, %k, %k), dynamic_slice_sizes={4,4}
+  %s1 = f32[2,4]{1,0} dynamic-slice(%r1, %k, %k), dynamic_slice_sizes={2,4}
+  ROOT %t = (f32[4,4]{1,0}, f32[2,4]{1,0}) tuple(%s0, %s1)
+}
+ENTRY %main (a: f32[12,4], b: f32[8,4]) -> f32[1,4] {
+  %a = f32[12,4]{1,0} parameter(0)
+  %b = f32[8,4]{1,0} parameter(1)
+  %f = (f32[4,4]{1,0}, f32[2,4]{1,0}) fusion(%a, %b), kind=kCustom, calls=%scatter
+  %g = f32[4,4]{1,0} get-tuple-element(%f), index=0
+  %c = f32[1,4]{1,0} slice(%g), slice={[3:4], [0:4]}
+  ROOT %h = f32[1,4]{1,0} collective-permute(%c), source_target_pairs={{0,1},{1,2},{2,3}}
+}
+"""
+
+
+def test_what_is_scattered_counts_without_its_padding_and_without_the_patch():
+    padded, other, patch = found_exchanges(parse(PADDED))
+    assert padded.exchange == Exchange("reduce_scatter", 12 * 4 * 4, ALL) and padded.padded
+    assert other.exchange == Exchange("reduce_scatter", 8 * 4 * 4, ALL) and not other.padded
+    assert patch.exchange.kind == "collective_permute" and patch.patch
+    comparison = side_by_side([], Mesh.of("x=4"), [padded, other, patch])
+    assert comparison.compiled == Counter([padded.exchange, other.exchange])
+    assert comparison.rewrites == {"padded pieces": 1}
+
+
+CUT = """
+%piece (p: f32[8,4]) -> f32[2,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  %k = s32[] constant(0)
+  ROOT %s = f32[2,4]{1,0} dynamic-slice(%p, %k, %k), dynamic_slice_sizes={2,4}
+}
+ENTRY %main (a: f32[8,4]) -> f32[2,4] {
+  %a = f32[8,4]{1,0} parameter(0)
+  %r = f32[8,4]{1,0} all-reduce(%a), replica_groups={{0,1,2,3}}, to_apply=%add
+  %c = f32[8,4]{0,1} copy(%r)
+  ROOT %f = f32[2,4]{1,0} fusion(%c), kind=kLoop, calls=%pieceOTHER
+}
+"""
+
+
+def test_a_sum_of_which_every_reader_takes_a_piece():
+    (found,) = found_exchanges(parse(CUT.replace("OTHER", "")))
+    assert found.exchange.kind == "all_reduce" and found.cut
+    also = "\n  %n = f32[8,4]{1,0} negate(%r)"
+    (found,) = found_exchanges(parse(CUT.replace("calls=%pieceOTHER", f"calls=%piece{also}")))
+    assert not found.cut
+
+
 # ----------------------------------------------------------------------------- agreement
 
 PAIRS, OTHERS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
 AGREEMENTS = [
     ({("all_gather", 64, PAIRS): 2}, "equal"),
     ({("all_gather", 128, PAIRS): 1}, "bytes"),
-    ({("all_reduce", 64, PAIRS): 2}, "sums"),
-    ({("all_reduce", 64, PAIRS): 1, ("all_gather", 64, PAIRS): 1}, "sums"),
+    ({("all_reduce", 64, PAIRS): 2}, "different"),
     ({("all_gather", 64, OTHERS): 2}, "different"),
     ({("all_gather", 64, PAIRS): 1}, "different"),
     ({("all_to_all", 64, PAIRS): 2}, "different"),
@@ -187,3 +248,49 @@ def test_how_near_collectives_are(compiled, agreement):
     predicted = Counter({Exchange("all_gather", 64, PAIRS): 2})
     made = Counter({Exchange(*key): count for key, count in compiled.items()})
     assert Comparison(pt.Mesh.of("x=2,y=2"), predicted, made).agreement == agreement
+
+
+# ------------------------------------------------------------------------ known rewrites
+
+GATHER, SUM = Exchange("all_gather", 64, ALL), Exchange("all_reduce", 64, ALL)
+ALWAYS = Becomes("always", SUM)
+PERHAPS = Becomes("perhaps", SUM, always=False)
+IF_CUT = Becomes("if cut", SUM, always=False, cut=True)
+GONE = Becomes("gone", None, always=False)
+
+
+def planned(kind, index):
+    return Collective(kind, ("x",), 64, 1, "", "", 4, "f32", index)
+
+
+def found(*exchanges, cut=False):
+    return [Found(each, 1, False, cut=cut) for each in exchanges]
+
+
+REWRITES = [
+    ([ALWAYS], found(SUM), "rewritten", {"always": 1}),
+    ([ALWAYS], found(GATHER), "equal", {}),
+    ([PERHAPS], found(SUM), "rewritten", {"perhaps": 1}),
+    ([PERHAPS], found(GATHER), "equal", {}),
+    ([PERHAPS], found(SUM, SUM), "different", {"perhaps": 1}),
+    ([IF_CUT], found(SUM), "different", {}),
+    ([IF_CUT], found(SUM, cut=True), "rewritten", {"if cut": 1}),
+    ([GONE], found(), "rewritten", {"gone": 1}),
+    ([GONE], found(GATHER), "equal", {}),
+    ([], found(SUM), "different", {}),
+]
+
+
+@pytest.mark.parametrize(("becomes", "made", "agreement", "rewrites"), REWRITES)
+def test_a_known_rewrite_explains_what_was_compiled(becomes, made, agreement, rewrites):
+    comparison = side_by_side([planned("all_gather", 0)], Mesh.of("x=4"), made, becomes=[becomes])
+    assert (comparison.agreement, comparison.rewrites) == (agreement, rewrites)
+
+
+def test_what_can_only_stay_as_it_is_comes_first():
+    both = [planned("all_reduce", 0), planned("all_gather", 1)]
+    comparison = side_by_side(both, Mesh.of("x=4"), found(SUM), becomes=[[], [PERHAPS]])
+    assert comparison.rewrites == {} and comparison.agreement == "different"
+    comparison = side_by_side(both, Mesh.of("x=4"), found(SUM, SUM), becomes=[[], [PERHAPS]])
+    assert comparison.rewritten == Counter([Rewritten("perhaps", GATHER, SUM)])
+    assert {comparison.remark(e) for e in (GATHER, SUM)} == {"rewritten"}

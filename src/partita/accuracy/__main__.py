@@ -53,6 +53,13 @@ def command(
     again: Annotated[
         bool, typer.Option("--again", help="Do cells again that have failed or taken too long.")
     ] = False,
+    combine: Annotated[
+        bool,
+        typer.Option(
+            "--combine/--no-combine",
+            help="Whether the compiler may combine small sums into one collective.",
+        ),
+    ] = True,
     one: Annotated[
         tuple[str, str, str] | None,
         typer.Option(help="Measure this cell in this process, and print its line.", hidden=True),
@@ -61,7 +68,7 @@ def command(
 ) -> None:
     """Compile plans for TPUs, and print what was predicted beside what was compiled."""
     if one is not None:
-        print(msgspec.json.encode(measure(Cell(*one), compiled)).decode())
+        print(msgspec.json.encode(measure(Cell(*one), compiled, combine)).decode())
         return
     _check("model", models, MODELS)
     _check("schedule", schedules, SCHEDULES)
@@ -75,7 +82,7 @@ def command(
     ]
     found = []
     with Console(stderr=True).status("") as status:
-        for cell, result in complete(wanted, results, compiled, limit, again):
+        for cell, result in complete(wanted, results, compiled, limit, again, combine):
             if result is None:
                 status.update(f"{cell.model}, {cell.schedule}, {cell.topology}")
             else:

@@ -47,6 +47,8 @@ class Result:
     compiled_memory: int | None = None
     collectives: str = ""
     """How near they are: one of `partita.verify.AGREEMENTS`."""
+    rewrites: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Known rewrites that the compiler has done, `partita.verify.REWRITES`, and how often."""
     predicted_time: Times | None = None
     compiled_time: Times | None = None
     """By the compiler's cycles, and the ring model for its collectives."""
@@ -71,13 +73,20 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def definition(cell: Cell) -> str:
+def definition(cell: Cell, combine: bool = True) -> str:
     """All that a result is made of, so that an old one of something else is not taken."""
-    return f"{cell.definition()}, partita {sources()}"
+    combiner = "" if combine else ", combiner off"
+    return f"{cell.definition()}{combiner}, partita {sources()}"
 
 
-def measure(cell: Cell, compiled: Path) -> Result:
-    """Plans a cell in this process, and compiles it if `compiled`, a folder, does not have it."""
+def measure(cell: Cell, compiled: Path, combine: bool = True) -> Result:
+    """Plans a cell in this process, and compiles it if `compiled`, a folder, does not have it.
+
+    Args:
+      cell: what to measure.
+      compiled: folder of compiled programs.
+      combine: whether the compiler may combine small sums into one collective.
+    """
     sized, schedule = MODELS[cell.model], SCHEDULES[cell.schedule]
     model = models.build(sized.preset, **sized.changes)
     start = time.perf_counter()
@@ -90,8 +99,9 @@ def measure(cell: Cell, compiled: Path) -> Result:
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start
-    program = compile_or_recall(plan, cell.topology, compiled)
-    return result_of(cell, verified(plan, cell.topology, "partitioned", program), planned)
+    program = compile_or_recall(plan, cell.topology, compiled, combine=combine)
+    found = result_of(cell, verified(plan, cell.topology, "partitioned", program), planned)
+    return dataclasses.replace(found, definition=definition(cell, combine))
 
 
 def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
@@ -117,29 +127,34 @@ def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
         common,
         compiled_memory=found.memory.peak,
         collectives=found.collectives.agreement,
+        rewrites=found.collectives.rewrites,
         compiled_time=compiled,
     )
 
 
-def measure_apart(cell: Cell, compiled: Path, limit: float) -> Result:
+def measure_apart(cell: Cell, compiled: Path, limit: float, combine: bool = True) -> Result:
     """Measures a cell in a process of its own, which is ended after `limit` seconds."""
-    names = (cell.model, cell.schedule, cell.topology)
-    command = [sys.executable, "-m", "partita.accuracy", "--one", *names]
+    made_of = definition(cell, combine)
+    command = _command(cell, compiled, combine)
     try:
-        done = subprocess.run(
-            [*command, "--compiled", str(compiled)], capture_output=True, text=True, timeout=limit
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        reason = f"took more than {limit:.0f} s"
-        return Result(cell, definition(cell), "timeout", reason)
+        return Result(cell, made_of, "timeout", f"took more than {limit:.0f} s")
     try:
         return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Result)
     except msgspec.DecodeError:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return Result(cell, definition(cell), "failed", lines[-1][:300])
+        return Result(cell, made_of, "failed", lines[-1][:300])
 
 
-def kept(path: Path) -> dict[Cell, Result]:
+def _command(cell: Cell, compiled: Path, combine: bool) -> list[str]:
+    """What measures a cell and prints its result."""
+    names = (cell.model, cell.schedule, cell.topology)
+    command = [sys.executable, "-m", "partita.accuracy", "--one", *names]
+    return [*command, "--compiled", str(compiled), *([] if combine else ["--no-combine"])]
+
+
+def kept(path: Path, combine: bool = True) -> dict[Cell, Result]:
     """The results in a file, the last of each cell; without those of other cells or sources.
 
     Raises:
@@ -155,13 +170,18 @@ def kept(path: Path) -> dict[Cell, Result]:
                 f"{path}, line {number} is no result ({error}); take the line out, or say "
                 "--results with another file"
             ) from error
-        if result.cell.model in MODELS and result.definition == definition(result.cell):
+        if result.cell.model in MODELS and result.definition == definition(result.cell, combine):
             found[result.cell] = result
     return found
 
 
 def complete(
-    wanted: Sequence[Cell], path: Path, compiled: Path, limit: float, again: bool = False
+    wanted: Sequence[Cell],
+    path: Path,
+    compiled: Path,
+    limit: float,
+    again: bool = False,
+    combine: bool = True,
 ) -> Iterator[tuple[Cell, Result | None]]:
     """Measures the cells that a file does not have, and appends them to it one by one.
 
@@ -173,13 +193,14 @@ def complete(
       compiled: folder of compiled programs.
       limit: seconds for a cell.
       again: measure those again that have failed or taken too long.
+      combine: whether the compiler may combine small sums into one collective.
     """
-    known = kept(path)
+    known = kept(path, combine)
     for cell in wanted:
         result = known.get(cell)
         if result is None or (again and result.outcome in ("timeout", "failed")):
             yield cell, None
-            result = measure_apart(cell, compiled, limit)
+            result = measure_apart(cell, compiled, limit, combine)
             with path.open("a", encoding="utf-8") as file:
                 file.write(msgspec.json.encode(result).decode() + "\n")
         yield cell, result

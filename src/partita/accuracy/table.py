@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 
 from partita.accuracy.run import Result
 from partita.cost.estimate import seconds, size
+from partita.verify import REWRITES
 
 FEWEST = 3
 """Plans of a model that are needed to speak of their order."""
@@ -36,6 +37,8 @@ class Summary:
     """Plans predicted not to fit that the compiler fits."""
     collectives: dict[str, int]
     """Cells by how near their collectives are."""
+    rewrites: dict[str, int]
+    """Collectives that the compiler has rewritten, by the name of the rewrite."""
     orders: list[Order]
 
 
@@ -62,6 +65,7 @@ def summarise(results: Sequence[Result]) -> Summary:
         sum(r.outcome == "out of memory" and r.fits for r in results),
         sum(r.outcome == "compiled" and not r.fits for r in results),
         dict(Counter(r.collectives for r in results if r.collectives)),
+        dict(sum((Counter(r.rewrites) for r in results), Counter())),
         orders(results),
     )
 
@@ -137,6 +141,9 @@ def _summary(summary: Summary) -> list[RenderableType]:
     lines += [
         f"False 'fits': {summary.false_fits}; false 'does not fit': {summary.false_misfits}",
         f"Collectives: {counts(summary.collectives)}",
+    ]
+    lines += [
+        f"  {times} x {name}: {REWRITES[name]}" for name, times in sorted(summary.rewrites.items())
     ]
     for order in summary.orders:
         known = "all alike" if order.correlation is None else f"{order.correlation:.2f}"

@@ -1,12 +1,15 @@
 """Predicted beside compiled: a plan's collectives, memory and time, and what a real XLA makes."""
 
+from partita.verify.comparison import AGREEMENTS, Comparison, compare
 from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan, provide_host_devices
-from partita.verify.exchanges import AGREEMENTS, Comparison, Exchange, compare, compiled_exchanges
+from partita.verify.exchanges import Exchange, compiled_exchanges
 from partita.verify.memory import Memory
+from partita.verify.rewrites import REWRITES
 from partita.verify.verification import Verification, verify
 
 __all__ = [
     "AGREEMENTS",
+    "REWRITES",
     "Comparison",
     "Compiled",
     "Exchange",

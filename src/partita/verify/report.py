@@ -15,6 +15,7 @@ from partita.report import WIDTH
 from partita.verify.cycles import axes_of
 from partita.verify.exchanges import Exchange
 from partita.verify.memory import Memory
+from partita.verify.rewrites import REWRITES
 from partita.verify.verification import Verification
 
 
@@ -63,6 +64,8 @@ def summary(verification: Verification) -> dict[str, Any]:
             }
             for exchange, predicted, compiled in collectives.rows()
         ],
+        "agreement": None if collectives is None else collectives.agreement,
+        "rewrites": None if collectives is None else collectives.rewrites,
         "memory": {
             "predicted": _memory_data(verification.predicted_memory),
             "compiled": None if verification.memory is None else _memory_data(verification.memory),
@@ -89,15 +92,15 @@ def _collectives(verification: Verification) -> RenderableType | None:
         return Text("Collectives: none, predicted or compiled")
     table = _table("Collectives per step", "kind", "group", "bytes", "predicted", "compiled", "")
     for exchange, predicted, compiled in rows:
-        same = predicted == compiled
+        remark = comparison.remark(exchange)
         table.add_row(
             exchange.kind,
             _group(exchange, mesh),
             size(exchange.bytes),
             str(predicted),
             str(compiled),
-            "" if same else "differs",
-            style="" if same else "yellow",
+            remark,
+            style="yellow" if remark == "differs" else "",
         )
     return table
 
@@ -141,6 +144,9 @@ def _notes(verification: Verification) -> list[RenderableType]:
             "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
         )
         lines.append(Text(note, style="yellow"))
+    if verification.collectives is not None:
+        for name, times in verification.collectives.rewrites.items():
+            lines.append(Text(f"Rewritten by the compiler, {times} x {name}: {REWRITES[name]}."))
     if verification.unknown_loops:
         names = ", ".join(verification.unknown_loops)
         lines.append(Text(f"Loops of unknown length, counted once: {names}", style="yellow"))
@@ -149,12 +155,13 @@ def _notes(verification: Verification) -> list[RenderableType]:
     for problem in verification.problems:
         lines.append(Text(f"DIFFERS: {problem}", style="bold red"))
     if verification.passed:
-        lines.append(Text("As predicted." if _all_equal(verification) else "No failure."))
+        lines.append(Text("As predicted." if _as_predicted(verification) else "No failure."))
     return lines
 
 
-def _all_equal(verification: Verification) -> bool:
-    return verification.collectives is not None and verification.collectives.equal
+def _as_predicted(verification: Verification) -> bool:
+    comparison = verification.collectives
+    return comparison is not None and comparison.foreseen == comparison.compiled
 
 
 def _group(exchange: Exchange, mesh: Mesh) -> str:

@@ -9,18 +9,14 @@ from partita import cost
 from partita.cost import Estimate
 from partita.cost.estimate import StepTime
 from partita.errors import HardwareError
+from partita.verify.comparison import Comparison, as_on_host, side_by_side, widening
 from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
 from partita.verify.cycles import compiled_time
-from partita.verify.exchanges import (
-    Comparison,
-    as_on_host,
-    found_exchanges,
-    side_by_side,
-    widening,
-)
+from partita.verify.exchanges import found_exchanges
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 from partita.verify.memory import Memory, predicted_memory
+from partita.verify.rewrites import on_tpu
 
 if TYPE_CHECKING:
     from partita.plan import Form, Plan
@@ -132,7 +128,13 @@ def verified(
         form,
         predicted,
         compiled.memory,
-        side_by_side(predicted_ones, plan.mesh, found, executions=topology is not None),
+        side_by_side(
+            predicted_ones,
+            plan.mesh,
+            found,
+            executions=topology is not None,
+            becomes=on_tpu(plan.spmd, topology) if topology and form == "partitioned" else (),
+        ),
         compiled_time(module, runs, found, plan.mesh, plan.hardware),
         None,
         runs.unknown,

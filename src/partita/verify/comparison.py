@@ -1,0 +1,243 @@
+"""Predicted beside compiled: the collectives of a plan, and those that XLA makes of it.
+
+Collectives in loops count once, or as often as the loops run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from partita.mesh import Mesh
+from partita.spmd import Collective
+from partita.verify.exchanges import Exchange, Found, found_exchanges
+from partita.verify.groups import Groups, joined, normal
+from partita.verify.hlo import parse
+
+AGREEMENTS = {
+    "equal": "the same kinds, groups, sizes and counts",
+    "rewritten": "that, but for rewrites that the compiler is known for, each where its rule holds",
+    "bytes": "that, but some of the same kind and groups are cut in other pieces: the bytes in all "
+    "are the same",
+    "different": "anything else",
+}
+"""How near compiled collectives are to those predicted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Becomes:
+    """What a compiler may make of a collective."""
+
+    rewrite: str
+    """One of `partita.verify.rewrites.REWRITES`."""
+    exchange: Exchange | None
+    """None if nothing is left of it."""
+    always: bool = True
+    """Whether it does so for certain; otherwise it may."""
+    cut: bool = False
+    """Whether it must be seen in the compiled program that every device only keeps a piece."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """A collective that was planned, and what the compiler has made of it."""
+
+    rewrite: str
+    planned: Exchange
+    made: Exchange | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """How often each exchange was predicted and how often it was compiled."""
+
+    mesh: Mesh
+    predicted: Counter[Exchange]
+    compiled: Counter[Exchange]
+    rewritten: Counter[Rewritten] = dataclasses.field(default_factory=Counter)
+    """Known rewrites that the compiler has done, and how often they run."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether prediction and compiled program agree in kind, count, bytes and groups."""
+        return self.predicted == self.compiled and not self.rewritten
+
+    @property
+    def agreement(self) -> str:
+        """How near the two are, the first of `AGREEMENTS` that holds."""
+        if self.equal:
+            return "equal"
+        if self.foreseen == self.compiled:
+            return "rewritten"
+        if _totals(self.foreseen) == _totals(self.compiled):
+            return "bytes"
+        return "different"
+
+    @property
+    def foreseen(self) -> Counter[Exchange]:
+        """What was predicted, after the known rewrites."""
+        left = Counter(self.predicted)
+        for each, times in self.rewritten.items():
+            left[each.planned] -= times
+            if each.made is not None:
+                left[each.made] += times
+        return +left
+
+    @property
+    def rewrites(self) -> dict[str, int]:
+        """How often each of the known rewrites was done, by name."""
+        counts: Counter[str] = Counter()
+        for each, times in self.rewritten.items():
+            counts[each.rewrite] += times
+        return dict(sorted(counts.items()))
+
+    def rows(self) -> list[tuple[Exchange, int, int]]:
+        """Every exchange with its predicted and its compiled count."""
+        every = sorted(self.predicted.keys() | self.compiled.keys())
+        return [(e, self.predicted[e], self.compiled[e]) for e in every]
+
+    def remark(self, exchange: Exchange) -> str:
+        """`differs`, or `rewritten` where known rewrites explain it; empty if the counts agree."""
+        if self.predicted[exchange] == self.compiled[exchange]:
+            return ""
+        explained = self.foreseen[exchange] == self.compiled[exchange]
+        return "rewritten" if explained else "differs"
+
+    def __str__(self) -> str:
+        lines = [f"{'kind':<16} {'bytes':>12} {'groups':>8} {'predicted':>10} {'compiled':>9}"]
+        for exchange, predicted, compiled in self.rows():
+            shape = f"{len(exchange.groups)}x{len(exchange.groups[0]) if exchange.groups else 0}"
+            remark = self.remark(exchange)
+            lines.append(
+                f"{exchange.kind:<16} {exchange.bytes:>12} {shape:>8} {predicted:>10} "
+                f"{compiled:>9}{f'  <- {remark}' if remark else ''}"
+            )
+        return "\n".join(lines)
+
+
+def _totals(exchanges: Counter[Exchange]) -> Counter[tuple[str, Groups]]:
+    """Bytes moved per step, by kind and groups."""
+    total: Counter[tuple[str, Groups]] = Counter()
+    for exchange, times in exchanges.items():
+        total[exchange.kind, exchange.groups] += exchange.bytes * times
+    return total
+
+
+def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -> Comparison:
+    """Compares a plan's collectives with the text of a compiled program.
+
+    Args:
+      collectives: as predicted, `plan.collectives`; one in a loop counts once, as it stands in the
+        text once.
+      mesh: the plan's mesh.
+      compiled_text: `plan.jit().lower(...).compile().as_text()`.
+
+    Raises:
+      VerifyError: the text has device groups in a form that is not known.
+    """
+    return side_by_side(collectives, mesh, found_exchanges(parse(compiled_text)))
+
+
+def as_on_host(collectives: Iterable[Collective]) -> list[Collective]:
+    """Collectives as a host moves them: it widens types that its processor does not compute in."""
+    return [dataclasses.replace(c, bytes=c.bytes * widening(c.dtype)) for c in collectives]
+
+
+def widening(dtype: str) -> int:
+    """How many times wider an element type is on a host: bfloat16 in float32, float8 in float16."""
+    return 2 if dtype == "bf16" or dtype.startswith("f8") else 1
+
+
+def exchange_of(collective: Collective, mesh: Mesh) -> Exchange:
+    """A planned collective, as what it is compared by."""
+    groups = normal(mesh.groups(tuple(mesh.axis(name) for name in collective.axes)))
+    if collective.kind == "collective_permute":
+        groups = joined(collective.pairs) if collective.pairs else normal(map(sorted, groups))
+    return Exchange(collective.kind, collective.bytes, groups)
+
+
+def side_by_side(
+    collectives: Iterable[Collective],
+    mesh: Mesh,
+    found: Iterable[Found],
+    executions: bool = False,
+    becomes: Sequence[Sequence[Becomes]] = (),
+) -> Comparison:
+    """Compares a plan's collectives with those found in a compiled program.
+
+    Args:
+      collectives: as predicted.
+      mesh: the plan's mesh.
+      found: as compiled.
+      executions: one in a loop counts as often as it runs, not once. Then they can be compared
+        where a compiler unrolls loops; where it does not, what runs how often is its own business.
+      becomes: for each of the collectives what the compiler may make of it, as
+        `partita.verify.rewrites.on_tpu` gives it; by default it makes nothing else of any.
+    """
+    compiled: Counter[Exchange] = Counter()
+    cut: Counter[Exchange] = Counter()
+    rewritten: Counter[Rewritten] = Counter()
+    for each in found:
+        times = each.times if executions else 1
+        if each.patch:
+            continue
+        compiled[each.exchange] += times
+        if each.cut:
+            cut[each.exchange] += times
+        if each.padded:
+            rewritten[Rewritten("padded pieces", each.exchange, each.exchange)] += times
+    planned: Counter[tuple[Exchange, tuple[Becomes, ...]]] = Counter()
+    for number, c in enumerate(collectives):
+        known = tuple(becomes[number]) if number < len(becomes) else ()
+        planned[exchange_of(c, mesh), known] += c.count if executions else 1
+    predicted: Counter[Exchange] = Counter()
+    for (exchange, _), times in planned.items():
+        predicted[exchange] += times
+    return Comparison(mesh, predicted, compiled, rewritten + _rewritten(planned, compiled, cut))
+
+
+def _rewritten(
+    planned: Counter[tuple[Exchange, tuple[Becomes, ...]]],
+    compiled: Counter[Exchange],
+    cut: Counter[Exchange],
+) -> Counter[Rewritten]:
+    """The rewrites that lead from what was planned to what was compiled, as far as any do.
+
+    What is compiled is dealt out: first to what is rewritten for certain, then to what can stay as
+    it is, first of all where it cannot be anything else, then to what may have been rewritten.
+    """
+    left, done = Counter(compiled), Counter[Rewritten]()
+    every = [_Open(exchange, becomes, times) for (exchange, becomes), times in planned.items()]
+    every.sort(key=lambda one: len(one.becomes))
+
+    def rewrite(one: _Open, become: Becomes) -> None:
+        exchange, times = become.exchange, one.times
+        if exchange is not None:
+            times = min(times, left[exchange], cut[exchange] if become.cut else times)
+            left[exchange] -= times
+        one.times -= times
+        if times:
+            done[Rewritten(become.rewrite, one.exchange, exchange)] += times
+
+    for one in every:
+        for become in one.becomes:
+            if become.always:
+                rewrite(one, become)
+    for one in every:
+        stays = min(one.times, left[one.exchange])
+        left[one.exchange] -= stays
+        one.times -= stays
+    for one in every:
+        for become in one.becomes:
+            rewrite(one, become)
+    return done
+
+
+@dataclasses.dataclass
+class _Open:
+    """A planned collective, and how often it is not yet known what has become of it."""
+
+    exchange: Exchange
+    becomes: tuple[Becomes, ...]
+    times: int

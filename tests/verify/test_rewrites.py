@@ -1,0 +1,143 @@
+"""What the TPU compiler makes of collectives: the rules, and single collectives compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import partita as pt
+from partita.models import build
+from partita.models.strategies import schedule
+from partita.verify import REWRITES
+from partita.verify.rewrites import on_tpu
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs pip install 'partita[tpu]'"
+)
+HARDWARE = {"v5e": "tpu_v5e", "v5p": "tpu_v5p"}
+
+
+def gathered(x):
+    """Gathers `x`, sorted along that dimension."""
+    return jnp.sort(x * 2, axis=0) + 1
+
+
+def gather(shape, mesh, topology, dtype=jnp.bfloat16):
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    tactics = [pt.ManualPartition({"x": 0}, axis) for axis in mesh.partition("=")[0].split(",")]
+    return plan(gathered, [x], mesh, topology, tactics)
+
+
+def plan(fn, args, mesh, topology, tactics):
+    kind = HARDWARE[topology.partition(":")[0]]
+    return pt.plan(fn, *args, mesh=mesh, hardware=kind, tactics=tactics)
+
+
+def weight_gradient(rows, columns, mesh, topology):
+    """FSDP of one product: the gradient of its weight is reduced and scattered along its rows."""
+    args = [jax.ShapeDtypeStruct((4096, n), jnp.bfloat16) for n in (rows, columns)]
+    names = pt.Mesh.of(mesh).names
+
+    def step(w, x, y):
+        return w - jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())))
+
+    tactics = [pt.ManualPartition({"x": 0, "y": 0}, name) for name in names]
+    tactics += [pt.ManualPartition({"w": 0}, name) for name in names]
+    w = jax.ShapeDtypeStruct((rows, columns), jnp.bfloat16)
+    return plan(step, [w, *args], mesh, topology, tactics)
+
+
+def rewrites(made, topology):
+    """Those that are certain, by the kind of collective."""
+    pairs = zip(made.collectives, on_tpu(made.spmd, topology), strict=True)
+    return [(c.kind, [b.rewrite for b in becomes if b.always]) for c, becomes in pairs]
+
+
+GATHERS = [((2048,), []), ((3072,), ["sum of padded pieces"]), ((16, 1), ["sum of padded pieces"])]
+
+
+@pytest.mark.parametrize(("shape", "certain"), GATHERS)
+def test_vectors_are_gathered_as_sums_unless_pieces_are_whole_rows(shape, certain):
+    made = gather(shape, "data=16", "v5e:4x4")
+    assert rewrites(made, "v5e:4x4") == [("all_gather", certain)]
+
+
+SIDES = [
+    ("v5e:4x4", "data=16", True),
+    ("v5e:4x4", "data=4,model=4", True),
+    ("v5e:2x4", "data=8", False),
+    ("v5e:2x2", "data=4", False),
+    ("v5p:2x2x2", "data=8", True),
+    ("v5p:2x2x1", "data=4", False),
+]
+
+
+@pytest.mark.parametrize(("topology", "mesh", "certain"), SIDES)
+def test_sums_over_a_whole_torus_run_along_its_sides(topology, mesh, certain):
+    made = weight_gradient(2048, 1024, mesh, topology)
+    expected = [("reduce_scatter", ["piece of a sum"] if certain else [])]
+    assert rewrites(made, topology) == expected
+
+
+def test_every_rewrite_is_documented():
+    moe = build("moe-tiny")
+    tactics = schedule("moe-tiny", "fsdp").tactics
+    made = pt.plan(moe.fn, *moe.args, mesh="data=8", hardware="tpu_v5e", tactics=tactics)
+    named = {b.rewrite for becomes in on_tpu(made.spmd, "v5e:2x4") for b in becomes}
+    assert named == {"sum of padded pieces", "piece of a sum", "narrowed"} and named <= set(
+        REWRITES
+    )
+
+
+def test_gathers_of_what_is_computed_alike_may_be_merged():
+    def pair(x, y):
+        def twice(x):
+            return jnp.cos(x)
+
+        return y + jnp.sort(twice(x), axis=0) + jnp.sort(twice(x), axis=0) + jnp.sort(x, axis=0)
+
+    x = jax.ShapeDtypeStruct((4096, 8), jnp.bfloat16)
+    made = plan(pair, [x, x], "data=4", "v5e:2x2", [pt.ManualPartition({"x": 0}, "data")])
+    merged = [[b.rewrite for b in becomes] for becomes in on_tpu(made.spmd, "v5e:2x2")]
+    assert merged == [[], ["merged"], []]
+
+
+@needs_libtpu
+@pytest.mark.parametrize(("shape", "certain"), GATHERS)
+def test_gathers_are_compiled_so(shape, certain):
+    found = gather(shape, "data=16", "v5e:4x4").verify("v5e:4x4").collectives
+    assert list(found.rewrites) == certain, f"\n{found}"
+    assert found.agreement == ("rewritten" if certain else "equal"), f"\n{found}"
+
+
+@needs_libtpu
+@pytest.mark.parametrize(("topology", "mesh", "certain"), SIDES)
+def test_scattered_sums_are_compiled_so(topology, mesh, certain):
+    found = weight_gradient(2048, 1024, mesh, topology).verify(topology).collectives
+    assert list(found.rewrites) in ([["piece of a sum"]] if certain else [[], ["padded pieces"]])
+    assert found.agreement == ("rewritten" if found.rewrites else "equal"), f"\n{found}"
+
+
+TINY = [
+    ("gpt-tiny", "fsdp", "v5e:2x4"),
+    ("gpt-tiny", "fsdp", "v5p:2x2x2"),
+    ("gpt-tiny", "tensor-parallel", "v5e:2x4"),
+    ("llama-tiny", "tensor-parallel", "v5p:2x2x2"),
+    ("decode-tiny", "automatic", "v5e:2x4"),
+    ("decode-tiny", "fsdp", "v5p:2x2x2"),
+    ("moe-tiny", "fsdp", "v5e:2x4"),
+    ("gns-tiny", "fsdp", "v5e:2x4"),
+]
+
+
+@needs_libtpu
+@pytest.mark.parametrize(("preset", "name", "topology"), TINY)
+def test_counts_are_exact_without_the_combiner(preset, name, topology):
+    model, how = build(preset), schedule(preset, name, budget=100)
+    made = plan(model.fn, model.args, how.mesh, topology, list(how.tactics))
+    found = made.verify(topology, combine=False).collectives
+    assert found.agreement in ("equal", "rewritten"), f"\n{found}"
+    assert found.foreseen == found.compiled

@@ -25,7 +25,7 @@ def step(state, x):
     return {"w": state["w"] - 0.1 * velocity, "velocity": velocity}
 
 
-STATE, X = {"w": array(64, 256), "velocity": array(64, 256)}, array(32, 64)
+STATE, X = {"w": array(128, 256), "velocity": array(128, 256)}, array(32, 128)
 
 
 def planned(*tactics, fn=step, args=None, donate=0, mesh="data=4"):
@@ -36,10 +36,10 @@ def planned(*tactics, fn=step, args=None, donate=0, mesh="data=4"):
 @pytest.mark.parametrize("donate", [0, ()], ids=["donated", "not donated"])
 def test_arguments_are_told_apart_by_what_reads_them(donate):
     memory = planned(donate=donate).memory()
-    weight = 64 * 256 * 4
+    weight = 128 * 256 * 4
     assert memory.breakdown["parameters"] == weight
     assert memory.breakdown["optimizer state"] == weight
-    assert memory.breakdown["inputs"] == 32 * 64 * 4
+    assert memory.breakdown["inputs"] == 32 * 128 * 4
 
 
 def test_what_is_alive_at_the_peak_adds_up_to_it():
@@ -54,7 +54,7 @@ def test_what_is_alive_at_the_peak_adds_up_to_it():
 def test_values_are_named_with_their_lines():
     memory = planned().memory()
     (hidden,) = (item for item in memory.alive if item.kind == "activations")
-    assert hidden.value.startswith("add at ")  # of the derivative of tanh
+    assert hidden.value.startswith("tanh at ")
     assert "test_footprint.py:" in hidden.source
     assert hidden.bytes == 32 * 256 * 4
 
@@ -62,8 +62,8 @@ def test_values_are_named_with_their_lines():
 def test_gathered_weights_are_a_kind_of_their_own():
     sharded = pt.ManualPartition({"*['w']": 0}, "data")
     memory = planned(pt.ManualPartition({"x": 0}, "data"), sharded).memory()
-    assert memory.breakdown["gathered copies"] >= 64 * 256 * 4
-    assert memory.breakdown["parameters"] == 64 * 256 * 4 / 4
+    assert memory.breakdown["gathered copies"] >= 128 * 256 * 4
+    assert memory.breakdown["parameters"] == 128 * 256 * 4 / 4
 
 
 def test_a_gradient_that_waits_for_its_update_is_a_gradient():
@@ -72,9 +72,9 @@ def test_a_gradient_that_waits_for_its_update_is_a_gradient():
         norm = sum((g**2).sum() for g in gradients.values())
         return {name: state[name] - gradients[name] / norm for name in state}
 
-    state = {"a": array(64, 256), "b": array(256, 64)}
+    state = {"a": array(128, 256), "b": array(256, 128)}
     memory = planned(fn=two, args=(state, X)).memory()
-    assert memory.breakdown["gradients"] == 2 * 64 * 256 * 4
+    assert memory.breakdown["gradients"] == 2 * 128 * 256 * 4
 
 
 @pytest.mark.parametrize("preset", ["gpt-tiny", "moe-tiny", "unet-tiny", "decode-tiny"])

@@ -252,7 +252,7 @@ def test_a_file_states_what_small_and_other_operations_reach(write):
     ("old", "new", "message"),
     [
         ("0.3", "3.0", "gather is a fraction of the peak, at most 1, got 3"),
-        ("128", "12.8", "rows of a matrix unit must be a whole number, got 12.8.*`matrix_unit`"),
+        ("128", "12.8", "rows of a block must be a whole number, got 12.8.*`matrix_unit`"),
         ("matrix_unit.columns", "matrix_unit.depth", "unknown field `depth` - at `matrix_unit`"),
     ],
 )

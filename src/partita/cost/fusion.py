@@ -26,7 +26,7 @@ _SHAPING = frozenset(
 FUSIBLE = ELEMENTWISE | _SHAPING | {CONSTRAINT}
 """Kinds that can be computed inside the kernel that reads them."""
 
-_READS_FUSED = FUSIBLE | PRODUCTS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
+_COMPUTING = FUSIBLE | PRODUCTS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
 """Kinds that can compute their operands inside their own kernel."""
 
 _INTO_ANY = frozenset(
@@ -64,10 +64,12 @@ class Fusion:
     """Kernels that do nothing: constraints of what is in memory already."""
     again: frozenset[int] = frozenset()
     """Values that are stored for those readers that cannot compute them, only."""
+    computing: frozenset[str] = _COMPUTING
+    """Kinds that can compute their operands inside their own kernel."""
 
     def reads_memory(self, value: int, op: int) -> bool:
         """Whether an operation that reads a stored value reads it from memory."""
-        return value not in self.again or self.program.operations[op].kind not in _READS_FUSED
+        return value not in self.again or self.program.operations[op].kind not in self.computing
 
     @cached_property
     def order(self) -> dict[int, int]:
@@ -96,14 +98,23 @@ class Fusion:
         return [operations[op].operands[number] for op, number in self.reads[kernel]]
 
 
-def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusion:
-    """Finds the kernels of a program."""
+def analyse_fusion(
+    program: Program, uses: list[list[tuple[int, int]]], products: bool = True
+) -> Fusion:
+    """Finds the kernels of a program.
+
+    Args:
+      program: the program.
+      uses: its uses, by value.
+      products: whether kernels of matrix products compute what they read, and go on with their
+        result.
+    """
     constants = frozenset(v for constant in program.constants for v in constant.values)
-    storage = _Storage(program, uses)
+    storage = _Storage(program, uses, products)
     for op in program.operations:
         if not constants.issuperset(op.results):  # else it is in memory before, as arguments are
             storage.decide(op)
-    stored, named, again = storage.stored, storage.named, frozenset(storage.again)
+    stored, named = storage.stored, storage.named
     kernels = tuple(
         op.index
         for op in program.operations
@@ -112,19 +123,31 @@ def analyse_fusion(program: Program, uses: list[list[tuple[int, int]]]) -> Fusio
     reads: dict[int, tuple[tuple[int, int], ...]] = {}
     inside: dict[int, list[int]] = {}
     for kernel in kernels:
-        reads[kernel], computed = _trace(program, stored, again, kernel)
+        reads[kernel], computed = _trace(program, storage, kernel)
         for each in computed:
             inside.setdefault(each, []).append(kernel)
     free = frozenset(k for k in kernels if not named.isdisjoint(program.operations[k].results))
-    return Fusion(program, tuple(stored), kernels, reads, inside, free, again)
+    return Fusion(
+        program,
+        tuple(stored),
+        kernels,
+        reads,
+        inside,
+        free,
+        frozenset(storage.again),
+        storage.computing,
+    )
 
 
 class _Storage:
     """Decides, one operation after the other, which values go to memory."""
 
-    def __init__(self, program: Program, uses: list[list[tuple[int, int]]]) -> None:
+    def __init__(self, program: Program, uses: list[list[tuple[int, int]]], products: bool) -> None:
         self.program = program
         self.uses = uses
+        self.products = products
+        self.computing = _COMPUTING if products else _COMPUTING - PRODUCTS
+        self.into_any = _INTO_ANY if products else _WIDENING
         self.results = frozenset(program.results)
         self.stored = [True] * len(program.values)
         self.named: set[int] = set()
@@ -148,7 +171,8 @@ class _Storage:
                 if self.stored[operand] or operand in self.named:
                     self.named.add(v)
             if op.kind in PRODUCTS:
-                if v not in self.results and self._one_elementwise_reader(op, v):
+                finished = self.products and self._one_elementwise_reader(op, v)
+                if finished and v not in self.results:
                     self.stored[v], self.product[v] = False, v
             elif _fusible(op):
                 product = self._product(op)
@@ -173,7 +197,8 @@ class _Storage:
             self.rows.add(product)
         elif product is not None and not self._one_elementwise_reader(op, v):
             narrower = values[product].type.bytes < values[v].type.bytes
-            if product in self.rows or not narrower or len(read) > 1:
+            same = self._source(v) == product
+            if product in self.rows or len(read) > 1 or not (narrower or same):
                 return
             read, product = self._keep(product), None
         self.stored[v], self.large[v], self.product[v] = False, read, product
@@ -183,7 +208,7 @@ class _Storage:
         """A wider form that one reader needs in memory; the others read the narrower one."""
         source = self._source(v)
         if self.program.values[source].type.bytes < self.program.values[v].type.bytes and any(
-            self.program.operations[use].kind in _READS_FUSED for use, _ in self.uses[v]
+            self.program.operations[use].kind in self.computing for use, _ in self.uses[v]
         ):
             self.large[v] = self._keep(source)
             self.again.add(v)
@@ -228,7 +253,7 @@ class _Storage:
         """Whether a reader of a value needs it in memory."""
         readers = (self.program.operations[use] for use, _ in self.uses[v])
         return any(
-            (r.kind not in _READS_FUSED and op.kind not in _INTO_ANY and v not in self.named)
+            (r.kind not in self.computing and op.kind not in self.into_any and v not in self.named)
             or r.kind in (CARRY, JOIN, BARRIER)
             for r in readers
         )
@@ -289,7 +314,7 @@ def _fusible(op: Operation) -> bool:
 
 
 def _trace(
-    program: Program, stored: list[bool], again: frozenset[int], kernel: int
+    program: Program, storage: _Storage, kernel: int
 ) -> tuple[tuple[tuple[int, int], ...], set[int]]:
     """What a kernel reads, and the operations that it computes."""
     operations, values = program.operations, program.values
@@ -299,7 +324,8 @@ def _trace(
     while stack:
         op = operations[stack.pop()]
         for number, value in enumerate(op.operands):
-            if stored[value] and not (value in again and op.kind in _READS_FUSED):
+            again = value in storage.again and op.kind in storage.computing
+            if storage.stored[value] and not again:
                 found.setdefault(value, (op.index, number))
             else:
                 producer = values[value].producer

@@ -184,6 +184,8 @@ class Hardware(_Table, frozen=True):
         matrix_unit: the block that dimensions of matrix products are padded to; 1 by 1, which pads
             nothing, if the file does not state it.
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
+        fuses_products: whether the kernels of matrix products compute the elementwise operations
+            before and behind them, too, as XLA's TPU compiler has it.
         combine: bytes up to which the compiler makes one all_reduce of several.
         clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
@@ -201,6 +203,7 @@ class Hardware(_Table, frozen=True):
     networks: tuple[Network, ...]
     matrix_unit: Block = WHOLE
     tile: Block = WHOLE
+    fuses_products: bool = False
     combine: Figure = COMBINE
     clock: Figure | None = None
 

@@ -22,10 +22,11 @@ _CUTTING = frozenset(
 class Timing:
     """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, products: bool = True) -> None:
+        """`products` says whether kernels of matrix products do more than those, as `Hardware`."""
         self.analysis = analysis
         self.program = analysis.program
-        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses)
+        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, products)
         self.schedule = Schedule(self.fusion)
         self.steps = len(self.fusion.kernels) + 2
         """Positions in the schedule, the arguments' and the results' included."""

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
 from partita.cost.hardware import WHOLE, Block
+from partita.cost.products import CONVOLUTION, made_feature, read_feature
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
@@ -28,11 +29,11 @@ class Copies:
     bytes: float
 
 
-def padded(type_: TensorType, tile: Block) -> float:
+def padded(type_: TensorType, tile: Block, columns_along: int | None = None) -> float:
     """Bytes of an array that lies in memory in tiles.
 
     Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
-    need least.
+    need least, if not told which one lies along the columns.
     """
     rows, columns = int(tile.rows.value), int(tile.columns.value)
     if columns == 1 or not type_.elements:
@@ -41,7 +42,7 @@ def padded(type_: TensorType, tile: Block) -> float:
     if len(shape) == 1:
         return type_.bytes * _round(shape[0], columns) / shape[0]
     best = math.inf
-    for column in range(len(shape)):
+    for column in range(len(shape)) if columns_along is None else (columns_along,):
         for row in range(len(shape)):
             if row != column:
                 high = min(rows, 1 << (shape[row] - 1).bit_length())
@@ -54,12 +55,23 @@ def _round(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
+def _along_columns(graph: ClassGraph) -> dict[int, int]:
+    """The dimensions that lie along the columns of tiles because convolutions need them there:
+    their features, by value class."""
+    found = {}
+    for op in graph.program.operations:
+        if op.kind == CONVOLUTION:
+            found[graph.value_class[op.operands[0]]] = read_feature(op)
+            found[graph.value_class[op.results[0]]] = made_feature(op)
+    return found
+
+
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: Block = WHOLE) -> None:
         self._tile = tile
-        self._sizes: dict[TensorType, float] = {}
+        self._sizes: dict[tuple[TensorType, int | None], float] = {}
         self.graph = graph
         self.mesh = mesh
         self.runs = timing.analysis.runs
@@ -81,6 +93,7 @@ class MemoryModel:
             ),
             shape=(self.steps + 1, len(graph.values)),
         )
+        self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
         for value, start, end, dtype in timing.narrowed:
             span = np.array([start]), np.array([end])
@@ -92,31 +105,33 @@ class MemoryModel:
         """Bytes of one device's piece of a value of this class, constants themselves left out."""
         if index in self._constants and not any(layout):
             return 0.0
-        return self._padded(local_type(self.graph.values[index].value.type, layout, self.mesh))
+        type_ = local_type(self.graph.values[index].value.type, layout, self.mesh)
+        return self._padded(index, type_)
 
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
         """Buffers that a plan needs for a value class besides those that are kept."""
         found = []
         if plan.steps:
             start, end = self._unreduced(index)
-            found.append(Copies(start, end, self._padded(plan.steps[0].before)))
+            found.append(Copies(start, end, self._padded(index, plan.steps[0].before)))
         for spans, dtype in self._narrowed.get(index, ()):
             stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
             narrow = TensorType(stack.shape, dtype)
-            found.append(Copies(*spans, self._padded(narrow)))
+            found.append(Copies(*spans, self._padded(index, narrow)))
         for need, steps in plan.moves:
             if not steps:  # only axes of one device differ
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             start, end = self._span(index, users, regather)
-            found.append(Copies(start, end, self._padded(steps[-1].after)))
+            found.append(Copies(start, end, self._padded(index, steps[-1].after)))
         return found
 
-    def _padded(self, type_: TensorType) -> float:
-        """Bytes of an array as it lies in memory."""
-        known = self._sizes.get(type_)
+    def _padded(self, index: int, type_: TensorType) -> float:
+        """Bytes of an array as it lies in memory, which belongs to a value of this class."""
+        column = self._columns.get(index)
+        known = self._sizes.get((type_, column))
         if known is None:
-            known = self._sizes[type_] = padded(type_, self._tile)
+            known = self._sizes[type_, column] = padded(type_, self._tile, column)
         return known
 
     def arguments(self, kept: np.ndarray) -> float:

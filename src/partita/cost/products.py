@@ -28,10 +28,19 @@ def points(op: Operation, values: Sequence[Value]) -> int:
     if op.kind != CONVOLUTION:
         return math.prod(factor.size for factor in op.rule.factors)
     kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
-    return kernel * result // values[op.results[0]].type.shape[_output_feature(op)]
+    return kernel * result // values[op.results[0]].type.shape[made_feature(op)]
 
 
-def _output_feature(op: Operation) -> int:
+def read_feature(op: Operation) -> int:
+    """The dimension of a convolution's image that it shares with the kernel alone."""
+    kernel, made = _factors(op.rule.operands[1]), _factors(op.rule.results[0])
+    for dim, made_of in enumerate(op.rule.operands[0]):
+        if made_of and made_of[-1] in kernel and made_of[-1] not in made:
+            return dim
+    return len(op.rule.operands[0]) - 1
+
+
+def made_feature(op: Operation) -> int:
     """The dimension of a convolution's result that it shares with the kernel alone."""
     image, kernel = (_factors(op.rule.operands[number]) for number in (0, 1))
     for dim, made_of in enumerate(op.rule.results[0]):

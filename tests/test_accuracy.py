@@ -12,9 +12,9 @@ from rich.console import Console
 
 import partita as pt
 from partita.accuracy import run
-from partita.accuracy.cells import MODELS, SCHEDULES, TOPOLOGIES, Cell, cells
+from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, TOPOLOGIES, Cell, cells, sized
 from partita.accuracy.run import Result, Times, complete, kept, measure_apart
-from partita.accuracy.table import data, summarise, view
+from partita.accuracy.table import data, markdown, summarise, view
 from partita.models import build
 
 FIRST, SECOND, *_ = [Cell("gpt", name, "v5e:4x4") for name in SCHEDULES]
@@ -38,13 +38,15 @@ def result(cell, predicted=2.0, compiled=2.0, **changes):
 
 def test_there_is_a_cell_for_every_model_schedule_and_topology():
     every = cells()
-    assert len(every) == len(set(every)) == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES)
+    assert (
+        len(every) == len(set(every)) == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES) + len(LARGE)
+    )
     assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | LARGE)
 def test_the_models_can_be_built(name):
-    build(MODELS[name].preset, **MODELS[name].changes)
+    build(sized(name).preset, **sized(name).changes)
 
 
 # ------------------------------------------------------------------------------ keeping
@@ -172,3 +174,12 @@ def test_table_and_json_hold_every_cell():
     text = capture.get()
     assert "data-parallel" in text and "failed: no compiler" in text
     assert json.loads(json.dumps(data(results)))["cells"][1]["reason"] == "no compiler"
+
+
+def test_as_markdown_every_row_has_as_many_columns():
+    failed = dataclasses.replace(result(SECOND), outcome="failed", reason="no libtpu")
+    lines = markdown([result(FIRST), failed], {"jax": "1.2"}, "2026-01-31").splitlines()
+    assert lines[0] == "Made on 2026-01-31 with jax 1.2."
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 2 + 2 and {row.count("|") for row in rows} == {12}
+    assert "failed: no libtpu" in rows[-1] and "- Cells: 1 compiled, 1 failed" in lines

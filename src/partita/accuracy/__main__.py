@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import datetime
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,9 +16,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from partita.accuracy.cells import MODELS, SCHEDULES, TOPOLOGIES, Cell, cells
+from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, TOPOLOGIES, Cell, cells
+from partita.accuracy.keep import versions
 from partita.accuracy.run import complete, measure
-from partita.accuracy.table import data, view
+from partita.accuracy.table import data, markdown, view
 from partita.cli import run
 from partita.errors import ModelError, closest
 
@@ -31,7 +33,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL...", help=f"Some of {', '.join(MODELS)}; all by default."),
+        typer.Argument(
+            metavar="MODEL...", help=f"Some of {', '.join(MODELS | LARGE)}; all by default."
+        ),
     ] = None,
     schedules: Annotated[
         list[str] | None,
@@ -65,12 +69,15 @@ def command(
         typer.Option(help="Measure this cell in this process, and print its line.", hidden=True),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, with the date and the versions.")
+    ] = False,
 ) -> None:
     """Compile plans for TPUs, and print what was predicted beside what was compiled."""
     if one is not None:
         print(msgspec.json.encode(measure(Cell(*one), compiled, combine)).decode())
         return
-    _check("model", models, MODELS)
+    _check("model", models, MODELS | LARGE)
     _check("schedule", schedules, SCHEDULES)
     _check("topology", topologies, [t.name for t in TOPOLOGIES])
     wanted = [
@@ -87,10 +94,15 @@ def command(
                 status.update(f"{cell.model}, {cell.schedule}, {cell.topology}")
             else:
                 found.append(result)
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDTH
-    print(json.dumps(data(found), indent=2)) if as_json else console.print(view(found))
+    if as_json:
+        print(json.dumps(data(found), indent=2))
+    elif as_markdown:
+        print(markdown(found, versions(), datetime.date.today().isoformat()))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console.width = WIDTH
+        console.print(view(found))
 
 
 def _check(what: str, given: list[str] | None, known: Iterable[str]) -> None:

@@ -64,6 +64,14 @@ MODELS: dict[str, Sized] = {
 }
 
 
+LARGE: dict[str, Sized] = {
+    "gpt-large": Sized("gpt-24l", {}),
+    "llama-large": Sized("llama3-8b", {}),
+    "moe-large": Sized("mixtral-8x7b", {}),
+}
+"""Models as large as they are, which take long to compile: one cell each."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """A TPU topology of 16 devices, and the hardware file that plans for it are priced with."""
@@ -104,7 +112,7 @@ class Cell:
 
     def definition(self) -> str:
         """All that the cell is made of, so that an old result of another cell is not taken."""
-        return repr((MODELS[self.model], SCHEDULES[self.schedule].mesh, self.hardware))
+        return repr((sized(self.model), SCHEDULES[self.schedule].mesh, self.hardware))
 
     @property
     def hardware(self) -> str:
@@ -112,7 +120,15 @@ class Cell:
         return next(t.hardware for t in TOPOLOGIES if t.name == self.topology)
 
 
+def sized(model: str) -> Sized:
+    """The model of this name."""
+    return MODELS[model] if model in MODELS else LARGE[model]
+
+
 def cells() -> list[Cell]:
-    """All cells: a topology after the other, there a model after the other."""
+    """All cells: a topology after the other, there a model after the other; the large ones last."""
     names = itertools.product((t.name for t in TOPOLOGIES), MODELS, SCHEDULES)
-    return [Cell(model, schedule, topology) for topology, model, schedule in names]
+    return [
+        *(Cell(model, schedule, topology) for topology, model, schedule in names),
+        *(Cell(model, "fsdp", TOPOLOGIES[-1].name) for model in LARGE),
+    ]

@@ -15,7 +15,7 @@ import msgspec
 
 import partita as pt
 from partita import models
-from partita.accuracy.cells import MODELS, SCHEDULES, Cell
+from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, Cell, sized
 from partita.accuracy.keep import compile_or_recall
 from partita.errors import FileError
 from partita.verify import Verification
@@ -87,15 +87,15 @@ def measure(cell: Cell, compiled: Path, combine: bool = True) -> Result:
       compiled: folder of compiled programs.
       combine: whether the compiler may combine small sums into one collective.
     """
-    sized, schedule = MODELS[cell.model], SCHEDULES[cell.schedule]
-    model = models.build(sized.preset, **sized.changes)
+    size, schedule = sized(cell.model), SCHEDULES[cell.schedule]
+    model = models.build(size.preset, **size.changes)
     start = time.perf_counter()
     plan = pt.plan(
         model.fn,
         *model.args,
         mesh=schedule.mesh,
         hardware=cell.hardware,
-        tactics=schedule.tactics(sized.preset),
+        tactics=schedule.tactics(size.preset),
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start
@@ -170,7 +170,9 @@ def kept(path: Path, combine: bool = True) -> dict[Cell, Result]:
                 f"{path}, line {number} is no result ({error}); take the line out, or say "
                 "--results with another file"
             ) from error
-        if result.cell.model in MODELS and result.definition == definition(result.cell, combine):
+        if result.cell.model in (MODELS | LARGE) and result.definition == definition(
+            result.cell, combine
+        ):
             found[result.cell] = result
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,28 @@ def view(results: Sequence[Result]) -> RenderableType:
         names = (r.cell.topology, r.cell.model)
         table.add_row(*(n if names != before else "" for n in names), r.cell.schedule, *_cells(r))
         before = names
-    return Group(table, Text(), *_summary(summarise(results)))
+    return Group(table, Text(), *map(Text, _summary(summarise(results))))
+
+
+def markdown(results: Sequence[Result], versions: Mapping[str, str], today: str) -> str:
+    """Table and summary as Markdown, as they stand in the documentation.
+
+    Args:
+      results: the cells.
+      versions: of what they were made with, by name.
+      today: the date.
+    """
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    columns = ["topology", "model", "schedule", "memory, predicted", "compiled", "error"]
+    columns += ["collectives", "step, predicted", "compiled", "ratio", "seconds to compile"]
+    rows = [columns, ["---"] * len(columns)]
+    for r in results:
+        cells = _cells(r)
+        blank = [""] * (len(columns) - 3 - len(cells))
+        rows.append([r.cell.topology, r.cell.model, r.cell.schedule, *cells, *blank])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    points = "\n".join(f"- {line.strip()}" for line in _summary(summarise(results)))
+    return f"Made on {today} with {made}.\n\n{points}\n\n{table}"
 
 
 def _cells(r: Result) -> list[str]:
@@ -128,7 +149,9 @@ def _cells(r: Result) -> list[str]:
     return [*found, *times, f"{r.compile_seconds:.0f}"]
 
 
-def _summary(summary: Summary) -> list[RenderableType]:
+def _summary(summary: Summary) -> list[str]:
+    """What it comes to, line by line."""
+
     def counts(of: dict[str, int]) -> str:
         return ", ".join(f"{count} {name}" for name, count in of.items()) or "none"
 
@@ -151,4 +174,4 @@ def _summary(summary: Summary) -> list[RenderableType]:
             f"Order of {order.plans} plans of {order.model} on {order.topology}: Spearman {known}, "
             f"regret of the first {order.regret:.1%}"
         )
-    return [Text(line) for line in lines]
+    return lines

@@ -10,7 +10,9 @@ import dataclasses
 import importlib.util
 import os
 import re
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -128,15 +130,31 @@ def compiler_options(
 def compile_lowered(lowered: Lowered, topology: str | None, options: Options) -> Compiled:
     """Compiles what `lower_plan` gives; raises as `compile_plan` does."""
     start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+        dump: Options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True} if topology else {}
+        try:
+            compiled = lowered.compile(compiler_options=options | dump)
+        except jax.errors.JaxRuntimeError as error:
+            raise _failure(error, topology) from error
+        seconds = time.perf_counter() - start
+        return Compiled(_text(compiled, folder), memory_of(compiled.memory_analysis()), seconds)
+
+
+def _text(compiled: jax.stages.Compiled, folder: str) -> str:
+    """The text of a compiled program.
+
+    Some programs of the TPU compiler have instructions that the HLO of this jaxlib does not know,
+    and cannot be asked for; the compiler itself has written them to a folder.
+    """
     try:
-        compiled = lowered.compile(compiler_options=options)
+        return compiled.as_text() or ""
     except jax.errors.JaxRuntimeError as error:
-        raise _failure(error, topology) from error
-    return Compiled(
-        compiled.as_text() or "",
-        memory_of(compiled.memory_analysis()),
-        time.perf_counter() - start,
-    )
+        written = sorted(Path(folder).glob("*.after_codegen.txt"))
+        if not written:
+            raise VerifyError(
+                f"the compiled program cannot be read: {_first_line(error)}"
+            ) from error
+        return written[-1].read_text("utf-8")
 
 
 def host_mesh(mesh: Mesh) -> jax.sharding.Mesh:

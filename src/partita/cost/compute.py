@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.fusion import FUSIBLE, Fusion
+from partita.cost.fusion import FUSIBLE
 from partita.cost.hardware import Hardware
 from partita.cost.products import CONVOLUTION, PRODUCTS, filling, points
 from partita.cost.timing import Timing
@@ -50,7 +50,12 @@ class ComputeModel:
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
-        self.accesses = _accesses(graph, timing.fusion)
+        self.accesses = [_accesses(op, timing) for op in graph.ops]
+        values = graph.program.values
+        self._sizes = [
+            [[values[v].type.bytes for v in side] for side in (op.op.operands, op.op.results)]
+            for op in graph.ops
+        ]
         self._seconds: dict[OpForm, float] = {}
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
@@ -115,13 +120,9 @@ class ComputeModel:
 
     def _bytes(self, op: OpClass, form: OpForm) -> list[float]:
         """The bytes of every operand and result, as if all of them streamed."""
-        values = self.graph.program.values
         read, written = (
-            [
-                values[v].type.bytes / shards(layout, self.mesh)
-                for v, layout in zip(*side, strict=True)
-            ]
-            for side in ((op.op.operands, form.needs), (op.op.results, form.makes))
+            [size / shards(layout, self.mesh) for size, layout in zip(*side, strict=True)]
+            for side in zip(self._sizes[op.index], (form.needs, form.makes), strict=True)
         )
         moved = self._moved(op.op, read, written)
         return [*moved[0], *moved[1]]
@@ -175,26 +176,7 @@ class _Access:
     """For every operand, how many kernels read it there; for every result, whether it is stored."""
 
 
-def _accesses(graph: ClassGraph, fusion: Fusion) -> list[list[_Access]]:
-    """For every class, the ways in which its members use memory."""
-    operations = graph.program.operations
-    reads: dict[int, Counter[int]] = {}
-    for kernel, pairs in fusion.reads.items():
-        for op, number in pairs if kernel not in fusion.free else ():
-            reads.setdefault(op, Counter())[number] += 1
-
-    def weights(member: int) -> tuple[int, ...]:
-        op, found = operations[member], reads.get(member, Counter())
-        stores = member in fusion.reads and member not in fusion.free
-        return (
-            *(found[number] for number in range(len(op.operands))),
-            *(int(stores and fusion.stored[v]) for v in op.results),
-        )
-
-    return [
-        [
-            _Access(count / len(op.members), ways)
-            for ways, count in Counter(map(weights, op.members)).items()
-        ]
-        for op in graph.ops
-    ]
+def _accesses(op: OpClass, timing: Timing) -> list[_Access]:
+    """The ways in which the members of a class use memory."""
+    ways = Counter(timing.accesses[member] for member in op.members)
+    return [_Access(count / len(op.members), weights) for weights, count in ways.items()]

@@ -93,6 +93,7 @@ class MemoryModel:
             ),
             shape=(self.steps + 1, len(graph.values)),
         )
+        self._pieces: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
         for value, start, end, dtype in timing.narrowed:
@@ -103,10 +104,14 @@ class MemoryModel:
 
     def bytes(self, index: int, layout: Layout) -> float:
         """Bytes of one device's piece of a value of this class, constants themselves left out."""
-        if index in self._constants and not any(layout):
-            return 0.0
-        type_ = local_type(self.graph.values[index].value.type, layout, self.mesh)
-        return self._padded(index, type_)
+        known = self._pieces.get((index, layout))
+        if known is None:
+            type_ = local_type(self.graph.values[index].value.type, layout, self.mesh)
+            known = self._padded(index, type_)
+            if index in self._constants and not any(layout):
+                known = 0.0
+            self._pieces[index, layout] = known
+        return known
 
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
         """Buffers that a plan needs for a value class besides those that are kept."""

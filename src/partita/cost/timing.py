@@ -87,6 +87,21 @@ class Timing:
         return [(value, *span, dtype) for (value, dtype), span in found.items()]
 
     @cached_property
+    def accesses(self) -> list[tuple[int, ...]]:
+        """For every operation: of every operand, how many kernels read it there; of every result,
+        whether it is stored."""
+        fusion, operations = self.fusion, self.program.operations
+        reads = [[0] * len(op.operands) for op in operations]
+        for kernel, pairs in fusion.reads.items():
+            for op, number in pairs if kernel not in fusion.free else ():
+                reads[op][number] += 1
+        stores = fusion.reads.keys() - fusion.free
+        return [
+            (*read, *(int(op.index in stores and fusion.stored[v]) for v in op.results))
+            for op, read in zip(operations, reads, strict=True)
+        ]
+
+    @cached_property
     def op_times(self) -> np.ndarray:
         """How often every operation runs per step."""
         return np.array([op.times for op in self.program.operations], dtype=np.float64)

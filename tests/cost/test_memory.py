@@ -9,6 +9,7 @@ import pytest
 import partita as pt
 from partita.cost import CostModel, load
 from partita.cost.fusion import analyse_fusion
+from partita.cost.hardware import ALONE
 from partita.spmd import COLLECTIVES
 
 PLENTY = 2**60
@@ -28,7 +29,7 @@ def profile(bench, *actions):
     made = cost.price(bench.lowerer.lower(bench.tile(*actions)))
     live = cost.memory.live(made.kept, [c for plan in made.plans for c in plan.copies]).tolist()
     assert live[-1] == 0  # everything has been taken off again
-    kernels = analyse_fusion(bench.program, bench.analysis.uses, False).kernels
+    kernels = analyse_fusion(bench.program, bench.analysis.uses, ALONE).kernels
     return live[: len(kernels)], cost.memory.arguments(made.kept)
 
 

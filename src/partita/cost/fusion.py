@@ -13,6 +13,7 @@ import dataclasses
 import math
 from functools import cached_property
 
+from partita.cost.hardware import Kernels
 from partita.cost.products import PRODUCTS
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
 from partita.program.operations import ELEMENTWISE
@@ -98,39 +99,41 @@ class Fusion:
         return [operations[op].operands[number] for op, number in self.reads[kernel]]
 
 
+_ALL = Kernels(True, "all that any compiler does")
+
+
 def analyse_fusion(
-    program: Program, uses: list[list[tuple[int, int]]], products: bool = True
+    program: Program, uses: list[list[tuple[int, int]]], kernels: Kernels = _ALL
 ) -> Fusion:
     """Finds the kernels of a program.
 
     Args:
       program: the program.
       uses: its uses, by value.
-      products: whether kernels of matrix products compute what they read, and go on with their
-        result.
+      kernels: what the compiler computes in one kernel.
     """
     constants = frozenset(v for constant in program.constants for v in constant.values)
-    storage = _Storage(program, uses, products)
+    storage = _Storage(program, uses, kernels)
     for op in program.operations:
         if not constants.issuperset(op.results):  # else it is in memory before, as arguments are
             storage.decide(op)
     stored, named = storage.stored, storage.named
-    kernels = tuple(
+    roots = tuple(
         op.index
         for op in program.operations
         if any(stored[v] for v in op.results) and not constants.issuperset(op.results)
     )
     reads: dict[int, tuple[tuple[int, int], ...]] = {}
     inside: dict[int, list[int]] = {}
-    for kernel in kernels:
+    for kernel in roots:
         reads[kernel], computed = _trace(program, storage, kernel)
         for each in computed:
             inside.setdefault(each, []).append(kernel)
-    free = frozenset(k for k in kernels if not named.isdisjoint(program.operations[k].results))
+    free = frozenset(k for k in roots if not named.isdisjoint(program.operations[k].results))
     return Fusion(
         program,
         tuple(stored),
-        kernels,
+        roots,
         reads,
         inside,
         free,
@@ -142,12 +145,17 @@ def analyse_fusion(
 class _Storage:
     """Decides, one operation after the other, which values go to memory."""
 
-    def __init__(self, program: Program, uses: list[list[tuple[int, int]]], products: bool) -> None:
+    def __init__(
+        self, program: Program, uses: list[list[tuple[int, int]]], kernels: Kernels
+    ) -> None:
         self.program = program
         self.uses = uses
-        self.products = products
-        self.computing = _COMPUTING if products else _COMPUTING - PRODUCTS
-        self.into_any = _INTO_ANY if products else _WIDENING
+        self.products = kernels.fuse_products
+        self.computing = _COMPUTING if self.products else _COMPUTING - PRODUCTS
+        self.into_any = _INTO_ANY if self.products else _WIDENING
+        self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
+        self.made_apart: set[int] = set()
+        """Values that are not stored, and not computed inside of products either."""
         self.results = frozenset(program.results)
         self.stored = [True] * len(program.values)
         self.named: set[int] = set()
@@ -203,6 +211,8 @@ class _Storage:
             read, product = self._keep(product), None
         self.stored[v], self.large[v], self.product[v] = False, read, product
         self.ready[v] = max((self.ready[o] for o in op.operands), default=0)
+        if self._is_apart(op, v):
+            self.made_apart.add(v)
 
     def _widened_for_some(self, op: Operation, v: int) -> None:
         """A wider form that one reader needs in memory; the others read the narrower one."""
@@ -255,7 +265,26 @@ class _Storage:
         return any(
             (r.kind not in self.computing and op.kind not in self.into_any and v not in self.named)
             or r.kind in (CARRY, JOIN, BARRIER)
+            or (r.kind in PRODUCTS and self._is_apart(op, v))
             for r in readers
+        )
+
+    def _is_apart(self, op: Operation, v: int) -> bool:
+        """Whether products read a value from memory; by a constant, nothing is really divided."""
+        elements = self.program.values[v].type.elements
+        if op.kind in self.apart and not self._constant(op.operands[-1]):
+            return True
+        return any(
+            o in self.made_apart and self.program.values[o].type.elements == elements
+            for o in op.operands
+        )
+
+    def _constant(self, v: int) -> bool:
+        producer = self.program.values[v].producer
+        op = None if producer is None else self.program.operations[producer]
+        return op is not None and (
+            op.kind == "stablehlo.constant"
+            or (op.kind in _WIDENING and self._constant(op.operands[0]))
         )
 
     def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:

@@ -132,6 +132,22 @@ class Block(_Table, frozen=True):
                 raise ValueError(f"{name} of a block must be a whole number, got {value}")
 
 
+class Kernels(_Table, frozen=True):
+    """What the compiler of a kind computes in one kernel.
+
+    Attributes:
+        fuse_products: whether kernels of matrix products and convolutions compute the elementwise
+            operations before and behind them, too.
+        source: where that is from.
+        not_before_products: elementwise operations, as StableHLO names them, whose results such
+            kernels read from memory all the same.
+    """
+
+    fuse_products: bool
+    source: str
+    not_before_products: tuple[str, ...] = ()
+
+
 class Network(_Table, frozen=True):
     """A network that joins up to `size` devices.
 
@@ -167,6 +183,8 @@ COMBINE = Figure(
 )
 
 
+ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
+
 WHOLE = Block(*[Figure(1, "assumption: nothing is padded, as the file states no block")] * 2)
 
 
@@ -184,8 +202,8 @@ class Hardware(_Table, frozen=True):
         matrix_unit: the block that dimensions of matrix products are padded to; 1 by 1, which pads
             nothing, if the file does not state it.
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
-        fuses_products: whether the kernels of matrix products compute the elementwise operations
-            before and behind them, too, as XLA's TPU compiler has it.
+        kernels: what the compiler computes in one kernel; each product in one of its own if the
+            file does not state it.
         combine: bytes up to which the compiler makes one all_reduce of several.
         clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
@@ -203,7 +221,7 @@ class Hardware(_Table, frozen=True):
     networks: tuple[Network, ...]
     matrix_unit: Block = WHOLE
     tile: Block = WHOLE
-    fuses_products: bool = False
+    kernels: Kernels = ALONE
     combine: Figure = COMBINE
     clock: Figure | None = None
 

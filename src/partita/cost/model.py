@@ -93,7 +93,7 @@ class CostModel:
         self.mesh = mesh
         self.hardware = hardware
         self.capacity = int(hardware.memory.value) if capacity is None else capacity
-        timing = timing or Timing(analysis, hardware.fuses_products)
+        timing = timing or Timing(analysis, hardware.kernels)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
         self.memory = MemoryModel(graph, mesh, timing, hardware.tile)

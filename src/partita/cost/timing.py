@@ -10,6 +10,7 @@ import numpy as np
 from partita.analysis import Analysis
 from partita.analysis.classes import EPISODE
 from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
+from partita.cost.hardware import Kernels
 from partita.program.ir import BARRIER, CARRY, Value, bits
 from partita.spmd.program import defined_times
 
@@ -22,11 +23,10 @@ _CUTTING = frozenset(
 class Timing:
     """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
 
-    def __init__(self, analysis: Analysis, products: bool = True) -> None:
-        """`products` says whether kernels of matrix products do more than those, as `Hardware`."""
+    def __init__(self, analysis: Analysis, kernels: Kernels) -> None:
         self.analysis = analysis
         self.program = analysis.program
-        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, products)
+        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, kernels)
         self.schedule = Schedule(self.fusion)
         self.steps = len(self.fusion.kernels) + 2
         """Positions in the schedule, the arguments' and the results' included."""

@@ -170,7 +170,7 @@ class Context:
     @cached_property
     def timing(self) -> Timing:
         """When and how often things happen in the program."""
-        return Timing(self.analysis, self.hardware.fuses_products)
+        return Timing(self.analysis, self.hardware.kernels)
 
     @cached_property
     def colors(self) -> Colors:

@@ -19,6 +19,9 @@ from partita.verify.groups import Groups
 from partita.verify.hlo import Module
 from partita.verify.loops import Executions
 
+_UNKNOWN = 2**63 - 1
+"""What stands for the cycles of fusions that another unit of the chip runs."""
+
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -54,7 +57,8 @@ def estimated_cycles(module: Module, runs: Executions) -> int:
     for name, times in runs.times.items():
         for instruction in module.computations[name]:
             for cycles in _CYCLES.findall(instruction.attributes):
-                total += times * int(cycles)
+                if int(cycles) < _UNKNOWN:
+                    total += times * int(cycles)
     return total
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from partita.analysis import analyse
 from partita.cost.fusion import analyse_fusion
+from partita.cost.hardware import ALONE, Kernels
 
 
 @pytest.fixture
@@ -175,6 +176,40 @@ def test_stored_values(fusion, fn, types, expected):
     found = stored(fusion(fn, *types))
     # JAX may normalise indices first; what that stores is small and not meant here.
     assert [kind for kind in found if kind not in ("select", "concatenate")] == expected
+
+
+def quotients(x, w):
+    return (x / jnp.sum(x, 1, keepdims=True)) @ w
+
+
+@pytest.mark.parametrize(
+    ("fn", "kernels", "expected"),
+    [
+        (quotients, Kernels(True, ""), ["reduce", "dot_general"]),
+        (quotients, Kernels(True, "", ("divide",)), ["reduce", "divide", "dot_general"]),
+        # By a constant is a product.
+        (lambda x, w: (x / 3) @ w, Kernels(True, "", ("divide",)), ["dot_general"]),
+        (lambda x, w: jnp.tanh(x @ w), ALONE, ["dot_general", "tanh"]),
+        (lambda x, w: jnp.tanh(x) @ w, ALONE, ["tanh", "dot_general"]),
+    ],
+)
+def test_what_products_compute_depends_on_the_compiler(program, fn, kernels, expected):
+    made = program(fn, F, "f32[8,8]")
+    assert stored(analyse_fusion(made, analyse(made).uses, kernels)) == expected
+
+
+def test_what_a_loop_reads_of_outside_is_stored_in_its_narrowest_form(fusion):
+    def fn(x, w):
+        mask = jnp.broadcast_to(jnp.tanh(w[0]), (64, 4, 8))  # read in each iteration
+        return jax.lax.fori_loop(0, 3, lambda i, c: c + mask * c, x)
+
+    made = fusion(fn, "f32[64,4,8]", "f32[4,8]")
+    kept = [
+        v.type.shape
+        for v in made.program.values
+        if made.stored[v.index] and v.producer is not None and v.type.dtype == "f32"
+    ]
+    assert (8,) in kept and kept.count((64, 4, 8)) == 4  # the carried value's four
 
 
 def test_arguments_are_stored_and_constants_are_not(fusion):

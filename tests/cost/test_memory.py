@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import partita as pt
 from partita.cost import CostModel, load
 from partita.cost.fusion import analyse_fusion
-from partita.cost.hardware import ALONE
+from partita.cost.hardware import ALONE, WHOLE, Block, Figure
+from partita.cost.memory import padded
+from partita.program.ir import TensorType
 from partita.spmd import COLLECTIVES
 
 PLENTY = 2**60
@@ -136,6 +139,80 @@ def test_a_partial_result_exists_beside_what_it_is_reduced_to(bench):
     live, _ = profile(b, ("w", 0, "x"))
     assert b.spmd(("w", 0, "x")).counts() == {"all_reduce": 1}
     assert live == [2 * X]
+
+
+# ------------------------------------------------------------------------------ in tiles
+
+TILE = Block(Figure(8, "made up"), Figure(128, "made up"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "expected"),
+    [
+        ((8, 128), None, (8, 128)),
+        ((9, 100), None, (16, 128)),  # 100 to 128, 9 to 16
+        ((3, 256), None, (4, 256)),  # few rows are padded to a power of two
+        ((64, 16, 196, 196), None, (64, 16, 196, 256)),
+        ((64, 196, 16, 64), None, (64, 256, 16, 64)),  # along the columns lie the 196
+        ((64, 112, 112, 64), None, (64, 112, 128, 64)),
+        ((64, 112, 112, 64), 3, (64, 112, 112, 128)),  # unless told otherwise
+        ((64, 112, 112, 4), 3, (64, 112, 128, 4)),  # or it would lie there almost alone
+        ((100,), None, (128,)),
+        ((), None, (128,)),
+        ((0, 5), None, (0, 5)),
+    ],
+)
+def test_two_dimensions_are_padded_to_tiles(shape, columns, expected):
+    assert padded(TensorType(shape, "bf16"), TILE, columns) == TensorType(expected, "bf16").bytes
+
+
+def test_without_tiles_nothing_is_padded():
+    assert padded(TensorType((9, 100), "f32"), WHOLE) == 9 * 100 * 4
+
+
+def test_features_of_convolutions_lie_along_the_columns():
+    def fn(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    images, kernel = f32(4, 120, 128, 64), f32(3, 3, 64, 256)
+    plan = pt.plan(fn, images, kernel, mesh="x=1", hardware="tpu_v5e", tactics=[])
+    assert plan.estimate.argument_memory == 4 * (4 * 120 * 128 * 128 + 3 * 3 * 64 * 256)
+
+
+# ------------------------------------------------------------------------------ around loops
+
+
+def scanned(stack, x):
+    """A stack of weights, used one after the other in bfloat16."""
+
+    def layer(x, w):
+        return jnp.sort(x @ w.astype(jnp.bfloat16)), None
+
+    return jax.lax.scan(layer, x, stack)[0]
+
+
+def test_a_stack_that_a_loop_narrows_has_a_narrow_copy_meanwhile():
+    args = f32(6, 512, 512), jax.ShapeDtypeStruct((8, 512), jnp.bfloat16)
+    memory = pt.plan(scanned, *args, mesh="x=1", hardware="cpu", tactics=[]).memory()
+    assert memory.breakdown["gathered copies"] == 6 * 512 * 512 * 2
+
+
+def test_sums_over_devices_wait_for_a_loop_that_comes_before_their_use():
+    def fn(x, w, steps):
+        total = x.T @ w  # a sum over devices where the rows are split
+        looped = jax.lax.fori_loop(0, 5, lambda i, c: jnp.sort(c) + 1, steps)
+        return jnp.sort(total) + 1, looped
+
+    args = f32(512, 64), f32(512, 128), f32(256, 256)
+    sizes = []
+    for tactics in ([], [pt.ManualPartition({"x": 0, "w": 0}, "x")]):
+        plan = pt.plan(fn, *args, mesh="x=2", hardware="cpu", tactics=tactics)
+        sizes.append(plan.memory().timeline["gathered copies"])
+    assert not sizes[0].any()
+    partial = np.flatnonzero(sizes[1])
+    assert len(partial) > 2 and set(sizes[1][partial]) == {64 * 128 * 4}
 
 
 # ----------------------------------------------------------------------- keep or gather again

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.fusion import FUSIBLE
 from partita.cost.hardware import Hardware
 from partita.cost.products import CONVOLUTION, PRODUCTS, filling, points
+from partita.cost.storage import FUSIBLE
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work

@@ -4,47 +4,19 @@ A kernel is an operation whose result is stored, with all the operations that ar
 of it. Cheap producers are computed again in every kernel that reads them; so a value that is
 stored lives until the last kernel that reads it, directly or through such producers.
 
-All of this is a property of the program, found once; nothing here depends on a tiling.
+All of this is a property of the program and of the compiler, found once; nothing here depends on a
+tiling.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import cached_property
 
 from partita.cost.hardware import Kernels
 from partita.cost.products import PRODUCTS
-from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
-from partita.program.operations import ELEMENTWISE
-
-_SHAPING = frozenset(
-    f"stablehlo.{kind}"
-    for kind in """broadcast_in_dim iota constant reshape transpose slice pad concatenate reverse
-    dynamic_slice""".split()
-)
-
-FUSIBLE = ELEMENTWISE | _SHAPING | {CONSTRAINT}
-"""Kinds that can be computed inside the kernel that reads them."""
-
-_COMPUTING = FUSIBLE | PRODUCTS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
-"""Kinds that can compute their operands inside their own kernel."""
-
-_INTO_ANY = frozenset(
-    f"stablehlo.{kind}" for kind in "broadcast_in_dim reshape transpose constant iota".split()
-)
-"""Kinds that only say where elements are, which every kernel can read through."""
-
-
-_FINISHING = ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose"}
-"""Kinds that the kernel of a product can go on with."""
-
-_ROW = 1536
-"""Elements of a row that a kernel can hold on to. XLA's TPU compiler does so in softmaxes over 196,
-1024 and 1088 elements, and does not with 2048; the limit is somewhere between."""
-
-_WIDENING = _INTO_ANY | {"stablehlo.convert"}
-"""Kinds that may be applied again to a narrower value wherever the wider one is read."""
+from partita.cost.storage import COMPUTING, Storage
+from partita.program.ir import Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +37,7 @@ class Fusion:
     """Kernels that do nothing: constraints of what is in memory already."""
     again: frozenset[int] = frozenset()
     """Values that are stored for those readers that cannot compute them, only."""
-    computing: frozenset[str] = _COMPUTING
+    computing: frozenset[str] = COMPUTING
     """Kinds that can compute their operands inside their own kernel."""
 
     def reads_memory(self, value: int, op: int) -> bool:
@@ -76,9 +48,9 @@ class Fusion:
     def order(self) -> dict[int, int]:
         """Position of every kernel in a schedule that does not keep values longer than needed.
 
-        Kernels run in program order, where one that goes on with a product stands where the product
-        does, but one that is ready and frees at least as much as it
-        allocates (an optimizer update of a gradient just made) runs at once.
+        Kernels run in program order, one that goes on with a product in the place of the product.
+        But one that is ready and frees at least as much as it allocates (an optimizer update of a
+        gradient just made) runs at once.
         """
         return _schedule(self)
 
@@ -113,7 +85,7 @@ def analyse_fusion(
       kernels: what the compiler computes in one kernel.
     """
     constants = frozenset(v for constant in program.constants for v in constant.values)
-    storage = _Storage(program, uses, kernels)
+    storage = Storage(program, uses, kernels)
     for op in program.operations:
         if not constants.issuperset(op.results):  # else it is in memory before, as arguments are
             storage.decide(op)
@@ -142,208 +114,8 @@ def analyse_fusion(
     )
 
 
-class _Storage:
-    """Decides, one operation after the other, which values go to memory."""
-
-    def __init__(
-        self, program: Program, uses: list[list[tuple[int, int]]], kernels: Kernels
-    ) -> None:
-        self.program = program
-        self.uses = uses
-        self.products = kernels.fuse_products
-        self.computing = _COMPUTING if self.products else _COMPUTING - PRODUCTS
-        self.into_any = _INTO_ANY if self.products else _WIDENING
-        self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
-        self.made_apart: set[int] = set()
-        """Values that are not stored, and not computed inside of products either."""
-        self.results = frozenset(program.results)
-        self.stored = [True] * len(program.values)
-        self.named: set[int] = set()
-        """What a constraint only names, and is in memory already."""
-        self.again: set[int] = set()
-        """What is stored for some readers, and computed again by the others."""
-        self.large = [frozenset({v.index}) for v in program.values]
-        """The large stored values that each is made from; a stored one from itself."""
-        self.ready = [v.producer or 0 for v in program.values]
-        """The last operation that has to be done before each can be computed."""
-        self.rows: set[int] = set()
-        """Products whose kernels reduce rows of them and go on; they are stored after that."""
-        self.product: list[int | None] = [None] * len(program.values)
-        """The product that is computed in the same kernel as a value that is not stored."""
-
-    def decide(self, op: Operation) -> None:
-        """Decides for the results of an operation; for its operands, that was done before."""
-        for v in op.results:
-            if op.kind == CONSTRAINT:
-                operand = op.operands[0]
-                if self.stored[operand] or operand in self.named:
-                    self.named.add(v)
-            if op.kind in PRODUCTS:
-                finished = self.products and self._one_elementwise_reader(op, v)
-                if finished and v not in self.results:
-                    self.stored[v], self.product[v] = False, v
-            elif _fusible(op):
-                product = self._product(op)
-                if self._asked_for(op, v):
-                    self._widened_for_some(op, v)
-                elif v not in self.results:
-                    self._inside_readers(op, v, product)
-            elif op.operands and self.product[op.operands[0]] in self.rows:
-                self.ready[v] = self.ready[op.operands[0]]  # reduced as soon as that is there
-
-    def _inside_readers(self, op: Operation, v: int, product: int | None) -> None:
-        """Has a value computed inside of its readers, unless it is better kept."""
-        values = self.program.values
-        read = frozenset().union(*(self.large[o] for o in op.operands))
-        read = frozenset(r for r in read if 4 * values[r].type.bytes >= values[v].type.bytes)
-        if op.operands and self._shared(op, v, read):
-            source = self._source(v)
-            if source == v:
-                return
-            read, product = self._keep(source), None
-        elif product is not None and product not in self.rows and self._within_rows(v):
-            self.rows.add(product)
-        elif product is not None and not self._one_elementwise_reader(op, v):
-            narrower = values[product].type.bytes < values[v].type.bytes
-            same = self._source(v) == product
-            if product in self.rows or len(read) > 1 or not (narrower or same):
-                return
-            read, product = self._keep(product), None
-        self.stored[v], self.large[v], self.product[v] = False, read, product
-        self.ready[v] = max((self.ready[o] for o in op.operands), default=0)
-        if self._is_apart(op, v):
-            self.made_apart.add(v)
-
-    def _widened_for_some(self, op: Operation, v: int) -> None:
-        """A wider form that one reader needs in memory; the others read the narrower one."""
-        source = self._source(v)
-        if self.program.values[source].type.bytes < self.program.values[v].type.bytes and any(
-            self.program.operations[use].kind in self.computing for use, _ in self.uses[v]
-        ):
-            self.large[v] = self._keep(source)
-            self.again.add(v)
-
-    def _one_elementwise_reader(self, op: Operation, v: int) -> bool:
-        """Whether a kernel that makes a product can go on to what is done with it."""
-        readers = [self.program.operations[use] for use, _ in self.uses[v]]
-        return (
-            len(readers) == 1 and readers[0].kind in _FINISHING and readers[0].region == op.region
-        )
-
-    def _within_rows(self, v: int) -> bool:
-        """Whether a product's kernel can hold on to rows of it, as in a softmax: to reduce each and
-        to go on with both."""
-        values, operations = self.program.values, self.program.operations
-        readers = [operations[op] for op in {use for use, _ in self.uses[v]}]
-        rows = [r for r in readers if r.kind == "stablehlo.reduce"]
-        if len(readers) != 2 or len(rows) != 1 or len(rows[0].results) != 1:
-            return False
-        other = next(r for r in readers if r is not rows[0])
-        longest = values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
-        return longest <= _ROW and other.kind in ELEMENTWISE and other.region == rows[0].region
-
-    def _product(self, op: Operation) -> int | None:
-        """The product whose kernel goes on with an operation; None without.
-
-        Only what is there when the product is made can be part of that; other products, and those
-        that would have to wait, are stored.
-        """
-        inside = {self.product[o] for o in op.operands if not self.stored[o]}
-        products = sorted(p for p in inside if p is not None and not self.stored[p])
-        last = max((self.ready[o] for o in op.operands), default=0)
-        found = None
-        for p in products:
-            if self.program.values[p].producer == last:
-                found = p
-            else:
-                self._keep(p)
-        return found
-
-    def _asked_for(self, op: Operation, v: int) -> bool:
-        """Whether a reader of a value needs it in memory."""
-        readers = (self.program.operations[use] for use, _ in self.uses[v])
-        return any(
-            (r.kind not in self.computing and op.kind not in self.into_any and v not in self.named)
-            or r.kind in (CARRY, JOIN, BARRIER)
-            or (r.kind in PRODUCTS and self._is_apart(op, v))
-            for r in readers
-        )
-
-    def _is_apart(self, op: Operation, v: int) -> bool:
-        """Whether products read a value from memory; by a constant, nothing is really divided."""
-        elements = self.program.values[v].type.elements
-        if op.kind in self.apart and not self._constant(op.operands[-1]):
-            return True
-        return any(
-            o in self.made_apart and self.program.values[o].type.elements == elements
-            for o in op.operands
-        )
-
-    def _constant(self, v: int) -> bool:
-        producer = self.program.values[v].producer
-        op = None if producer is None else self.program.operations[producer]
-        return op is not None and (
-            op.kind == "stablehlo.constant"
-            or (op.kind in _WIDENING and self._constant(op.operands[0]))
-        )
-
-    def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:
-        """Whether a value is better kept than computed again where it is read.
-
-        Memory is what takes time, computing elementwise hardly matters: it is computed again if
-        all readers together move fewer bytes then, than if it is written once and read by each.
-        What loops and branches read of what is outside of them is computed once.
-        """
-        values, n = self.program.values, len(self._readers(v))
-        again = sum(values[r].type.bytes for r in read)
-        own = values[self._source(v)].type.bytes
-        if n > 1 and n * again >= again + (n + 1) * own:
-            return True
-        return any(self.program.operations[use].region != op.region for use, _ in self.uses[v])
-
-    def _readers(self, v: int) -> set[int]:
-        """The operations that read a value, or a wider form of it."""
-        found: set[int] = set()
-        for use, _ in self.uses[v]:
-            op = self.program.operations[use]
-            found |= self._readers(op.results[0]) if op.kind in _WIDENING else {use}
-        return found
-
-    def _source(self, v: int) -> int:
-        """The narrowest value of which this one is only a wider form; itself, if of none."""
-        values, source = self.program.values, v
-        while source == v or not self.stored[source]:
-            producer = values[source].producer
-            op = None if producer is None else self.program.operations[producer]
-            if op is None or op.kind not in _WIDENING or not op.operands:
-                break
-            if values[op.operands[0]].type.bytes > values[source].type.bytes:
-                break
-            source = op.operands[0]
-        return source
-
-    def _keep(self, v: int) -> frozenset[int]:
-        """Has a value stored, if it is made of anything; what is read then in its place."""
-        producer = self.program.values[v].producer
-        if producer is not None and not self.program.operations[producer].operands:
-            return frozenset()
-        self.stored[v], self.large[v], self.ready[v] = True, frozenset({v}), producer or 0
-        return self.large[v]
-
-
-def _fusible(op: Operation) -> bool:
-    """Whether an operation can be computed inside the kernel that reads it.
-
-    A scatter into zeros that puts one element in every row is a comparison of indices there.
-    """
-    if op.kind == "stablehlo.scatter":
-        summed = (f.size for f in op.rule.factors if f.kind == "reduction")
-        return op.zero_init and math.prod(summed) == 1
-    return op.kind in FUSIBLE
-
-
 def _trace(
-    program: Program, storage: _Storage, kernel: int
+    program: Program, storage: Storage, kernel: int
 ) -> tuple[tuple[tuple[int, int], ...], set[int]]:
     """What a kernel reads, and the operations that it computes."""
     operations, values = program.operations, program.values

@@ -4,7 +4,6 @@ gathered copies."""
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,22 +32,22 @@ def padded(type_: TensorType, tile: Block, columns_along: int | None = None) -> 
     """Bytes of an array that lies in memory in tiles.
 
     Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
-    need least, if not told which one lies along the columns.
+    need least. A dimension that is said to lie along the columns does so if it fills half of them.
     """
     rows, columns = int(tile.rows.value), int(tile.columns.value)
-    if columns == 1 or not type_.elements:
+    elements = type_.elements
+    if columns == 1 or not elements:
         return float(type_.bytes)
-    shape = type_.shape or (1,)
-    if len(shape) == 1:
-        return type_.bytes * _round(shape[0], columns) / shape[0]
-    best = math.inf
-    for column in range(len(shape)) if columns_along is None else (columns_along,):
+    shape = type_.shape if len(type_.shape) > 1 else (1, elements)
+    counts = []
+    told = columns_along is not None and 2 * shape[columns_along] >= columns
+    for column in range(len(shape)) if columns_along is None or not told else (columns_along,):
         for row in range(len(shape)):
             if row != column:
                 high = min(rows, 1 << (shape[row] - 1).bit_length())
-                grown = _round(shape[row], high) / shape[row] * _round(shape[column], columns)
-                best = min(best, grown / shape[column])
-    return type_.bytes * best
+                others = elements // (shape[row] * shape[column])
+                counts.append(others * _round(shape[row], high) * _round(shape[column], columns))
+    return float(TensorType((min(counts),), type_.dtype).bytes)
 
 
 def _round(size: int, unit: int) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 
 from partita.analysis import Analysis
 from partita.analysis.classes import EPISODE
-from partita.cost.fusion import FUSIBLE, Fusion, analyse_fusion
+from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Kernels
+from partita.cost.storage import FUSIBLE
 from partita.program.ir import BARRIER, CARRY, Value, bits
 from partita.spmd.program import defined_times
 

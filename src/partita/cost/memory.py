@@ -28,11 +28,11 @@ class Copies:
     bytes: float
 
 
-def padded(type_: TensorType, tile: Block, columns_along: int | None = None) -> float:
+def padded(type_: TensorType, tile: Block, columns_along: tuple[int, ...] = ()) -> float:
     """Bytes of an array that lies in memory in tiles.
 
     Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
-    need least. A dimension that is said to lie along the columns does so if it fills half of them.
+    need least, where the columns lie along one of `columns_along`, if that names any.
     """
     rows, columns = int(tile.rows.value), int(tile.columns.value)
     elements = type_.elements
@@ -40,8 +40,7 @@ def padded(type_: TensorType, tile: Block, columns_along: int | None = None) -> 
         return float(type_.bytes)
     shape = type_.shape if len(type_.shape) > 1 else (1, elements)
     counts = []
-    told = columns_along is not None and 2 * shape[columns_along] >= columns
-    for column in range(len(shape)) if columns_along is None or not told else (columns_along,):
+    for column in columns_along or range(len(shape)):
         for row in range(len(shape)):
             if row != column:
                 high = min(rows, 1 << (shape[row] - 1).bit_length())
@@ -54,14 +53,14 @@ def _round(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _along_columns(graph: ClassGraph) -> dict[int, int]:
-    """The dimensions that lie along the columns of tiles because convolutions need them there:
-    their features, by value class."""
-    found = {}
+def _along_columns(graph: ClassGraph) -> dict[int, tuple[int, ...]]:
+    """The dimensions of which convolutions need one along the columns of tiles: the images of a
+    batch, or their features; by value class."""
+    found: dict[int, tuple[int, ...]] = {}
     for op in graph.program.operations:
         if op.kind == CONVOLUTION:
-            found[graph.value_class[op.operands[0]]] = read_feature(op)
-            found[graph.value_class[op.results[0]]] = made_feature(op)
+            found[graph.value_class[op.operands[0]]] = (0, read_feature(op))
+            found[graph.value_class[op.results[0]]] = (0, made_feature(op))
     return found
 
 
@@ -70,7 +69,7 @@ class MemoryModel:
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: Block = WHOLE) -> None:
         self._tile = tile
-        self._sizes: dict[tuple[TensorType, int | None], float] = {}
+        self._sizes: dict[tuple[TensorType, tuple[int, ...]], float] = {}
         self.graph = graph
         self.mesh = mesh
         self.runs = timing.analysis.runs
@@ -132,10 +131,10 @@ class MemoryModel:
 
     def _padded(self, index: int, type_: TensorType) -> float:
         """Bytes of an array as it lies in memory, which belongs to a value of this class."""
-        column = self._columns.get(index)
-        known = self._sizes.get((type_, column))
+        columns = self._columns.get(index, ())
+        known = self._sizes.get((type_, columns))
         if known is None:
-            known = self._sizes[type_, column] = padded(type_, self._tile, column)
+            known = self._sizes[type_, columns] = padded(type_, self._tile, columns)
         return known
 
     def arguments(self, kept: np.ndarray) -> float:

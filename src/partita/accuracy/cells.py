@@ -61,6 +61,10 @@ MODELS: dict[str, Sized] = {
     "t5": Sized("t5-3b", {"layers": 2}),
     "ssm": Sized("ssm-1b", {"layers": 2}),
     "resnet": Sized("resnet50", {"blocks": (1, 1, 1, 1)}),
+    "mlp": Sized(
+        "mlp",
+        {"batch": 16384, "sizes": (4096, 16384, 4096, 16384, 4096), "dtype": "bfloat16"},
+    ),
 }
 
 

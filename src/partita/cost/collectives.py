@@ -73,6 +73,15 @@ class Topology:
         """How many links there are; collectives on different ones do not wait for each other."""
         return 1 + max((part.link for parts in self.parts for part in parts), default=0)
 
+    def is_sum(self, kind: str, axes: Axes) -> bool:
+        """Whether a reduce_scatter along these is compiled as a sum of which a piece is kept."""
+        if kind != "reduce_scatter" or self.mesh.size(axes) != self.mesh.devices:
+            return False
+        parts = [part for axis in axes for part in self.parts[axis]]
+        return len({part.network.name for part in parts}) == 1 and (
+            self.mesh.devices in parts[0].network.scattered_as_sums
+        )
+
     def seconds(self, step: Step) -> float:
         """Time of one step of a reshard; nothing for a local slice."""
         return sum(time for _, time in self.step_by_link(step))
@@ -107,7 +116,7 @@ class Topology:
             for part in parts:
                 yield part.link, part.exchange(size)
         else:
-            passes = 2 if kind == "all_reduce" else 1
+            passes = 2 if kind == "all_reduce" or self.is_sum(kind, axes) else 1
             left = float(size)
             for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
                 yield part.link, passes * part.ring(left)

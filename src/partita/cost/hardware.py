@@ -155,7 +155,8 @@ class Network(_Table, frozen=True):
     of that axis's ring together; through a switch, all that the device injects, one way.
     `latency` is the seconds of one hop of the torus or one step of a ring through the switch.
     On a torus, only axes whose size is a multiple of `wrap` close to a ring; the others are lines,
-    whose ends have one direction only.
+    whose ends have one direction only. A reduce_scatter over all devices, if they are one of
+    `scattered_as_sums`, is compiled as an all_reduce of which each keeps a piece.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Network(_Table, frozen=True):
     bandwidth: Figure
     latency: Figure
     wrap: int = 1
+    scattered_as_sums: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size < 2:
@@ -182,6 +184,8 @@ COMBINE = Figure(
     30 * 2**20 + 7, "assumption: the limit of XLA's GPU compiler, as the file states none"
 )
 
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
 
 ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
 
@@ -204,6 +208,8 @@ class Hardware(_Table, frozen=True):
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
         kernels: what the compiler computes in one kernel; each product in one of its own if the
             file does not state it.
+        overlapped: kinds of collectives that the compiler lets run beside other work; all, if the
+            file does not state it.
         combine: bytes up to which the compiler makes one all_reduce of several.
         clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
 
@@ -222,11 +228,18 @@ class Hardware(_Table, frozen=True):
     matrix_unit: Block = WHOLE
     tile: Block = WHOLE
     kernels: Kernels = ALONE
+    overlapped: tuple[str, ...] = COLLECTIVES
     combine: Figure = COMBINE
     clock: Figure | None = None
 
     def __post_init__(self) -> None:
         _check_peaks(self.peak_flops)
+        for kind in self.overlapped:
+            if kind not in COLLECTIVES:
+                raise ValueError(
+                    f"overlapped has an unknown collective {kind!r}{closest(kind, COLLECTIVES)}; "
+                    f"expected some of {', '.join(COLLECTIVES)}"
+                )
         _check_networks(self.networks)
 
     def flops(self, dtype: str) -> float:

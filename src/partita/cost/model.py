@@ -96,7 +96,7 @@ class CostModel:
         timing = timing or Timing(analysis, hardware.kernels)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
-        self.memory = MemoryModel(graph, mesh, timing, hardware.tile)
+        self.memory = MemoryModel(graph, mesh, timing, self.topology, hardware.tile)
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (
@@ -207,14 +207,14 @@ class CostModel:
         exposed = exposed_again = 0.0
         hidden = hidden_again = self._idle
         if plan.steps:
-            time = count * self._links_seconds(plan.steps)
-            exposed = exposed_again = float(time.sum()) * (1 - behind)
+            time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
+            exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - behind))
             hidden = hidden_again = time * behind
         for need, steps in plan.moves:
-            time = count * self._links_seconds(steps)
+            time, waiting = (count * seconds for seconds in self._links_seconds(steps))
             users = [i for i, n in enumerate(plan.needs) if n == need]
             first = min(self._ahead[ahead + i] for i in users)
-            now = float(time.sum()) * (1 - first)
+            now = float(waiting.sum() + time.sum() * (1 - first))
             exposed += now
             hidden = hidden + time * first
             times = len({value.uses[i].episode for i in users})
@@ -240,9 +240,14 @@ class CostModel:
         """Times on each link, summed."""
         return tuple(map(sum, zip(*times, strict=True))) or tuple(self._idle.tolist())
 
-    def _links_seconds(self, steps: Sequence[Step]) -> np.ndarray:
-        """Seconds that steps take on each link."""
-        return sum((self._link_seconds(step) for step in steps), self._idle)
+    def _links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds that steps take on each link: of those that can run beside other work, and of
+        those that cannot."""
+        sides = [self._idle, self._idle]
+        for step in steps:
+            side = step.kind not in self.hardware.overlapped
+            sides[side] = sides[side] + self._link_seconds(step)
+        return sides[0], sides[1]
 
     def _link_seconds(self, step: Step) -> np.ndarray:
         known = self._seconds.get(step)

@@ -104,15 +104,24 @@ class Storage:
         elif product is not None and product not in self.rows and self._within_rows(v):
             self.rows.add(product)
         elif product is not None and not self._one_elementwise_reader(op, v):
-            narrower = values[product].type.bytes < values[v].type.bytes
-            same = self._source(v) == product
-            if product in self.rows or len(read) > 1 or not (narrower or same):
+            if product in self.rows or not self._better_stored(product, v, read):
                 return
             read, product = self._keep(product), None
         self.stored[v], self.large[v], self.product[v] = False, read, product
         self.ready[v] = max((self.ready[o] for o in op.operands), default=0)
         if self._is_apart(op, v):
             self.made_apart.add(v)
+
+    def _better_stored(self, product: int, v: int, read: frozenset[int]) -> bool:
+        """Whether a product is stored, and what its kernel could go on to is computed by readers.
+
+        So it is if that moves fewer bytes, or if it is the same but for where elements are.
+        """
+        values, n = self.program.values, len(self._readers(v))
+        others = sum(values[r].type.bytes for r in read - {product})
+        own, made = values[v].type.bytes, values[product].type.bytes
+        fewer = made + n * (made + others) < others + (1 + n) * own
+        return fewer or self._source(v) == product
 
     def _widened_for_some(self, op: Operation, v: int) -> None:
         """A wider form that one reader needs in memory; the others read the narrower one."""

@@ -141,6 +141,8 @@ class Reader:
     def hidden(self, move: Move) -> bool:
         """Whether a move has other work to run under."""
         value, timing = self.moved(move), self.context.timing
+        if move.step.kind not in self.context.hardware.overlapped:
+            return False
         if move.use is None:
             return bool(timing.behind[value])
         values, places, hidden = timing.ahead

@@ -40,6 +40,15 @@ def test_a_single_device_takes_its_networks_from_a_known_kind(tmp_path):
     assert hardware.matrix_unit.rows.value == load("h100").matrix_unit.rows.value
 
 
+def test_what_the_compiler_does_is_taken_over(tmp_path):
+    like = load("tpu_v5p")
+    hardware = calibrate(tmp_path / "mine.toml", jax.devices()[:1], like, budget=QUICK)
+    assert hardware.overlapped == like.overlapped
+    assert hardware.kernels.not_before_products == like.kernels.not_before_products
+    assert hardware.tile.columns.value == like.tile.columns.value
+    assert hardware.networks[0].scattered_as_sums == like.networks[0].scattered_as_sums
+
+
 def test_what_cannot_be_measured_is_that_of_the_kind_that_devices_say_they_are(tmp_path):
     hardware = calibrate(tmp_path / "mine.toml", jax.devices()[:2], budget=QUICK)
     assert hardware.combine.value == load("cpu").combine.value

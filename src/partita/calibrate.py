@@ -70,7 +70,7 @@ def calibrate(
       path: of the file, which must end in `.toml`; written whole or not at all.
       devices: of one kind; all of `jax.devices()` by default.
       like: a kind of hardware that says what cannot be measured here: the block of its matrix
-        units, what its compiler combines, and with a single device, its networks. By default the
+        units, tiles, what its compiler does, and with a single device, its networks. By default the
         kind that the devices say they are, if it is known, but for networks.
       budget: how long to measure.
       progress: told what is being measured.
@@ -106,7 +106,11 @@ def _file(devices: Sequence[Any], like: Hardware | None, budget: Budget, progres
     """The text of the hardware file."""
     device = devices[0]
     when = f"measured by partita calibrate on {datetime.date.today()}, jax {jax.__version__}"
+    kind = like or kind_of(device.device_kind)
+    known = None if kind is None else load(kind)
     lines = [f"description = {_text(f'{device.device_kind}, {when}')}"]
+    if known is not None:
+        lines += [f"overlapped = {_texts(known.overlapped)} # as {known.name}"]
     lines += _figure("memory", _memory(devices), f"{when}: what the device reports")
     progress("memory bandwidth")
     bandwidth = memory_bandwidth(device, budget)
@@ -123,37 +127,41 @@ def _file(devices: Sequence[Any], like: Hardware | None, budget: Budget, progres
     lines += _figure("efficiency.gather", reached, f"{when}: rows of {ROW} float32")
     reached = min(1.0, convolution_rate(device, budget) / peaks["f32"])
     lines += _figure("efficiency.convolution", reached, f"{when}: 3x3, 256 channels, float32")
-    lines += _known(device, like)
+    lines += [] if known is None else _of_compiler(known)
     if len(devices) > 1:
         progress(f"collectives of {len(devices)} devices")
         lines += _network(network(devices, budget), when)
     elif like is not None:
-        for known in like.networks:
-            lines += ["", "[[networks]]", f"name = {_text(known.name)}"]
-            lines += [f"topology = {_text(known.topology)}", f"size = {known.size}"]
-            lines += [f"wrap = {known.wrap}"]
+        for each in like.networks:
+            lines += ["", "[[networks]]", f"name = {_text(each.name)}"]
+            lines += [f"topology = {_text(each.topology)}", f"size = {each.size}"]
+            lines += [f"wrap = {each.wrap}", f"scattered_as_sums = {[*each.scattered_as_sums]}"]
             for part in ("bandwidth", "latency"):
-                figure = getattr(known, part)
+                figure = getattr(each, part)
                 lines += _figure(f"networks.{part}", figure.value, f"{like.name}: {figure.source}")
     return "\n".join(lines) + "\n"
 
 
-def _known(device: Any, like: Hardware | None) -> list[str]:
-    """Figures of the compiler and of matrix units, from a known kind; none if it is not known."""
-    kind = like or kind_of(device.device_kind)
-    if kind is None:
-        return []
-    known = load(kind)
+def _of_compiler(known: Hardware) -> list[str]:
+    """What a known kind says of matrix units, tiles and its compiler."""
     figures: dict[str, Figure] = {
         "matrix_unit.rows": known.matrix_unit.rows,
         "matrix_unit.columns": known.matrix_unit.columns,
+        "tile.rows": known.tile.rows,
+        "tile.columns": known.tile.columns,
         "combine": known.combine,
     }
-    return [
-        line
-        for name, figure in figures.items()
-        for line in _figure(name, figure.value, f"{known.name}: {figure.source}")
-    ]
+    kernels = known.kernels
+    lines = ["", "[kernels]", f"fuse_products = {str(kernels.fuse_products).lower()}"]
+    lines += [f"not_before_products = {_texts(kernels.not_before_products)}"]
+    lines += [f"source = {_text(f'{known.name}: {kernels.source}')}"]
+    for name, figure in figures.items():
+        lines += _figure(name, figure.value, f"{known.name}: {figure.source}")
+    return lines
+
+
+def _texts(items: Sequence[str]) -> str:
+    return f"[{', '.join(map(_text, items))}]"
 
 
 def _network(found: Network, when: str) -> list[str]:

@@ -195,3 +195,20 @@ def test_a_local_slice_is_free():
     mesh = Mesh.of("x=8")
     (step,) = reshard(TensorType((512,), "f32"), ((),), frozenset(), ((0,),), mesh)
     assert step.kind == "slice" and topology(mesh, TORUS).seconds(step) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes", "as_sum"),
+    [
+        ("x=4,y=2", (0, 1), True),
+        ("x=8", (0,), True),
+        ("x=4,y=2", (0,), False),
+        ("x=4", (0,), False),
+    ],
+)
+def test_a_scatter_over_a_whole_slice_may_be_a_sum(mesh, axes, as_sum):
+    whole = Network("ici", "torus", 8, figure(FAST), figure(HOP), scattered_as_sums=(8,))
+    on = topology(Mesh.of(mesh), hardware(whole, ETHERNET))
+    assert on.is_sum("reduce_scatter", axes) == as_sum
+    alike = on.collective_seconds("all_reduce" if as_sum else "all_gather", axes, MIB)
+    assert on.collective_seconds("reduce_scatter", axes, MIB) == pytest.approx(alike)

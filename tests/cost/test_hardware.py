@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from partita.cost.hardware import WHOLE, Efficiency, Figure, Hardware, Network, kinds, load
+from partita.cost.hardware import (
+    ALONE,
+    COLLECTIVES,
+    WHOLE,
+    Efficiency,
+    Figure,
+    Hardware,
+    Network,
+    kinds,
+    load,
+)
 from partita.errors import HardwareError
 
 USER_FILE = """
@@ -229,9 +239,17 @@ def test_user_file(write, form):
 def test_what_a_file_leaves_out(write):
     hardware = load(write(USER_FILE))
     assert set(hardware.efficiency.stated()) == {"matmul", "memory"}
-    assert hardware.matrix_unit == WHOLE
+    assert hardware.matrix_unit == hardware.tile == WHOLE
+    assert hardware.kernels == ALONE and hardware.overlapped == COLLECTIVES
     assert (WHOLE.rows.value, WHOLE.columns.value) == (1, 1)
 
+
+KERNELS = """
+[kernels]
+fuse_products = true
+not_before_products = ["divide"]
+source = "seen"
+"""
 
 FURTHER = """
 efficiency.gather = { value = 0.3, source = "measured" }
@@ -260,6 +278,15 @@ def test_invalid_further_figures(write, old, new, message):
     text = USER_FILE.replace(NETWORKS, FURTHER.replace(old, new, 1) + NETWORKS)
     with pytest.raises(HardwareError, match=rf"my_chip\.toml.*{message}"):
         load(write(text))
+
+
+def test_a_file_says_what_the_compiler_does(write):
+    told = 'overlapped = ["all_gather"]\n' + USER_FILE + KERNELS
+    hardware = load(write(told))
+    assert hardware.overlapped == ("all_gather",)
+    assert hardware.kernels.fuse_products and hardware.kernels.not_before_products == ("divide",)
+    with pytest.raises(HardwareError, match="unknown collective 'all_gathers'; did you mean"):
+        load(write(told.replace("all_gather", "all_gathers")))
 
 
 def test_loaded_hardware_is_returned(write):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import jax.numpy as jnp
+import msgspec
 import pytest
 
 from partita.analysis import analyse, discrete, fold
 from partita.cost import CostModel
-from partita.cost.hardware import Efficiency, Figure, Hardware, Network
+from partita.cost.hardware import COLLECTIVES, Efficiency, Figure, Hardware, Network
 from partita.mesh import Mesh
 from partita.spmd import Lowerer
 from partita.tiling import Spreader, Tiling, assignment, untiled
@@ -150,6 +151,24 @@ def test_a_weight_gathered_far_ahead_is_hidden(bench):
     assert far.exposed_time + far.hidden_time == pytest.approx(60 * each)
     assert far.exposed_time == pytest.approx(25 * each)
     assert far.step_time == far.exposed_time + max(far.compute_time, far.hidden_time)
+
+
+def test_what_the_compiler_does_not_overlap_is_exposed(gpt_bench):
+    """Of FSDP, gathers may run beside other work; sums and scatters wait where that is not told."""
+    b, actions = gpt_bench(4, "x=8"), []
+    for name in ("tokens", "['embed']"):
+        found = next(n for n in b.program.argument_names if n.endswith(name) or name in n)
+        actions.append((found, int(name != "tokens"), "x"))
+    lowering = b.lowerer.lower(b.tile(*actions))
+    times = {}
+    for kinds in (COLLECTIVES, ("all_gather",), ()):
+        hardware = msgspec.structs.replace(TOY, overlapped=kinds)
+        times[kinds] = CostModel(b.graph, b.analysis, b.mesh, hardware).price(lowering)
+    every, gathers, none = times.values()
+    total = every.exposed_time + every.hidden_time
+    for priced in (gathers, none):
+        assert priced.exposed_time + priced.hidden_time == pytest.approx(total)
+    assert none.hidden_time == 0 < gathers.hidden_time < every.hidden_time
 
 
 def test_a_gradient_reduced_behind_is_hidden_and_an_activation_is_not(gpt_bench):

@@ -33,7 +33,7 @@ def model(preset="gpt-tiny"):
 
 def plan(*tactics, preset="gpt-tiny", mesh="data=4,model=2", **more):
     m = model(preset)
-    return pt.plan(m.fn, *m.args, mesh=mesh, hardware="tpu_v5e", tactics=tactics, **more)
+    return pt.plan(m.fn, *m.args, mesh=mesh, hardware="h100", tactics=tactics, **more)
 
 
 def step(state, batch):
@@ -56,7 +56,7 @@ ARGS = (STATE, {"x": f32(64, 16)})
 
 
 def small(*tactics, fn=step, args=ARGS, mesh="data=4", **more):
-    return pt.plan(fn, *args, mesh=mesh, hardware="tpu_v5e", tactics=tactics, **more)
+    return pt.plan(fn, *args, mesh=mesh, hardware="h100", tactics=tactics, **more)
 
 
 LAYERS, PARAMETERS = 2, 18

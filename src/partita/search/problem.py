@@ -75,6 +75,8 @@ class Problem:
         self.start = State(tiling, lowering, cost.price(lowering), (), 0)
         self._steps: dict[tuple[int, Move], State | None] = {}
         self._states: dict[int, State] = {0: self.start}
+        self.best = self.start
+        """The best of all states that were priced, also of those on the way to others."""
 
     def step(self, state: State, move: Move) -> State | None:
         """The state after a move; None if the move changes nothing."""
@@ -136,6 +138,8 @@ class Problem:
             price = self.cost.price(lowering, state.price)
             known = State(spread.tiling, lowering, price, (*state.moves, move), key)
             self._states[key] = known
+            if self.better(known, self.best):
+                self.best = known
         return known
 
 

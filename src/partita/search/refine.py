@@ -1,8 +1,8 @@
 """Refinement: small changes to a found plan, taken as long as one of them makes it better.
 
-Drop a move, add one, exchange one for another, move one to the front, leave out a part of one (so
-that, say, small parameters stay replicated while large ones are sharded), or have operands
-exchanged instead of partial results reduced (experts by all_to_all).
+Drop a move, add one, exchange one for another, move one to the front or to the back, leave out a
+part of one (so that, say, small parameters stay replicated while large ones are sharded), or have
+operands exchanged instead of partial results reduced (experts by all_to_all).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ def refine(
     budget: int,
     progress: Callable[[int, State], None] = lambda done, best: None,
 ) -> State:
-    """The best state that single changes lead to, pricing at most `budget` new states."""
+    """The best state that single changes lead to, pricing at most `budget` new states.
+
+    One that was priced on the way to others counts, too.
+    """
     limit = problem.evaluations + budget
     best, improved = state, True
     while improved and problem.evaluations < limit:
@@ -36,6 +39,8 @@ def refine(
                 break
             if problem.evaluations >= limit:
                 break
+        if problem.better(problem.best, best):
+            best, improved = problem.best, True
     return best
 
 
@@ -60,6 +65,8 @@ def changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
             yield (*moves, move)
     for i in range(1, len(moves)):
         yield (moves[i], *moves[:i], *moves[i + 1 :])
+    for i in range(len(moves) - 2):  # of two moves, the first to the back is the last to the front
+        yield (*moves[:i], *moves[i + 1 :], moves[i])
     yield from _without_parts(problem, moves)
     for i, move in enumerate(moves):
         changed = dataclasses.replace(move, sums=not move.sums, without=())

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
-from partita.cost.collectives import Topology
 from partita.cost.hardware import WHOLE, Block
 from partita.cost.products import CONVOLUTION, made_feature, read_feature
 from partita.cost.timing import Timing
@@ -68,15 +67,7 @@ def _along_columns(graph: ClassGraph) -> dict[int, tuple[int, ...]]:
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
-    def __init__(
-        self,
-        graph: ClassGraph,
-        mesh: Mesh,
-        timing: Timing,
-        topology: Topology,
-        tile: Block = WHOLE,
-    ) -> None:
-        self._topology = topology
+    def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: Block = WHOLE) -> None:
         self._tile = tile
         self._sizes: dict[tuple[TensorType, tuple[int, ...]], float] = {}
         self.graph = graph
@@ -125,9 +116,7 @@ class MemoryModel:
         found = []
         if plan.steps:
             start, end = self._unreduced(index)
-            first = plan.steps[0]
-            whole = 2 if self._topology.is_sum(first.kind, first.axes) else 1
-            found.append(Copies(start, end, whole * self._padded(index, first.before)))
+            found.append(Copies(start, end, self._padded(index, plan.steps[0].before)))
         for spans, dtype in self._narrowed.get(index, ()):
             stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
             narrow = TensorType(stack.shape, dtype)

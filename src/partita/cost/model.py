@@ -96,7 +96,7 @@ class CostModel:
         timing = timing or Timing(analysis, hardware.kernels)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
-        self.memory = MemoryModel(graph, mesh, timing, self.topology, hardware.tile)
+        self.memory = MemoryModel(graph, mesh, timing, hardware.tile)
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (

@@ -23,8 +23,9 @@ REWRITES = {
     "the compiler gives the tensor cannot be cut into pieces of whole tiles",
     "sum of padded pieces": "an all_gather of a vector becomes an all_reduce of pieces padded with "
     "zeros: always if a piece is not a multiple of 128 elements",
-    "narrowed": "an all_gather in float32 that only matrix products and convolutions read, which "
-    "round to bfloat16 on a TPU, moves bfloat16",
+    "narrowed": "an all_gather, all_to_all or collective_permute in float32 that only matrix "
+    "products and convolutions read, which round to bfloat16 on a TPU, moves bfloat16; so does one "
+    "before it",
     "merged": "an all_gather of what is computed by the same operations of the same lines, from "
     "the same, as the operand of an earlier one, is one with it; a reverse over dimensions of size "
     "1 counts as none",
@@ -37,6 +38,8 @@ REWRITES = {
 _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
+_MOVING = {"all_gather", "all_to_all", "collective_permute", "slice", "transpose", "reshape"}
+"""Steps and operations that only say where elements are."""
 
 
 def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
@@ -47,7 +50,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
       topology: what it is compiled for, such as `v5e:4x4`.
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
-    readers, own = _readers(spmd), spmd.exchanges
+    rounded, own = _rounded(spmd), spmd.exchanges
     alike, gathered = _alike(spmd), set()
     found = []
     for number, collective in enumerate(spmd.collectives):
@@ -56,13 +59,13 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
         if collective.kind == "reduce_scatter":
             found.append(_of_scatter(collective, move, exchange, everywhere))
         elif collective.kind == "all_gather" and move is not None:
-            found.append(_of_gather(move, exchange, readers.get(move.output, set())))
+            found.append(_of_gather(move, exchange, rounded))
             place = alike.get(move.output, move.output)
             if place in gathered:
                 found[-1] += (Becomes("merged", None, always=False),)
             gathered.add(place)
         else:
-            found.append(())
+            found.append(() if move is None else _narrowed(move, exchange, rounded))
     return found
 
 
@@ -75,15 +78,20 @@ def _of_scatter(
     return (Becomes("piece of a sum", made, always, cut=not always),)
 
 
-def _of_gather(move: Move, exchange: Exchange, readers: set[str]) -> tuple[Becomes, ...]:
+def _of_gather(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Becomes, ...]:
     step = move.step
     if _is_vector(step) and step.before.shape[step.dim] % _LANES:
         made = dataclasses.replace(exchange, kind="all_reduce")
         return (Becomes("sum of padded pieces", made),)
-    if step.before.dtype == "f32" and readers and readers <= _PRODUCTS:
-        made = dataclasses.replace(exchange, bytes=exchange.bytes // 2)
-        return (Becomes("narrowed", made, always=False),)
-    return ()
+    return _narrowed(move, exchange, rounded)
+
+
+def _narrowed(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Becomes, ...]:
+    if move.step.kind not in _MOVING or move.step.before.dtype != "f32":
+        return ()
+    if move.output not in rounded:
+        return ()
+    return (Becomes("narrowed", dataclasses.replace(exchange, bytes=exchange.bytes // 2), False),)
 
 
 def _is_vector(step: Step) -> bool:
@@ -118,26 +126,37 @@ def _alike(spmd: SpmdProgram) -> dict[int, int]:
     return found
 
 
-def _readers(spmd: SpmdProgram) -> dict[int, set[str]]:
-    """What reads every buffer: kinds of operations, and `other` for anything else."""
-    found: dict[int, set[str]] = {}
+def _rounded(spmd: SpmdProgram) -> set[int]:
+    """The buffers of which products alone read the elements, wherever those are moved before."""
+    readers: dict[int, list[tuple[str, Iterable[int]]]] = {}
 
-    def note(buffers: Iterable[int], kind: str = "other") -> None:
+    def note(buffers: Iterable[int], kind: str = "other", made: Iterable[int] = ()) -> None:
         for buffer in buffers:
-            found.setdefault(buffer, set()).add(kind)
+            readers.setdefault(buffer, []).append((kind, made))
 
     note(spmd.results)
-    for item in _all(spmd.instructions):
+    items = list(_all(spmd.instructions))
+    for item in items:
         if isinstance(item, Run):
-            note(item.inputs, spmd.program.operations[item.op].short)
+            note(item.inputs, spmd.program.operations[item.op].short, item.outputs)
         elif isinstance(item, Move):
-            note([item.input])
+            note([item.input], item.step.kind, [item.output])
         elif isinstance(item, Section):
             note(item.results)
         elif isinstance(item, Case):
             note([item.index])
         else:
             note(item.inputs)
+    found: set[int] = set()
+    for item in reversed(items):
+        if isinstance(item, Run | Move):
+            for buffer in item.outputs if isinstance(item, Run) else [item.output]:
+                uses = readers.get(buffer, [])
+                if uses and all(
+                    kind in _PRODUCTS or (kind in _MOVING and found.issuperset(made))
+                    for kind, made in uses
+                ):
+                    found.add(buffer)
     return found
 
 

@@ -31,7 +31,7 @@ _INTO_ANY = frozenset(
 """Kinds that only say where elements are, which every kernel can read through."""
 
 
-_FINISHING = ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose"}
+_FINISHING = ELEMENTWISE | {CONSTRAINT, "stablehlo.reshape", "stablehlo.transpose"}
 """Kinds that the kernel of a product can go on with."""
 
 _ROW = 1536

@@ -186,6 +186,8 @@ class _Reader:
 
     def _is_patch(self, computation: Computation, permute: Instruction) -> bool:
         """Whether a permutation moves a part of what a padded reduce_scatter gives."""
+        if not permute.operands:  # text before it is compiled names them otherwise
+            return False
         source = computation.instructions.get(permute.operands[0])
         while source is not None and source.opcode in (*_HANDED_ON, "get-tuple-element", "slice"):
             source = computation.instructions.get(source.operands[0])

@@ -7,7 +7,6 @@ import pytest
 
 from partita.cost.hardware import (
     ALONE,
-    COLLECTIVES,
     WHOLE,
     Efficiency,
     Figure,
@@ -17,6 +16,7 @@ from partita.cost.hardware import (
     load,
 )
 from partita.errors import HardwareError
+from partita.spmd import COLLECTIVES
 
 USER_FILE = """
 description = "A made-up chip"

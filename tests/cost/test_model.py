@@ -10,9 +10,9 @@ import pytest
 
 from partita.analysis import analyse, discrete, fold
 from partita.cost import CostModel
-from partita.cost.hardware import COLLECTIVES, Efficiency, Figure, Hardware, Network
+from partita.cost.hardware import Efficiency, Figure, Hardware, Network
 from partita.mesh import Mesh
-from partita.spmd import Lowerer
+from partita.spmd import COLLECTIVES, Lowerer
 from partita.tiling import Spreader, Tiling, assignment, untiled
 
 FLOPS, BANDWIDTH = 1e14, 1e12

@@ -30,7 +30,7 @@ from rich.table import Table
 from partita.cost import Hardware, kind_of, load
 from partita.errors import HardwareError
 from partita.mesh import Mesh
-from partita.verify.compile import tpu_mesh
+from partita.verify.compile import compile_lowered, tpu_mesh
 from partita.verify.cycles import estimated_cycles
 from partita.verify.hlo import Module, parse
 from partita.verify.loops import executions
@@ -181,20 +181,13 @@ def _convolutions(
         yield Case("convolution", f"{name}, images", gradient(0), (x, w, y), 2 * elements, flops)
 
 
-def compiled_seconds(case: Case, device: Any, hardware: Hardware) -> float:
-    """What the compiler estimates for a program on this device alone.
-
-    0 if it does not say: libtpu 0.0.52 cannot print some programs that it has made.
-    """
+def compiled_seconds(case: Case, topology: str, device: Any, hardware: Hardware) -> float:
+    """What the compiler estimates for a program on this device alone; 0 if it does not say."""
     assert hardware.clock is not None
     place = SingleDeviceSharding(device)
     types = [jax.ShapeDtypeStruct(s, dtype, sharding=place) for dtype, *s in case.arguments]
-    compiled = jax.jit(case.fn, out_shardings=place).lower(*types).compile()
-    try:
-        text = compiled.as_text()
-    except jax.errors.JaxRuntimeError:
-        return 0.0
-    module = _without_copies(parse(text or ""))
+    lowered = jax.jit(case.fn, out_shardings=place).lower(*types)
+    module = _without_copies(parse(compile_lowered(lowered, topology, {}).text))
     return estimated_cycles(module, executions(module)) / hardware.clock.value
 
 
@@ -229,7 +222,7 @@ def main(topology: str) -> None:
     for column in ("figure", "operation", "ideal (us)", "compiler (us)", "reached"):
         table.add_column(column, justify="left" if column in ("figure", "operation") else "right")
     for case in cases():
-        ideal, seconds = case.ideal(hardware), compiled_seconds(case, device, hardware)
+        ideal, seconds = case.ideal(hardware), compiled_seconds(case, topology, device, hardware)
         reached = f"{ideal / seconds:.3f}" if seconds else "-"
         row = (case.figure, case.name, f"{ideal * 1e6:.1f}", f"{seconds * 1e6:.1f}", reached)
         table.add_row(*row)

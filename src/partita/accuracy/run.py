@@ -100,16 +100,16 @@ def measure(cell: Cell, compiled: Path, combine: bool = True) -> Result:
     )
     planned = time.perf_counter() - start
     program = compile_or_recall(plan, cell.topology, compiled, combine=combine)
-    found = result_of(cell, verified(plan, cell.topology, "partitioned", program), planned)
-    return dataclasses.replace(found, definition=definition(cell, combine))
+    found = verified(plan, cell.topology, "partitioned", program)
+    return result_of(cell, found, planned, combine)
 
 
-def result_of(cell: Cell, found: Verification, plan_seconds: float) -> Result:
+def result_of(cell: Cell, found: Verification, plan_seconds: float, combine: bool = True) -> Result:
     """What a verification says of a cell."""
     estimate, time_ = found.estimate, found.time
     common = Result(
         cell,
-        definition(cell),
+        definition(cell, combine),
         "compiled",
         fits=estimate.fits,
         predicted_memory=estimate.peak_memory,

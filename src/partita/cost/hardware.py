@@ -22,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from partita.errors import HardwareError, closest
+from partita.spmd import COLLECTIVES
 
 KINDS = resources.files("partita.cost").joinpath("kinds")
 
@@ -184,8 +185,6 @@ COMBINE = Figure(
     30 * 2**20 + 7, "assumption: the limit of XLA's GPU compiler, as the file states none"
 )
 
-
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
 
 ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
 

@@ -61,8 +61,8 @@ class Timing:
 
     @cached_property
     def narrowed(self) -> list[tuple[int, int, int, str]]:
-        """Stacks of which a loop reads pieces in a narrower type, and nothing else: number, first
-        and last position, and that type.
+        """Stacks of which a loop reads pieces in a narrower type only: number, first and last
+        position, and that type.
 
         They are converted whole, before the loop.
         """
@@ -72,7 +72,10 @@ class Timing:
             if op.kind != "stablehlo.convert" or not program.regions[op.region].repeats:
                 continue
             piece, cut = op.operands[0], False
-            while len(uses[piece]) == 1 and (producer := program.values[piece].producer):
+            while len(uses[piece]) == 1:
+                producer = program.values[piece].producer
+                if producer is None:
+                    break
                 maker = program.operations[producer]
                 if maker.region != op.region or maker.kind not in _CUTTING:
                     break

@@ -62,13 +62,12 @@ class _Tree:
         self.rng = rng
         self.progress = progress
         self.nodes: dict[int, _Node] = {}
-        self.best = problem.start
         self.lowest = self.highest = problem.log_cost(problem.start)
         self.longest = 3 * len(problem.mesh.names) + 4
 
     def run(self) -> State:
         if not self.problem.moves:
-            return self.best
+            return self.problem.best
         root = self._node(self.problem.start)
         idle = 0
         # A small space is exhausted long before the budget: playouts that find nothing new end it.
@@ -76,8 +75,8 @@ class _Tree:
             before = self.problem.evaluations
             self._iterate(root)
             idle = 0 if self.problem.evaluations > before else idle + 1
-            self.progress(self.problem.evaluations, self.best)
-        return self.best
+            self.progress(self.problem.evaluations, self.problem.best)
+        return self.problem.best
 
     def _iterate(self, root: _Node) -> None:
         path, node = [root], root
@@ -127,8 +126,6 @@ class _Tree:
     def _see(self, state: State) -> float:
         cost = self.problem.log_cost(state)
         self.lowest, self.highest = min(self.lowest, cost), max(self.highest, cost)
-        if self.problem.better(state, self.best):
-            self.best = state
         return cost
 
     def _node(self, state: State) -> _Node:

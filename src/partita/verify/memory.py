@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from partita.cost.memory import padded
 from partita.tiling import local_type
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ def predicted_memory(plan: Plan) -> Memory:
     """
     program, spmd, estimate = plan.program, plan.spmd, plan.estimate
     outputs = sum(
-        local_type(program.values[value].type, layout, plan.mesh).bytes
+        padded(local_type(program.values[value].type, layout, plan.mesh), plan.hardware.tile)
         for number, (value, layout) in enumerate(
             zip(program.results, spmd.result_layouts, strict=True)
         )
         if number not in program.aliases
     )
     rest = estimate.peak_memory - estimate.argument_memory
-    outputs = min(outputs, rest)
-    return Memory(estimate.argument_memory, outputs, rest - outputs)
+    written = min(round(outputs), rest)
+    return Memory(estimate.argument_memory, written, rest - written)

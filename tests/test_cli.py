@@ -247,8 +247,10 @@ def test_one_kind_with_its_sources(partita):
     result = partita("hardware", "tpu_v5e")
     kind = cost.load("tpu_v5e")
     assert result.out.startswith(f"tpu_v5e: {kind.description}")
-    for figure in (kind.memory, kind.peak_flops["bf16"], kind.networks[0].latency):
-        assert figure.source in result.out
+    figures = (kind.memory, kind.peak_flops["bf16"], kind.tile.rows, kind.networks[0].latency)
+    for told in (*figures, kind.combine, kind.kernels):
+        assert told.source in result.out
+    assert ", ".join(kind.overlapped) in result.out
 
 
 @pytest.mark.parametrize(("args", "names"), [([], cost.kinds()), (["h100"], ("h100",))])

@@ -442,6 +442,9 @@ def _with_sources(kind: cost.Hardware) -> str:
     rows += [
         ("matrix unit, rows", kind.matrix_unit.rows),
         ("matrix unit, columns", kind.matrix_unit.columns),
+        ("tile of memory, rows", kind.tile.rows),
+        ("tile of memory, columns", kind.tile.columns),
+        ("sums combined up to, bytes", kind.combine),
     ]
     for network in kind.networks:
         rows += [
@@ -450,6 +453,15 @@ def _with_sources(kind: cost.Hardware) -> str:
         ]
     rows += [("clock, cycles/s", kind.clock)] if kind.clock else []
     lines = [f"  {label}: {figure.value:.6g}\n    {figure.source}" for label, figure in rows]
+    kernels, before = kind.kernels, ", ".join(kind.kernels.not_before_products)
+    fused = "computed in their kernels" if kernels.fuse_products else "in kernels of its own"
+    lines.append(f"  elementwise work around products: {fused}\n    {kernels.source}")
+    lines += [f"  but products read from memory: {before}"] if before else []
+    lines.append(f"  collectives that overlap: {', '.join(kind.overlapped) or 'none'}")
+    for network in kind.networks:
+        if network.scattered_as_sums:
+            sizes = ", ".join(map(str, network.scattered_as_sums))
+            lines.append(f"  {network.name}, scatters over all devices that are sums: {sizes}")
     return "\n".join([f"{kind.name}: {kind.description}", *lines])
 
 

@@ -101,7 +101,7 @@ def verify(
       MeshError: too few host devices, or a topology of another size.
       VerifyError: there is no compiler for it, or the compiler fails.
     """
-    check_kind(plan, topology)
+    _check_kind(plan, topology)
     try:
         compiled = compile_plan(
             plan, topology, form, windowed_einsum=windowed_einsum, combine=combine
@@ -142,7 +142,7 @@ def verified(
     )
 
 
-def check_kind(plan: Plan, topology: str | None) -> None:
+def _check_kind(plan: Plan, topology: str | None) -> None:
     """Raises `HardwareError` if a plan was priced for another kind of device than compiled for."""
     if topology is None or plan.hardware.name not in cost.kinds():
         return  # a host stands for anything; what a user's file describes only the user knows

@@ -105,6 +105,43 @@ def test_gathers_of_what_is_computed_alike_may_be_merged():
     assert merged == [[], ["merged"], []]
 
 
+def test_sums_with_common_factors_taken_out_may_be_merged():
+    def scaled(x, a, b):
+        return (x * a * x).sum(0), (-(x * (x * b))).sum(0), (x + a).sum(0)
+
+    x, row = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4096, 128), (1, 128)))
+    made = plan(scaled, [x, row, row], "data=4", "v5e:2x2", [pt.ManualPartition({"x": 0}, "data")])
+    merged = [[b.rewrite for b in becomes] for becomes in on_tpu(made.spmd, "v5e:2x2")]
+    assert merged == [[], ["merged"], []]
+
+
+def accumulated(topology="v5e:2x2"):
+    """Four passes of a loop add up products over what is split."""
+
+    def steps(total, xs):
+        def add(total, x):
+            return total + x.T @ x, None
+
+        return jax.lax.scan(add, total, xs)[0]
+
+    shapes = (128, 128), (4, 4096, 128)
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return plan(steps, args, "data=4", topology, [pt.ManualPartition({"xs": 1}, "data")])
+
+
+def test_sums_that_a_loop_adds_up_may_be_done_after_it():
+    made = accumulated()
+    assert [c.count for c in made.collectives] == [4]
+    ((becomes,),) = on_tpu(made.spmd, "v5e:2x2")
+    assert (becomes.rewrite, becomes.of) == ("after the loop", 4)
+
+
+@needs_libtpu
+def test_sums_that_a_loop_adds_up_are_compiled_so():
+    found = accumulated().verify("v5e:2x2").collectives
+    assert found.agreement == "rewritten" and found.rewrites == {"after the loop": 4}, f"\n{found}"
+
+
 @needs_libtpu
 @pytest.mark.parametrize(("shape", "certain"), GATHERS)
 def test_gathers_are_compiled_so(shape, certain):

@@ -35,6 +35,8 @@ class PlanPrice:
     """Bytes of one member's kept piece."""
     moves: bool
     """Whether there is anything else to price."""
+    compute: float
+    """Seconds of writing and reading what is moved, if kernels did not do so anyway."""
     exposed: float
     """Seconds of collectives that compute waits for."""
     hidden: tuple[float, ...]
@@ -112,6 +114,14 @@ class CostModel:
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
         self._ahead: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
+        self._made: list[float] = (
+            np.bincount(classes, timing.moved_only > 0, count) / members
+        ).tolist()
+        """Of every value class, the share of members that are stored only to be moved."""
+        self._named: list[float] = (
+            np.bincount(classes, timing.moved_only < 0, count) / members
+        ).tolist()
+        """Of every value class, the share of members that are other names of what is stored."""
         self._priced: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.topology.links)
@@ -146,6 +156,7 @@ class CostModel:
             plans[index] = priced.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
+        compute = sum(seconds) + sum(p.compute for p in moving)
         exposed = self._waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
         fixed = self.memory.arguments(kept) + self.memory.constants
@@ -160,7 +171,7 @@ class CostModel:
                 peak, regather = smaller, True
                 exposed = self._waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
-        return Price(seconds, plans, kept, sum(seconds), exposed, hidden, peak, regather)
+        return Price(seconds, plans, kept, compute, exposed, hidden, peak, regather)
 
     def estimate(self, price: Price, lowering: Lowering) -> Estimate:
         """A price in full, with the traffic of the whole program."""
@@ -204,14 +215,16 @@ class CostModel:
         value = self.graph.values[index]
         count = self._times[index]
         behind, ahead = self._behind[index], self._first_use[index]
-        exposed = exposed_again = 0.0
+        exposed = exposed_again = compute = 0.0
         hidden = hidden_again = self._idle
         if plan.steps:
+            compute += count * self._handing_over(index, plan.steps)
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
             exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - behind))
             hidden = hidden_again = time * behind
         for need, steps in plan.moves:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
+            compute += count * self._handing_over(index, steps)
             users = [i for i, n in enumerate(plan.needs) if n == need]
             first = min(self._ahead[ahead + i] for i in users)
             now = float(waiting.sum() + time.sum() * (1 - first))
@@ -228,6 +241,7 @@ class CostModel:
         return PlanPrice(
             kept,
             moves,
+            compute,
             exposed,
             tuple(hidden.tolist()),
             exposed_again,
@@ -235,6 +249,14 @@ class CostModel:
             copies,
             again,
         )
+
+    def _handing_over(self, index: int, steps: Sequence[Step]) -> float:
+        """Seconds of writing what moves, and of reading it then, beyond what kernels do anyway."""
+        if not any(step.is_collective for step in steps):
+            return 0.0
+        before, after = steps[0].before.bytes, steps[-1].after.bytes
+        made, named = self._made[index], self._named[index]
+        return (made * (before + after) + named * (after - before)) / self.compute.bandwidth
 
     def _over_links(self, times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         """Times on each link, summed."""
@@ -266,4 +288,4 @@ def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
     )
 
 
-_UNPRICED = PlanPrice(0.0, False, 0.0, (), 0.0, (), (), ())
+_UNPRICED = PlanPrice(0.0, False, 0.0, 0.0, (), 0.0, (), (), ())

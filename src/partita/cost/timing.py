@@ -12,13 +12,17 @@ from partita.analysis.classes import EPISODE
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Kernels
 from partita.cost.storage import FUSIBLE
-from partita.program.ir import BARRIER, CARRY, Value, bits
+from partita.program.ir import BARRIER, CARRY, CONSTRAINT, Value, bits
 from partita.spmd.program import defined_times
 
 _CUTTING = frozenset(
     {"stablehlo.dynamic_slice", "stablehlo.reshape", "stablehlo.transpose", BARRIER}
 )
 """Kinds that make pieces of a stack, in the layers' order."""
+
+
+_NAMING = frozenset({"stablehlo.reshape", CONSTRAINT, BARRIER})
+"""Kinds that only give what is in memory another name."""
 
 
 class Timing:
@@ -95,11 +99,12 @@ class Timing:
         """For every operation: of every operand, how many kernels read it there; of every result,
         whether it is stored."""
         fusion, operations = self.fusion, self.program.operations
+        free = fusion.free | {op.index for op in operations if op.kind == CARRY}
         reads = [[0] * len(op.operands) for op in operations]
         for kernel, pairs in fusion.reads.items():
-            for op, number in pairs if kernel not in fusion.free else ():
+            for op, number in pairs if kernel not in free else ():
                 reads[op][number] += 1
-        stores = fusion.reads.keys() - fusion.free
+        stores = fusion.reads.keys() - free
         return [
             (*read, *(int(op.index in stores and fusion.stored[v]) for v in op.results))
             for op, read in zip(operations, reads, strict=True)
@@ -114,6 +119,32 @@ class Timing:
     def value_times(self) -> np.ndarray:
         """How often every value is defined per step, and so moved."""
         return np.array([defined_times(self.program, v.index) for v in self.program.values])
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Of every region, the first operation of the innermost loop body that it is part of."""
+        program = self.program
+        first = [len(program.operations)] * len(program.regions)
+        for op in reversed(program.operations):
+            first[op.region] = op.index
+        found = []
+        for region in range(len(program.regions)):
+            loops = [r for r in program.around(region) if program.regions[r].repeats]
+            found.append(min((first[r] for r in loops[:1]), default=0))
+        return found
+
+    @cached_property
+    def moved_only(self) -> np.ndarray:
+        """Of values that are not stored, whether moving one needs it to be written before: 1, or
+        it only names what is in memory: -1; 0 of those that are stored."""
+        program, stored = self.program, self.fusion.stored
+        found = np.zeros(len(program.values))
+        for op in program.operations:
+            named = op.kind in _NAMING and (stored[op.operands[0]] or found[op.operands[0]] < 0)
+            for v in op.results:
+                if not stored[v]:
+                    found[v] = -1 if named else 1
+        return found
 
     @cached_property
     def behind(self) -> np.ndarray:
@@ -138,11 +169,16 @@ class Timing:
     @cached_property
     def ahead(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For every use: the value, the use's place among those of the value, and whether a move
-        for it has other work to run under, since the value is ready long before."""
+        for it has other work to run under, since the value is ready long before.
+
+        Nothing that a loop makes is ready before its body begins: the next pass is not begun early.
+        """
         program = self.program
         ready = [0] * len(program.values)
+        begins = self._begins
         for op in program.operations:
             inputs = max((ready[v] for v in op.operands), default=0)
+            inputs = max(inputs, begins[op.region])
             at = inputs if op.kind in FUSIBLE else op.index
             for v in op.results:
                 ready[v] = at

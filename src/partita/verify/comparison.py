@@ -37,6 +37,8 @@ class Becomes:
     """Whether it does so for certain; otherwise it may."""
     cut: bool = False
     """Whether it must be seen in the compiled program that every device only keeps a piece."""
+    of: int = 1
+    """How many of the planned ones become one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Rewritten:
     rewrite: str
     planned: Exchange
     made: Exchange | None
+    of: int = 1
+    """How many of those that were planned became one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Comparison:
         for each, times in self.rewritten.items():
             left[each.planned] -= times
             if each.made is not None:
-                left[each.made] += times
+                left[each.made] += times // each.of
         return +left
 
     @property
@@ -204,8 +208,9 @@ def _rewritten(
 ) -> Counter[Rewritten]:
     """The rewrites that lead from what was planned to what was compiled, as far as any do.
 
-    What is compiled is dealt out: first to what is rewritten for certain, then to what can stay as
-    it is, first of all where it cannot be anything else, then to what may have been rewritten.
+    What is compiled is dealt out: first to what has but one way to go, then to the others. Of these,
+    first to what is rewritten for certain, then to what can stay as it is, and last to what may
+    have been rewritten.
     """
     left, done = Counter(compiled), Counter[Rewritten]()
     every = [_Open(exchange, becomes, times) for (exchange, becomes), times in planned.items()]
@@ -214,20 +219,27 @@ def _rewritten(
     def rewrite(one: _Open, become: Becomes) -> None:
         exchange, times = become.exchange, one.times
         if exchange is not None:
-            times = min(times, left[exchange], cut[exchange] if become.cut else times)
-            left[exchange] -= times
+            made = min(times // become.of, left[exchange])
+            made = min(made, cut[exchange]) if become.cut else made
+            left[exchange] -= made
+            times = made * become.of
         one.times -= times
         if times:
-            done[Rewritten(become.rewrite, one.exchange, exchange)] += times
+            done[Rewritten(become.rewrite, one.exchange, exchange, become.of)] += times
 
-    for one in every:
-        for become in one.becomes:
-            if become.always:
-                rewrite(one, become)
-    for one in every:
-        stays = min(one.times, left[one.exchange])
-        left[one.exchange] -= stays
-        one.times -= stays
+    for uncertain in (False, True):
+        now = [one for one in every if one.uncertain == uncertain]
+        for one in now:
+            for become in one.becomes:
+                if become.always:
+                    rewrite(one, become)
+        for one in now:
+            for become in one.becomes:
+                if become.of > 1 and left[one.exchange] < one.times:
+                    rewrite(one, become)
+            stays = min(one.times, left[one.exchange])
+            left[one.exchange] -= stays
+            one.times -= stays
     for one in every:
         for become in one.becomes:
             rewrite(one, become)
@@ -241,3 +253,8 @@ class _Open:
     exchange: Exchange
     becomes: tuple[Becomes, ...]
     times: int
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the compiler may rewrite it, but need not."""
+        return not all(become.always for become in self.becomes)

@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
+from partita.program.ir import Operation
 from partita.spmd import Collective, Move, Run, SpmdProgram, Step
 from partita.spmd.program import Case, Instruction, Section, While
 from partita.verify.comparison import Becomes, exchange_of
@@ -26,9 +27,11 @@ REWRITES = {
     "narrowed": "an all_gather, all_to_all or collective_permute in float32 that only matrix "
     "products and convolutions read, which round to bfloat16 on a TPU, moves bfloat16; so does one "
     "before it",
-    "merged": "an all_gather of what is computed by the same operations of the same lines, from "
+    "merged": "a collective of what is computed by the same operations of the same lines, from "
     "the same, as the operand of an earlier one, is one with it; a reverse over dimensions of size "
     "1 counts as none",
+    "after the loop": "a sum in the body of a loop that is only added to what the loop carries is "
+    "done once, after the loop",
     "padded pieces": "a reduce_scatter pads its pieces to whole tiles, and collective_permutes "
     "hand on what has come to the wrong device; both is read from the compiled program, and "
     "counted as what was padded",
@@ -38,6 +41,8 @@ REWRITES = {
 _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
+_SHAPING = {"broadcast_in_dim", "convert", "reshape", "transpose"}
+"""Operations of which the types and the rule say all."""
 _MOVING = {"all_gather", "all_to_all", "collective_permute", "slice", "transpose", "reshape"}
 """Steps and operations that only say where elements are."""
 
@@ -51,21 +56,31 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
     rounded, own = _rounded(spmd), spmd.exchanges
-    alike, gathered = _alike(spmd), set()
-    found = []
+    alike, moved = _alike(spmd), set()
+    accumulated = dict(_accumulated(spmd))
+    found: list[tuple[Becomes, ...]] = []
     for number, collective in enumerate(spmd.collectives):
-        move = own[number] if number < len(own) else None  # of a region, nothing more is known
         exchange = exchange_of(collective, spmd.mesh)
+        if number >= len(own):  # of a region, nothing more is known
+            scattered = collective.kind == "reduce_scatter"
+            found.append(_of_scatter(collective, None, exchange, everywhere) if scattered else ())
+            continue
+        move = own[number]
+        becomes: tuple[Becomes, ...]
         if collective.kind == "reduce_scatter":
-            found.append(_of_scatter(collective, move, exchange, everywhere))
-        elif collective.kind == "all_gather" and move is not None:
-            found.append(_of_gather(move, exchange, rounded))
-            place = alike.get(move.output, move.output)
-            if place in gathered:
-                found[-1] += (Becomes("merged", None, always=False),)
-            gathered.add(place)
+            becomes = _of_scatter(collective, move, exchange, everywhere)
+        elif collective.kind == "all_gather":
+            becomes = _of_gather(move, exchange, rounded)
         else:
-            found.append(() if move is None else _narrowed(move, exchange, rounded))
+            becomes = _narrowed(move, exchange, rounded)
+        if move.output in accumulated:
+            uncertain = (dataclasses.replace(b, always=False) for b in becomes)
+            becomes = (_after_loop(exchange, accumulated[move.output]), *uncertain)
+        place = alike.get(move.output, move.output)
+        if place in moved:
+            becomes += (Becomes("merged", None, always=False),)
+        moved.add(place)
+        found.append(becomes)
     return found
 
 
@@ -94,6 +109,66 @@ def _narrowed(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Become
     return (Becomes("narrowed", dataclasses.replace(exchange, bytes=exchange.bytes // 2), False),)
 
 
+def _after_loop(exchange: Exchange, trips: int) -> Becomes:
+    made = dataclasses.replace(exchange, kind="all_reduce")
+    return Becomes("after the loop", made, always=False, of=trips)
+
+
+def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
+    """Sums that loop bodies only add to what they carry: the buffer, and the trips of the loop."""
+    for loop in _all(spmd.instructions):
+        trips = loop.loop.trips if isinstance(loop, While) else None
+        if not isinstance(loop, While) or trips is None or trips == 1:
+            continue
+        readers: dict[int, list[Instruction]] = {}
+        for item in loop.body.instructions:
+            for buffer in _read(item):
+                readers.setdefault(buffer, []).append(item)
+        for item in loop.body.instructions:
+            if not isinstance(item, Move) or item.step.kind not in ("all_reduce", "reduce_scatter"):
+                continue
+            if _is_added(spmd, loop.body, readers, item.output):
+                yield item.output, trips
+
+
+def _is_added(
+    spmd: SpmdProgram, body: Section, readers: dict[int, list[Instruction]], buffer: int
+) -> bool:
+    """Whether a buffer of a loop body, wherever its elements are moved, is only added to something
+    that the loop carries."""
+    reading = readers.get(buffer, [])
+    if len(reading) != 1 or buffer in body.results:
+        return False
+    (item,) = reading
+    if isinstance(item, Move):
+        return item.step.kind in _MOVING and _is_added(spmd, body, readers, item.output)
+    if not isinstance(item, Run):
+        return False
+    kind = spmd.program.operations[item.op].short
+    sizes = [spmd.buffers[b].type.elements for b in (buffer, *item.outputs)]
+    if kind in _MOVING or (kind == "reduce" and sizes == sizes[:1] * 2):
+        return _is_added(spmd, body, readers, item.outputs[0])
+    others = [b for b in item.inputs if b != buffer]
+    return (
+        kind == "add"
+        and len(others) == 1
+        and others[0] in body.arguments
+        and body.arguments.index(others[0])
+        in [number for number, b in enumerate(body.results) if b == item.outputs[0]]
+    )
+
+
+def _read(item: Instruction) -> tuple[int, ...]:
+    """The buffers that an instruction reads."""
+    match item:
+        case Move():
+            return (item.input,)
+        case Case():
+            return (item.index,)
+        case _:
+            return item.inputs
+
+
 def _is_vector(step: Step) -> bool:
     """Whether all dimensions but that which is gathered or scattered have size 1."""
     return all(size == 1 for dim, size in enumerate(step.before.shape) if dim != step.dim)
@@ -106,24 +181,59 @@ def _runs_along_sides(topology: str) -> bool:
 
 
 def _alike(spmd: SpmdProgram) -> dict[int, int]:
-    """For every buffer the first that is computed alike, itself if none before is."""
+    """For every buffer the first that is computed alike, itself if none before is.
+
+    Sums count as alike that differ in factors only which the sum does not run over: the compiler
+    takes those out.
+    """
     first: dict[tuple[object, ...], int] = {}
     found: dict[int, int] = {}
+    made: dict[int, Run] = {}
     for item in _all(spmd.instructions):
         if isinstance(item, Run):
             op = spmd.program.operations[item.op]
             inputs = tuple(found.get(b, b) for b in item.inputs)
             for number, buffer in enumerate(item.outputs):
+                made[buffer] = item
                 type_ = spmd.buffers[buffer].type
                 if op.short == "reverse" and 1 in type_.shape:
                     found[buffer] = inputs[0]
-                else:
-                    key = op.kind, op.source, inputs, number, type_
-                    found[buffer] = first.setdefault(key, buffer)
+                    continue
+                same = op.rule if op.short in _SHAPING else op.source
+                key: tuple[object, ...] = op.kind, same, inputs, number, type_
+                if op.short == "reduce" and op.combine == "add" and len(item.outputs) == 1:
+                    summed = _summed(op)
+                    factors = _factors(spmd, made, item.inputs[0], summed)
+                    alike = tuple(sorted(found.get(b, b) for b in factors))
+                    key = op.kind, alike, summed, type_
+                found[buffer] = first.setdefault(key, buffer)
         elif isinstance(item, Move) and not item.again:
             source = found.get(item.input, item.input)
             found[item.output] = first.setdefault((item.step, source), item.output)
     return found
+
+
+def _summed(op: Operation) -> tuple[int, ...]:
+    """The dimensions that a sum runs over."""
+    kept = {factor for dimension in op.rule.results[0] for factor in dimension}
+    return tuple(d for d, f in enumerate(op.rule.operands[0]) if kept.isdisjoint(f))
+
+
+def _factors(
+    spmd: SpmdProgram, made: dict[int, Run], buffer: int, summed: tuple[int, ...]
+) -> list[int]:
+    """The buffers whose product is summed, without those that are the same for all summands."""
+    item = made.get(buffer)
+    if item is None:
+        return [buffer]
+    op = spmd.program.operations[item.op]
+    if op.short in ("multiply", "negate"):
+        return [f for b in item.inputs for f in _factors(spmd, made, b, summed)]
+    if op.short == "broadcast_in_dim":
+        varying = {factor for dimension in op.rule.operands[0] for factor in dimension}
+        if all(varying.isdisjoint(op.rule.results[0][d]) for d in summed):
+            return []
+    return [buffer]
 
 
 def _rounded(spmd: SpmdProgram) -> set[int]:

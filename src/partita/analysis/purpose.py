@@ -25,6 +25,9 @@ _FOLLOWS = ELEMENTWISE | {
 }
 """Kinds that an update is made of."""
 
+_MOVES = {"stablehlo.reshape", "stablehlo.transpose"}
+"""Those behind which a gradient is still one."""
+
 
 def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpose]:
     """The purpose of every value.
@@ -36,11 +39,12 @@ def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpos
     state = _state(program)
     update = _update(program, {program.results[r] for r in state.values()})
     found: list[Purpose] = ["activations"] * len(program.values)
-    for value in update:
+    for value in sorted(update):
         producer = program.values[value].producer
         if producer is not None:
-            made = program.operations[producer].kind in _FOLLOWS
-            found[value] = "updates" if made else "gradients"
+            op = program.operations[producer]
+            same = op.kind in _MOVES and found[op.operands[0]] == "gradients"
+            found[value] = "gradients" if same or op.kind not in _FOLLOWS else "updates"
     for constant in program.constants:
         for value in constant.values:
             found[value] = "constants"

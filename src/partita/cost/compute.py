@@ -16,11 +16,12 @@ import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.hardware import Hardware
-from partita.cost.products import CONVOLUTION, PRODUCTS, filling, points
+from partita.cost.products import filling, points
 from partita.cost.storage import FUSIBLE
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
+from partita.program.operations import CONVOLUTION, PRODUCTS
 from partita.spmd.reshard import shards
 from partita.tiling import OpForm
 

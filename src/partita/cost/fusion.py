@@ -14,9 +14,9 @@ import dataclasses
 from functools import cached_property
 
 from partita.cost.hardware import Kernels
-from partita.cost.products import PRODUCTS
 from partita.cost.storage import COMPUTING, Storage
 from partita.program.ir import Program
+from partita.program.operations import PRODUCTS
 
 
 @dataclasses.dataclass(frozen=True)

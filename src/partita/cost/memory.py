@@ -11,10 +11,11 @@ from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
 from partita.cost.hardware import WHOLE, Block
-from partita.cost.products import CONVOLUTION, made_feature, read_feature
+from partita.cost.products import made_feature, read_feature
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
+from partita.program.operations import CONVOLUTION
 from partita.spmd import ValuePlan
 from partita.tiling import Layout, local_type
 

@@ -13,11 +13,7 @@ from collections.abc import Sequence
 
 from partita.cost.hardware import Block
 from partita.program.ir import Operation, Rule, Value
-
-CONVOLUTION = "stablehlo.convolution"
-
-PRODUCTS = frozenset({"stablehlo.dot_general", CONVOLUTION})
-"""Kinds that run on matrix units, two FLOPs per point of their iteration space."""
+from partita.program.operations import CONVOLUTION
 
 
 def points(op: Operation, values: Sequence[Value]) -> int:

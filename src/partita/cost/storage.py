@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 
 from partita.cost.hardware import Kernels
-from partita.cost.products import PRODUCTS
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
-from partita.program.operations import ELEMENTWISE
+from partita.program.operations import ELEMENTWISE, PRODUCTS
 
 _SHAPING = frozenset(
     f"stablehlo.{kind}"
@@ -68,6 +67,8 @@ class Storage:
         """The last operation that has to be done before each can be computed."""
         self.rows: set[int] = set()
         """Products whose kernels reduce rows of them and go on; they are stored after that."""
+        self.transposed: dict[int, int] = {}
+        """Of products that are only transposed, the transpose: if anything is stored, it is that."""
         self.product: list[int | None] = [None] * len(program.values)
         """The product that is computed in the same kernel as a value that is not stored."""
 
@@ -84,6 +85,8 @@ class Storage:
                     self.stored[v], self.product[v] = False, v
             elif _fusible(op):
                 product = self._product(op)
+                if op.kind == "stablehlo.transpose" and product == op.operands[0]:
+                    self.transposed[product] = v
                 if self._asked_for(op, v):
                     self._widened_for_some(op, v)
                 elif v not in self.results:
@@ -233,6 +236,7 @@ class Storage:
 
     def _keep(self, v: int) -> frozenset[int]:
         """Has a value stored, if it is made of anything; what is read then in its place."""
+        v = self.transposed.get(v, v)
         producer = self.program.values[v].producer
         if producer is not None and not self.program.operations[producer].operands:
             return frozenset()

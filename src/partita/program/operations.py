@@ -52,6 +52,11 @@ SHARDY = _kinds(
 )
 """Kinds with a rule of Shardy's, which `windows` and `sliding` narrow or widen."""
 
+CONVOLUTION = "stablehlo.convolution"
+
+PRODUCTS = frozenset({"stablehlo.dot_general", CONVOLUTION})
+"""Of those, the kinds that run on matrix units, two FLOPs per point of their iteration space."""
+
 GENERATED = _kinds("stablehlo", "constant iota") | {"chlo.constant"}
 """Kinds that make a value from nothing: each dimension can be sharded as its uses need it."""
 

@@ -52,7 +52,7 @@ class Lowering:
     asked: list[OpForm]
     """How the tiling asks operations to run."""
     forms: list[OpForm]
-    """How they run: `asked`, but for additions that give way and what is made from nothing."""
+    """How they run: `asked`, but for what gives way and what is made from nothing."""
     plans: list[ValuePlan]
     passing: PartialAxes
     """Value classes kept partial and handed on so, with the axes."""
@@ -115,7 +115,7 @@ class Lowerer:
         self._made_freely = frozenset(
             v for op, *_ in self._generated for classes in graph.ops[op].results for v in classes
         )
-        self._adapting = [*self._partial.additions, *(index for index, _ in self._generated)]
+        self._adapting = [*self._partial.yielding, *(index for index, _ in self._generated)]
         self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
         # Scalars that are read need no plan of their own: there is nothing to move.
         self._around = [
@@ -185,7 +185,7 @@ class Lowerer:
         else:
             for index, _ in self._generated:
                 forms[index] = base.forms[index]
-            gave_way = self._partial.additions
+            gave_way = self._partial.yielding
             changed = [*ops, *(i for i in gave_way if forms[i] is not base.forms[i])]
             queue = sorted({place for op in changed for place in self._feeding.get(op, ())})
         while queue:

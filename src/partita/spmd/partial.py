@@ -2,9 +2,11 @@
 
 They are handed on through linear operations as long as that saves something, and reduced before: a
 use that is not linear, several uses, a use that would make them larger in bytes, and a use that
-itself works along the axis. An addition of partial values is the exception to the last: it gives
-way, adds the whole partial values, and one reduction follows instead of two. Decisions are made
-for a class as a whole: a partial value is handed on only where every member can.
+itself works along the axis. Two are the exception to the last, and give way. An addition of partial
+values adds the whole of them, and one reduction follows instead of two. And what a product makes is
+transposed whole before it is reduced: a kernel can make it so, but after a reduction in between,
+XLA brings all that is updated with it (a weight, its moments) to the order of the product and back.
+Decisions are made for a class as a whole: a partial value is handed on only where every member can.
 
 A loop hands on a carried value partial, if it starts from zeros and every iteration only goes on
 adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.ir import CARRY, Operation
+from partita.program.operations import PRODUCTS
 from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()
@@ -26,6 +29,7 @@ PartialAxes = dict[int, frozenset[int]]
 """For value classes, axes over which they are partial."""
 
 _ADDITIVE = {"add", "subtract"}
+_YIELDING = _ADDITIVE | {"transpose"}
 _LINEAR_UNARY = {"negate", "reshape", "transpose", "convert", "reduce", "slice", "reverse"}
 _SCALING = {"multiply": (0, 1), "divide": (0,)}
 """Operations linear in the operands of these numbers when the other is not partial."""
@@ -58,19 +62,20 @@ class PartialSums:
         for link in self._links.values():
             self._made_by.setdefault(link.producer, []).append(link.value)
         self._summing = sorted({link.producer for link in self._links.values()})
-        self._additions = _additions(graph, self._consumer)
-        self.additions = [index for index, _ in self._additions]
+        self._yielding = _yielding(graph, self._consumer)
+        self.yielding = [index for index, _ in self._yielding]
         """The operation classes that may give way."""
 
     def give_way(self, layouts: Sequence[Layout], forms: list[OpForm]) -> None:
-        """Lets additions whose operands all arrive partial over an axis not work along it.
+        """Lets additions and transposes that may give way, and whose operands all arrive partial
+        over an axis, not work along it.
 
         Args:
           layouts: of the factors of every operation class.
           forms: of every operation class; those that give way are replaced.
         """
         passed: PartialAxes = {}
-        for index, sources in self._additions:
+        for index, sources in self._yielding:
             common: frozenset[int] | None = None
             for source, producer in sources:
                 sums = forms[producer].sums | passed.get(source, NONE)
@@ -199,20 +204,22 @@ def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
     return links
 
 
-def _additions(
+def _yielding(
     graph: ClassGraph, consumer: dict[int, int]
 ) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Additions all of whose operands may arrive partial, in program order.
+    """The operation classes that may give way, in program order.
 
     Each with its operands as (value class, producing operation class).
     """
     found = []
     for op in sorted(graph.ops, key=lambda each: each.op.index):
         sources = [s for classes in op.operands for s in classes]
-        if op.op.short in _ADDITIVE and all(s in consumer for s in sources):
+        if op.op.short in _YIELDING and all(s in consumer for s in sources):
             producers = [graph.values[s].producer for s in sources]
             pairs = [(s, p[0]) for s, p in zip(sources, producers, strict=True) if p is not None]
-            found.append((op.index, tuple(pairs)))
+            makers = (graph.ops[maker].op.kind for _, maker in pairs)
+            if op.op.short in _ADDITIVE or PRODUCTS.issuperset(makers):
+                found.append((op.index, tuple(pairs)))
     return found
 
 

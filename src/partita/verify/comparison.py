@@ -208,9 +208,9 @@ def _rewritten(
 ) -> Counter[Rewritten]:
     """The rewrites that lead from what was planned to what was compiled, as far as any do.
 
-    What is compiled is dealt out: first to what has but one way to go, then to the others. Of these,
-    first to what is rewritten for certain, then to what can stay as it is, and last to what may
-    have been rewritten.
+    What is compiled is dealt out: first to what has but one way to go, then to the others. Of
+    these, first to what is rewritten for certain, then to what can stay as it is, and last to what
+    may have been rewritten.
     """
     left, done = Counter(compiled), Counter[Rewritten]()
     every = [_Open(exchange, becomes, times) for (exchange, becomes), times in planned.items()]

@@ -30,6 +30,10 @@ _HANDED_ON = (
     "all-reduce-done",
 )
 """Instructions behind which there is still the same tensor."""
+_CUT_OUT = (*_HANDED_ON, "get-tuple-element", "slice", "slice-start", "slice-done")
+"""Instructions behind which there is a part of it."""
+_JOINED = 'custom_call_target="ConcatBitcast"'
+"""What makes one tensor of parts that were copied one by one."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -189,7 +193,7 @@ class _Reader:
         if not permute.operands:  # text before it is compiled names them otherwise
             return False
         source = computation.instructions.get(permute.operands[0])
-        while source is not None and source.opcode in (*_HANDED_ON, "get-tuple-element", "slice"):
+        while source is not None and (source.opcode in _CUT_OUT or _JOINED in source.attributes):
             source = computation.instructions.get(source.operands[0])
         if source is None or source.opcode != "fusion":
             return False

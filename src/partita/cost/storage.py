@@ -101,13 +101,14 @@ class Storage:
         read = frozenset(r for r in read if 4 * values[r].type.bytes >= values[v].type.bytes)
         if op.operands and self._shared(op, v, read):
             source = self._source(v)
-            if source == v:
+            if self.transposed.get(source, source) == v:
                 return
             read, product = self._keep(source), None
         elif product is not None and product not in self.rows and self._within_rows(v):
             self.rows.add(product)
         elif product is not None and not self._one_elementwise_reader(op, v):
-            if product in self.rows or not self._better_stored(product, v, read):
+            stays = product in self.rows or self.transposed.get(product) == v
+            if stays or not self._better_stored(product, v, read):
                 return
             read, product = self._keep(product), None
         self.stored[v], self.large[v], self.product[v] = False, read, product

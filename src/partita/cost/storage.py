@@ -68,7 +68,7 @@ class Storage:
         self.rows: set[int] = set()
         """Products whose kernels reduce rows of them and go on; they are stored after that."""
         self.transposed: dict[int, int] = {}
-        """Of products that are only transposed, the transpose: if anything is stored, it is that."""
+        """Of products that are only transposed, the transpose: it is what is stored, if one is."""
         self.product: list[int | None] = [None] * len(program.values)
         """The product that is computed in the same kernel as a value that is not stored."""
 
@@ -107,25 +107,26 @@ class Storage:
         elif product is not None and product not in self.rows and self._within_rows(v):
             self.rows.add(product)
         elif product is not None and not self._one_elementwise_reader(op, v):
-            stays = product in self.rows or self.transposed.get(product) == v
-            if stays or not self._better_stored(product, v, read):
+            kept = v if product in self.rows else self._best_kept(product, v, read)
+            if self.transposed.get(kept, kept) == v:
                 return
-            read, product = self._keep(product), None
+            read, product = self._keep(kept), None
         self.stored[v], self.large[v], self.product[v] = False, read, product
         self.ready[v] = max((self.ready[o] for o in op.operands), default=0)
         if self._is_apart(op, v):
             self.made_apart.add(v)
 
-    def _better_stored(self, product: int, v: int, read: frozenset[int]) -> bool:
-        """Whether a product is stored, and what its kernel could go on to is computed by readers.
+    def _best_kept(self, product: int, v: int, read: frozenset[int]) -> int:
+        """What is stored of a product whose kernel could go on to `v`: it, `v`, or what `v` is only
+        a wider form of.
 
-        So it is if that moves fewer bytes, or if it is the same but for where elements are.
+        That which moves the fewest bytes, if the readers of `v` compute what follows.
         """
-        values, n = self.program.values, len(self._readers(v))
+        values, n, source = self.program.values, len(self._readers(v)), self._source(v)
         others = sum(values[r].type.bytes for r in read - {product})
-        own, made = values[v].type.bytes, values[product].type.bytes
+        own, made = values[source].type.bytes, values[product].type.bytes
         fewer = made + n * (made + others) < others + (1 + n) * own
-        return fewer or self._source(v) == product
+        return product if fewer else source
 
     def _widened_for_some(self, op: Operation, v: int) -> None:
         """A wider form that one reader needs in memory; the others read the narrower one."""

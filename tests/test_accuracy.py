@@ -12,7 +12,7 @@ from rich.console import Console
 
 import partita as pt
 from partita.accuracy import run
-from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, TOPOLOGIES, Cell, cells, sized
+from partita.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
 from partita.accuracy.run import Result, Times, complete, kept, measure_apart
 from partita.accuracy.table import data, markdown, summarise, view
 from partita.models import build
@@ -39,12 +39,14 @@ def result(cell, predicted=2.0, compiled=2.0, **changes):
 def test_there_is_a_cell_for_every_model_schedule_and_topology():
     every = cells()
     assert (
-        len(every) == len(set(every)) == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES) + len(LARGE)
+        len(every)
+        == len(set(every))
+        == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES) + len(SINGLE)
     )
     assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
 
 
-@pytest.mark.parametrize("name", MODELS | LARGE)
+@pytest.mark.parametrize("name", [*MODELS, *SINGLE])
 def test_the_models_can_be_built(name):
     build(sized(name).preset, **sized(name).changes)
 

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, TOPOLOGIES, Cell, cells
+from partita.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells
 from partita.accuracy.keep import versions
 from partita.accuracy.run import complete, measure
 from partita.accuracy.table import data, markdown, view
@@ -34,7 +34,7 @@ def command(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...", help=f"Some of {', '.join(MODELS | LARGE)}; all by default."
+            metavar="MODEL...", help=f"Some of {', '.join(*MODELS, *SINGLE)}; all by default."
         ),
     ] = None,
     schedules: Annotated[
@@ -77,7 +77,7 @@ def command(
     if one is not None:
         print(msgspec.json.encode(measure(Cell(*one), compiled, combine)).decode())
         return
-    _check("model", models, MODELS | LARGE)
+    _check("model", models, [*MODELS, *SINGLE])
     _check("schedule", schedules, SCHEDULES)
     _check("topology", topologies, [t.name for t in TOPOLOGIES])
     wanted = [

@@ -68,14 +68,6 @@ MODELS: dict[str, Sized] = {
 }
 
 
-LARGE: dict[str, Sized] = {
-    "gpt-large": Sized("gpt-24l", {}),
-    "llama-large": Sized("llama3-8b", {}),
-    "moe-large": Sized("mixtral-8x7b", {}),
-}
-"""Models as large as they are, which take long to compile: one cell each."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """A TPU topology of 16 devices, and the hardware file that plans for it are priced with."""
@@ -107,6 +99,37 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Single:
+    """A model that is compiled under one schedule for one topology only."""
+
+    sized: Sized
+    schedule: str
+    topology: str
+
+
+def _filling(model: str, schedule: str, topology: str, **changes: Any) -> Single:
+    """One of the models, with so much to do that it is predicted to fill memory to nine tenths."""
+    sized = MODELS[model]
+    return Single(Sized(sized.preset, {**sized.changes, **changes}), schedule, topology)
+
+
+SINGLE: dict[str, Single] = {
+    "gpt-large": Single(Sized("gpt-24l", {}), "fsdp", "v5p:2x2x4"),
+    "llama-large": Single(Sized("llama3-8b", {}), "fsdp", "v5p:2x2x4"),
+    "moe-large": Single(Sized("mixtral-8x7b", {}), "fsdp", "v5p:2x2x4"),
+    "gpt-full": _filling("gpt", "data-parallel", "v5e:4x4", batch=688),
+    "llama-full": _filling("llama", "fsdp", "v5e:4x4", batch=528),
+    "moe-full": _filling("moe", "data+tensor", "v5e:4x4", batch=856),
+    "vit-full": _filling("vit", "tensor-parallel", "v5p:2x2x4", batch=21504),
+    "decode-full": _filling("decode", "data+tensor", "v5e:4x4", batch=872),
+    "gns-full": _filling("gns", "data-parallel", "v5e:4x4", edges=9306112),
+    "resnet-full": _filling("resnet", "fsdp", "v5e:4x4", batch=14336),
+    "mlp-full": _filling("mlp", "automatic", "v5e:4x4", batch=1572864),
+}
+"""Models as large as they are, and such that nearly fill the memory."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Cell:
     """A model under a schedule for a topology: names of the tables above."""
 
@@ -126,13 +149,13 @@ class Cell:
 
 def sized(model: str) -> Sized:
     """The model of this name."""
-    return MODELS[model] if model in MODELS else LARGE[model]
+    return MODELS[model] if model in MODELS else SINGLE[model].sized
 
 
 def cells() -> list[Cell]:
-    """All cells: a topology after the other, there a model after the other; the large ones last."""
+    """All cells: a topology after the other, there a model after the other; single ones last."""
     names = itertools.product((t.name for t in TOPOLOGIES), MODELS, SCHEDULES)
     return [
         *(Cell(model, schedule, topology) for topology, model, schedule in names),
-        *(Cell(model, "fsdp", TOPOLOGIES[-1].name) for model in LARGE),
+        *(Cell(model, single.schedule, single.topology) for model, single in SINGLE.items()),
     ]

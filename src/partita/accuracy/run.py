@@ -15,7 +15,7 @@ import msgspec
 
 import partita as pt
 from partita import models
-from partita.accuracy.cells import LARGE, MODELS, SCHEDULES, Cell, sized
+from partita.accuracy.cells import MODELS, SCHEDULES, SINGLE, Cell, sized
 from partita.accuracy.keep import compile_or_recall
 from partita.errors import FileError
 from partita.verify import Verification
@@ -170,7 +170,7 @@ def kept(path: Path, combine: bool = True) -> dict[Cell, Result]:
                 f"{path}, line {number} is no result ({error}); take the line out, or say "
                 "--results with another file"
             ) from error
-        if result.cell.model in (MODELS | LARGE) and result.definition == definition(
+        if result.cell.model in (*MODELS, *SINGLE) and result.definition == definition(
             result.cell, combine
         ):
             found[result.cell] = result

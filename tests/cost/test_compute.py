@@ -171,6 +171,15 @@ def test_an_update_is_in_place(bench):
     assert seconds(b) == pytest.approx(streamed(8 * 256, 8 * 256), rel=0.01)
 
 
+def test_what_a_loop_carries_stays_where_it_is(bench):
+    b = bench(
+        lambda x: lax.fori_loop(0, 5, lambda i, x: lax.sort(x) + 1, x),
+        "f32[1000,256]",
+    )
+    sorted_, added = streamed(256000, 256000), streamed(256000, 256000)
+    assert seconds(b) == pytest.approx(5 * (sorted_ + added), rel=0.01)
+
+
 def test_a_loop_over_layers_reads_each_of_them_once(bench):
     def fn(x, ws):
         return lax.scan(lambda x, w: (x @ w, None), x, ws)[0]

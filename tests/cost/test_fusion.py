@@ -142,6 +142,18 @@ STORED = [
         ["add", "reduce", "reduce", "reduce"],
     ),
     (
+        "of products that are added up and widened, the narrow sum",
+        three_readers(lambda x, w: (x @ w + w @ x).astype(jnp.float32)),
+        ["bf16[8,8]", "bf16[8,8]"],
+        ["dot_general", "add", "reduce", "reduce", "reduce"],
+    ),
+    (
+        "of a product that is only transposed, the transpose",
+        lambda x, w: jnp.sort((x @ w).T),
+        [F, "f32[8,8]"],
+        ["transpose", "sort"],
+    ),
+    (
         "a small second input does not count",
         two_readers(lambda x, y: x + y),
         ["f32[16,8]", "f32[8]"],

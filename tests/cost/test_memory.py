@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
@@ -124,6 +125,21 @@ def test_a_gathered_copy_lives_from_its_first_to_its_last_use(bench):
     half = X / 2
     assert live == [W + half, W + 2 * half, W + 2 * half, W + 2 * half, 3 * half, 3 * half]
     assert arguments == 2 * half + W / 2 + W
+
+
+def test_what_is_gathered_ahead_is_there_two_products_before(bench):
+    weights = ["f32[8,8]"] * 5
+    b = bench(
+        lambda x, ws: x @ ws[0] @ ws[1] @ ws[2] @ ws[3] @ ws[4], "f32[4,8]", weights, mesh="x=2"
+    )
+    lowering = b.lowerer.lower(b.spread("ws[4]", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
+    live = []
+    for overlapped in ((), ("all_gather",)):
+        hardware = msgspec.structs.replace(load("cpu"), overlapped=overlapped)
+        cost = CostModel(b.graph, b.analysis, b.mesh, hardware, PLENTY)
+        made = cost.price(lowering)
+        live.append(cost.memory.live(made.kept, [c for p in made.plans for c in p.copies])[:5])
+    assert (live[1] - live[0]).tolist() == [0, 0, W, W, 0]
 
 
 def test_a_copy_used_by_one_kernel_is_gone_after_it(bench):

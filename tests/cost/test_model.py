@@ -7,6 +7,7 @@ import random
 import jax.numpy as jnp
 import msgspec
 import pytest
+from jax import lax
 
 from partita.analysis import analyse, discrete, fold
 from partita.cost import CostModel
@@ -151,6 +152,36 @@ def test_a_weight_gathered_far_ahead_is_hidden(bench):
     assert far.exposed_time + far.hidden_time == pytest.approx(60 * each)
     assert far.exposed_time == pytest.approx(25 * each)
     assert far.step_time == far.exposed_time + max(far.compute_time, far.hidden_time)
+
+
+def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
+    """Nothing is gathered in one pass for the next."""
+
+    def layer(x, ws):
+        x = x @ ws["first"]
+        for _ in range(30):
+            x = jnp.tanh(2 * x)
+        return x @ ws["last"], None
+
+    weights = {name: "f32[4,512,512]" for name in ("first", "last")}
+    b = bench(lambda x, ws: lax.scan(layer, x, ws)[0], "f32[1024,512]", weights, mesh="x=8")
+    tiling = b.tile(("x", 0, "x"))
+    for name in weights:
+        tiling = b.spread(f"ws['{name}']", 2, "x", tiling, 0).tiling
+    priced = model(b).price(b.lowerer.lower(tiling))
+    each = 4 * (7 / 8 * 4 * 512**2 / 1e11 + 4e-6)
+    assert (priced.exposed_time, priced.hidden_time) == pytest.approx((each, each))
+
+
+def test_what_moves_is_written_and_read_besides(bench):
+    """The kernel of the product would convert the weight itself, if it were not gathered."""
+    b = bench(lambda x, w: x @ w.astype(jnp.bfloat16), "bf16[8,512]", "f32[512,512]", mesh="x=8")
+    tiling = b.spread("w", 1, "x", b.tile(("x", 0, "x")), 0).tiling
+    product = stream(512 + 512, 2)
+    piece, whole = 512 * 64, 512 * 512
+    converted = stream(piece) + stream(piece, 2) + stream(whole, 2)
+    priced = model(b).price(b.lowerer.lower(tiling))
+    assert priced.compute_time == pytest.approx(product + converted)
 
 
 def test_what_the_compiler_does_not_overlap_is_exposed(gpt_bench):

@@ -170,6 +170,23 @@ def test_an_addition_of_one_partial_value_does_not_give_way(bench):
     assert moves(spmd) == ["reduce_scatter(dot_general) f32"]
 
 
+def updated(w, x, y):
+    """A weight less its gradient, which a product makes in the other order."""
+    return w - lax.dot_general(y, x, (((0,), (0,)), ((), ()))).T
+
+
+def test_a_transposed_product_is_scattered_after_the_transpose(bench):
+    b = bench(updated, "f32[16,8]", "f32[32,16]", "f32[32,8]", mesh="x=4")
+    spmd = b.spmd(("x", 0, "x"), ("w", 0, "x"))
+    assert moves(spmd) == ["reduce_scatter(transpose) f32"]
+
+
+def test_what_else_is_transposed_is_scattered_before(bench):
+    b = bench(lambda w, x: w - jnp.sum(x, 0).T, "f32[16,8]", "f32[32,8,16]", mesh="x=4")
+    spmd = b.spmd(("x", 0, "x"), ("w", 0, "x"))
+    assert moves(spmd) == ["reduce_scatter(reduce) f32"]
+
+
 @pytest.mark.parametrize(
     ("fn", "types"),
     [

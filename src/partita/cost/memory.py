@@ -4,7 +4,7 @@ gathered copies."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -68,8 +68,16 @@ def _along_columns(graph: ClassGraph) -> dict[int, tuple[int, ...]]:
 class MemoryModel:
     """Liveness of one program; only sizes change from tiling to tiling."""
 
-    def __init__(self, graph: ClassGraph, mesh: Mesh, timing: Timing, tile: Block = WHOLE) -> None:
+    def __init__(
+        self,
+        graph: ClassGraph,
+        mesh: Mesh,
+        timing: Timing,
+        tile: Block = WHOLE,
+        overlapped: Collection[str] = (),
+    ) -> None:
         self._tile = tile
+        self._overlapped = frozenset(overlapped)
         self._sizes: dict[tuple[TensorType, tuple[int, ...]], float] = {}
         self.graph = graph
         self.mesh = mesh
@@ -99,7 +107,7 @@ class MemoryModel:
             span = np.array([start]), np.array([end])
             self._narrowed.setdefault(graph.value_class[value], []).append((span, dtype))
         self._arguments = of_value[list(graph.program.arguments)]
-        self._spans: dict[tuple[int, tuple[int, ...], bool], tuple[np.ndarray, np.ndarray]] = {}
+        self._spans: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
         """Bytes of one device's piece of a value of this class, constants themselves left out."""
@@ -126,7 +134,8 @@ class MemoryModel:
             if not steps:  # only axes of one device differ
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
-            start, end = self._span(index, users, regather)
+            ahead = not self._overlapped.isdisjoint(step.kind for step in steps)
+            start, end = self._span(index, users, regather, ahead)
             found.append(Copies(start, end, self._padded(index, steps[-1].after)))
         return found
 
@@ -154,7 +163,7 @@ class MemoryModel:
 
     def _unreduced(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """From when a value is made to when its partial sums are reduced, for every member."""
-        key = (index, (), False)
+        key: tuple[object, ...] = (index,)
         if key not in self._spans:
             members = self.graph.values[index].members
             values, schedule = self.graph.program.values, self._schedule
@@ -164,10 +173,13 @@ class MemoryModel:
         return self._spans[key]
 
     def _span(
-        self, index: int, users: tuple[int, ...], regather: bool
+        self, index: int, users: tuple[int, ...], regather: bool, ahead: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """From the first to the last of some uses, for every member (and episode)."""
-        key = (index, users, regather)
+        """From the first to the last of some uses, for every member (and episode).
+
+        What is moved ahead, while something else is computed, has its buffer since then.
+        """
+        key = (index, users, regather, ahead)
         known = self._spans.get(key)
         schedule = self._schedule
         if known is None:
@@ -184,7 +196,8 @@ class MemoryModel:
                 ]
                 for episode in sorted({n for n, _ in chosen}):
                     now = [use for n, use in chosen if n == episode]
-                    starts.append(min(schedule.first(op) for op, _ in now))
+                    first = schedule.in_flight if ahead else schedule.first
+                    starts.append(min(first(op) for op, _ in now))
                     ends.append(max(schedule.read(member, *use) for use in now))
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known

@@ -98,7 +98,7 @@ class CostModel:
         timing = timing or Timing(analysis, hardware.kernels)
         self.topology: Topology = topology(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
-        self.memory = MemoryModel(graph, mesh, timing, hardware.tile)
+        self.memory = MemoryModel(graph, mesh, timing, hardware.tile, hardware.overlapped)
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (
@@ -114,14 +114,11 @@ class CostModel:
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
         self._ahead: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
-        self._made: list[float] = (
-            np.bincount(classes, timing.moved_only > 0, count) / members
-        ).tolist()
-        """Of every value class, the share of members that are stored only to be moved."""
-        self._named: list[float] = (
-            np.bincount(classes, timing.moved_only < 0, count) / members
-        ).tolist()
-        """Of every value class, the share of members that are other names of what is stored."""
+        self._made, self._named = (
+            (np.bincount(classes, which, count) / members).tolist() for which in timing.unstored
+        )
+        """Of every value class, the share of members that are not stored: those that have to be
+        written to be moved, and those that are other names of what is stored."""
         self._priced: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.topology.links)
@@ -256,7 +253,8 @@ class CostModel:
             return 0.0
         before, after = steps[0].before.bytes, steps[-1].after.bytes
         made, named = self._made[index], self._named[index]
-        return (made * (before + after) + named * (after - before)) / self.compute.bandwidth
+        moved = made * (before + after) + named * (after - before)
+        return float(moved / self.compute.bandwidth)
 
     def _over_links(self, times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         """Times on each link, summed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Kernels
 from partita.cost.storage import FUSIBLE
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, Value, bits
+from partita.program.operations import PRODUCTS
 from partita.spmd.program import defined_times
 
 _CUTTING = frozenset(
@@ -23,6 +25,11 @@ _CUTTING = frozenset(
 
 _NAMING = frozenset({"stablehlo.reshape", CONSTRAINT, BARRIER})
 """Kinds that only give what is in memory another name."""
+
+
+_AHEAD = 2
+"""Products that gathers run under. XLA's TPU compiler starts them early enough to be hidden: one is
+enough for weights of layers like those before, more are needed where products are small."""
 
 
 class Timing:
@@ -134,17 +141,17 @@ class Timing:
         return found
 
     @cached_property
-    def moved_only(self) -> np.ndarray:
-        """Of values that are not stored, whether moving one needs it to be written before: 1, or
-        it only names what is in memory: -1; 0 of those that are stored."""
+    def unstored(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which values that are not stored must be written to be moved, and which of them are only
+        other names of what is in memory."""
         program, stored = self.program, self.fusion.stored
-        found = np.zeros(len(program.values))
+        made, named = (np.zeros(len(program.values), dtype=bool) for _ in range(2))
         for op in program.operations:
-            named = op.kind in _NAMING and (stored[op.operands[0]] or found[op.operands[0]] < 0)
+            same = op.kind in _NAMING and (stored[op.operands[0]] or named[op.operands[0]])
             for v in op.results:
                 if not stored[v]:
-                    found[v] = -1 if named else 1
-        return found
+                    (named if same else made)[v] = True
+        return made, named
 
     @cached_property
     def behind(self) -> np.ndarray:
@@ -219,6 +226,23 @@ class Schedule:
     def first(self, op: int) -> int:
         """Where an operation is first computed."""
         return self._first.get(op, 0)
+
+    def in_flight(self, op: int) -> int:
+        """Since when something is under way that is sent for ahead of an operation that needs it:
+        since a product or two before, in the same region."""
+        at = self.first(op)
+        products = self._products.get(self.program.operations[op].region, [])
+        earlier = bisect.bisect_left(products, at)
+        return products[max(earlier - _AHEAD, 0)] if earlier else at
+
+    @cached_property
+    def _products(self) -> dict[int, list[int]]:
+        """Where products are computed, in order, by region."""
+        found: dict[int, list[int]] = {}
+        for op in self.program.operations:
+            if op.kind in PRODUCTS and op.index in self._first:
+                found.setdefault(op.region, []).append(self._first[op.index])
+        return {region: sorted(positions) for region, positions in found.items()}
 
     def birth(self, value: Value) -> int | None:
         """Where a value's buffer comes into being; None if it shares another's.

@@ -75,7 +75,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
             becomes = _narrowed(move, exchange, rounded)
         if move.output in accumulated:
             uncertain = (dataclasses.replace(b, always=False) for b in becomes)
-            becomes = (_after_loop(exchange, accumulated[move.output]), *uncertain)
+            becomes = (*_after_loop(exchange, accumulated[move.output]), *uncertain)
         place = alike.get(move.output, move.output)
         if place in moved:
             becomes += (Becomes("merged", None, always=False),)
@@ -109,9 +109,10 @@ def _narrowed(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Become
     return (Becomes("narrowed", dataclasses.replace(exchange, bytes=exchange.bytes // 2), False),)
 
 
-def _after_loop(exchange: Exchange, trips: int) -> Becomes:
-    made = dataclasses.replace(exchange, kind="all_reduce")
-    return Becomes("after the loop", made, always=False, of=trips)
+def _after_loop(exchange: Exchange, trips: int) -> Iterator[Becomes]:
+    for kind in dict.fromkeys((exchange.kind, "all_reduce")):
+        made = dataclasses.replace(exchange, kind=kind)
+        yield Becomes("after the loop", made, always=False, of=trips)
 
 
 def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:

@@ -157,14 +157,16 @@ def test_a_weight_gathered_far_ahead_is_hidden(bench):
 def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
     """Nothing is gathered in one pass for the next."""
 
-    def layer(x, ws):
-        x = x @ ws["first"]
+    def wait(x):
         for _ in range(30):
             x = jnp.tanh(2 * x)
-        return x @ ws["last"], None
+        return x
+
+    def layer(x, ws):
+        return wait(x @ ws["first"]) @ ws["last"], None
 
     weights = {name: "f32[4,512,512]" for name in ("first", "last")}
-    b = bench(lambda x, ws: lax.scan(layer, x, ws)[0], "f32[1024,512]", weights, mesh="x=8")
+    b = bench(lambda x, ws: lax.scan(layer, wait(x), ws)[0], "f32[1024,512]", weights, mesh="x=8")
     tiling = b.tile(("x", 0, "x"))
     for name in weights:
         tiling = b.spread(f"ws['{name}']", 2, "x", tiling, 0).tiling

@@ -128,19 +128,6 @@ class Timing:
         return np.array([defined_times(self.program, v.index) for v in self.program.values])
 
     @cached_property
-    def _begins(self) -> list[int]:
-        """Of every region, the first operation of the innermost loop body that it is part of."""
-        program = self.program
-        first = [len(program.operations)] * len(program.regions)
-        for op in reversed(program.operations):
-            first[op.region] = op.index
-        found = []
-        for region in range(len(program.regions)):
-            loops = [r for r in program.around(region) if program.regions[r].repeats]
-            found.append(min((first[r] for r in loops[:1]), default=0))
-        return found
-
-    @cached_property
     def unstored(self) -> tuple[np.ndarray, np.ndarray]:
         """Which values that are not stored must be written to be moved, and which of them are only
         other names of what is in memory."""
@@ -176,16 +163,11 @@ class Timing:
     @cached_property
     def ahead(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For every use: the value, the use's place among those of the value, and whether a move
-        for it has other work to run under, since the value is ready long before.
-
-        Nothing that a loop makes is ready before its body begins: the next pass is not begun early.
-        """
+        for it has other work to run under, since the value is ready long before."""
         program = self.program
         ready = [0] * len(program.values)
-        begins = self._begins
         for op in program.operations:
             inputs = max((ready[v] for v in op.operands), default=0)
-            inputs = max(inputs, begins[op.region])
             at = inputs if op.kind in FUSIBLE else op.index
             for v in op.results:
                 ready[v] = at

@@ -9,12 +9,15 @@ import sys
 import msgspec
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import partita as pt
 from partita.accuracy import run
+from partita.accuracy.__main__ import app
 from partita.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
 from partita.accuracy.run import Result, Times, complete, kept, measure_apart
 from partita.accuracy.table import data, markdown, summarise, view
+from partita.errors import ModelError
 from partita.models import build
 
 FIRST, SECOND, *_ = [Cell("gpt", name, "v5e:4x4") for name in SCHEDULES]
@@ -185,3 +188,21 @@ def test_as_markdown_every_row_has_as_many_columns():
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + 2 and {row.count("|") for row in rows} == {12}
     assert "failed: no libtpu" in rows[-1] and "- Cells: 1 compiled, 1 failed" in lines
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+def test_the_command_names_all_models_and_refuses_others():
+    helped = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "400"})
+    assert helped.exit_code == 0
+    assert all(name in helped.output for name in (*MODELS, *SINGLE))
+    refused = CliRunner().invoke(app, ["gtp"])
+    assert isinstance(refused.exception, ModelError)
+    assert "no model 'gtp'; did you mean 'gpt'" in str(refused.exception)
+
+
+def test_the_command_shows_what_is_measured(measured, tmp_path):
+    options = ["--results", str(tmp_path / "results.jsonl"), "--json", "--topology", "v5e:4x4"]
+    shown = CliRunner().invoke(app, ["gpt", "gpt-large", *options])
+    assert shown.exit_code == 0 and len(json.loads(shown.output)["cells"]) == len(measured) == 5

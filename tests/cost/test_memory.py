@@ -142,6 +142,21 @@ def test_what_is_gathered_ahead_is_there_two_products_before(bench):
     assert (live[1] - live[0]).tolist() == [0, 0, W, W, 0]
 
 
+def test_what_is_made_late_is_not_gathered_before(bench):
+    def fn(x, w):
+        return jax.lax.sort(x @ w @ w, dimension=1).T @ w  # needs all rows
+
+    b = bench(fn, "f32[8,8]", "f32[8,8]", mesh="x=2")
+    hardware = msgspec.structs.replace(load("cpu"), overlapped=("all_gather",))
+    for kind in (hardware, load("cpu")):
+        cost = CostModel(b.graph, b.analysis, b.mesh, kind, PLENTY)
+        made = cost.price(
+            b.lowerer.lower(b.spread("result", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
+        )
+        gathered = [c for p in made.plans for c in p.copies]
+        assert gathered and all(c.start.min() >= 2 for c in gathered)
+
+
 def test_a_copy_used_by_one_kernel_is_gone_after_it(bench):
     b = bench(lambda x, w, v: (x @ w) @ v, "f32[4,8]", "f32[8,8]", "f32[8,8]", mesh="x=2")
     live, _ = profile(b, ("x", 0, "x"), ("w", 0, "x"))

@@ -170,3 +170,20 @@ def test_shardings_serve_plain_jax_jit():
         step = jax.jit(model.fn, in_shardings=plan.in_shardings, out_shardings=plan.out_shardings)
         _, loss = step(*plan.shard(*model.example(0)))
     np.testing.assert_allclose(float(loss), losses[0], rtol=0, atol=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_that_are_reduced_after_their_transpose_equal_the_originals(dtype):
+    def update(w, x, y):
+        dimensions = (((0,), (0,)), ((1,), (1,)))  # sums over rows, for each of a batch
+        return w - jax.lax.dot_general(y, x, dimensions).transpose(0, 2, 1)
+
+    shapes = (3, 16, 8), (32, 3, 16), (32, 3, 8)
+    keys = jax.random.split(jax.random.key(0), 3)
+    args = [jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True)]
+    tactics = [pt.ManualPartition({"x": 0, "y": 0}, "data"), pt.ManualPartition({"w": 1}, "data")]
+    plan = pt.plan(update, *args, mesh="data=4", hardware="tpu_v5e", tactics=tactics)
+    assert [c.kind for c in plan.collectives] == ["reduce_scatter"]
+    assert plan.collectives[0].value.startswith("transpose")
+    found, expected = (f(*args).astype(float) for f in (plan.jit(), update))
+    np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == "float32" else 0.5)

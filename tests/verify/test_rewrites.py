@@ -115,6 +115,28 @@ def test_sums_with_common_factors_taken_out_may_be_merged():
     assert merged == [[], ["merged"], []]
 
 
+def halves(x):
+    return [jnp.tanh(half).sum(0) for half in jnp.split(x, 2, axis=1)]
+
+
+def multiples(x):
+    return [jnp.tanh(x * factor).sum(0) for factor in (2.0, 3.0)]
+
+
+def of_scaled_sums(x, a, b):
+    return [jnp.tanh(x * jnp.exp((x * factor).sum(0))).sum(0) for factor in (a, b)]
+
+
+@pytest.mark.parametrize(("fn", "merged"), [(halves, 0), (multiples, 0), (of_scaled_sums, 1)])
+def test_other_sums_are_not_merged(fn, merged):
+    """They are computed on the same lines, by operations of the same kinds."""
+    shapes = [(4096, 128), (1, 128), (1, 128)][: 3 if fn is of_scaled_sums else 1]
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    made = plan(fn, args, "data=4", "v5e:2x2", [pt.ManualPartition({"x": 0}, "data")])
+    becomes = on_tpu(made.spmd, "v5e:2x2")
+    assert [b.rewrite for each in becomes for b in each] == ["merged"] * merged
+
+
 def accumulated(topology="v5e:2x2"):
     """Four passes of a loop add up products over what is split."""
 
@@ -134,6 +156,29 @@ def test_sums_that_a_loop_adds_up_may_be_done_after_it():
     assert [c.count for c in made.collectives] == [4]
     ((becomes,),) = on_tpu(made.spmd, "v5e:2x2")
     assert (becomes.rewrite, becomes.of) == ("after the loop", 4)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda total, grown: (total + grown, jnp.sin(total + grown)),
+        lambda total, grown: (total + grown, jnp.sin(total)),
+        lambda total, grown: (total + jnp.sin(grown), None),
+        lambda total, grown: (
+            total + grown,
+            jax.lax.cond(total[0, 0] > 0, lambda: jnp.sin(grown), lambda: grown),
+        ),
+    ],
+    ids=["the new total is read", "the old one is", "it is not linear", "a branch reads the sum"],
+)
+def test_sums_that_are_read_in_the_loop_are_done_there(step):
+    def steps(total, xs):
+        return jax.lax.scan(lambda total, x: step(total, x.T @ x), total, xs)
+
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 128), (4, 4096, 128))]
+    made = plan(steps, args, "data=4", "v5e:2x2", [pt.ManualPartition({"xs": 1}, "data")])
+    found = [b.rewrite for each in on_tpu(made.spmd, "v5e:2x2") for b in each]
+    assert [c.kind for c in made.collectives if c.count == 4] == ["all_reduce"] and not found
 
 
 @needs_libtpu

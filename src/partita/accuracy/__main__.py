@@ -34,7 +34,7 @@ def command(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...", help=f"Some of {', '.join(*MODELS, *SINGLE)}; all by default."
+            metavar="MODEL...", help=f"Some of {', '.join([*MODELS, *SINGLE])}; all by default."
         ),
     ] = None,
     schedules: Annotated[

@@ -126,7 +126,7 @@ SINGLE: dict[str, Single] = {
     "resnet-full": _filling("resnet", "fsdp", "v5e:4x4", batch=14336),
     "mlp-full": _filling("mlp", "automatic", "v5e:4x4", batch=1572864),
 }
-"""Models as large as they are, and such that nearly fill the memory."""
+"""Models as large as they are, and models that nearly fill the memory."""
 
 
 @dataclasses.dataclass(frozen=True)

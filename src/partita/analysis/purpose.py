@@ -3,9 +3,9 @@
 Read off the program's structure, not off names. A train step hands its state on: a *state* argument
 has a result of its type that takes its place. What leads to such results by elementwise operations
 alone is the *update*. State that is read by the update only is the optimizer's; the rest of it are
-parameters. What enters the update from other operations are gradients. Everything else that is
-made on the way is an activation. State that is not updated so (a cache that is written into) counts
-as an input.
+parameters. What enters the update from other operations, transposed or not, are gradients.
+Everything else that is made on the way is an activation. State that is not updated so (a cache that
+is written into) counts as an input.
 """
 
 from __future__ import annotations

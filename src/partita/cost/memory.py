@@ -196,8 +196,10 @@ class MemoryModel:
                 ]
                 for episode in sorted({n for n, _ in chosen}):
                     now = [use for n, use in chosen if n == episode]
-                    first = schedule.in_flight if ahead else schedule.first
-                    starts.append(min(first(op) for op, _ in now))
+                    if ahead:
+                        starts.append(min(schedule.in_flight(member, op) for op, _ in now))
+                    else:
+                        starts.append(min(schedule.first(op) for op, _ in now))
                     ends.append(max(schedule.read(member, *use) for use in now))
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known

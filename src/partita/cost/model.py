@@ -212,19 +212,19 @@ class CostModel:
         value = self.graph.values[index]
         count = self._times[index]
         behind, ahead = self._behind[index], self._first_use[index]
-        exposed = exposed_again = compute = 0.0
+        exposed = exposed_again = 0.0
+        compute = count * self._handed_over(index, plan)
         hidden = hidden_again = self._idle
         if plan.steps:
-            compute += count * self._handing_over(index, plan.steps)
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
             exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - behind))
             hidden = hidden_again = time * behind
         for need, steps in plan.moves:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
-            compute += count * self._handing_over(index, steps)
             users = [i for i, n in enumerate(plan.needs) if n == need]
             first = min(self._ahead[ahead + i] for i in users)
             now = float(waiting.sum() + time.sum() * (1 - first))
+            compute += count * len(users) * self._taken_over(index, steps)
             exposed += now
             hidden = hidden + time * first
             times = len({value.uses[i].episode for i in users})
@@ -247,14 +247,25 @@ class CostModel:
             again,
         )
 
-    def _handing_over(self, index: int, steps: Sequence[Step]) -> float:
-        """Seconds of writing what moves, and of reading it then, beyond what kernels do anyway."""
+    def _handed_over(self, index: int, plan: ValuePlan) -> float:
+        """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do
+        anyway."""
+        ways = [plan.steps, *(steps for _, steps in plan.moves)]
+        moving = [steps for steps in ways if any(step.is_collective for step in steps)]
+        if not moving:
+            return 0.0
+        written = float(self._made[index] * moving[0][0].before.bytes / self.compute.bandwidth)
+        moved = {need for need, _ in plan.moves}
+        kept = sum(need not in moved for need in plan.needs)
+        return written + kept * self._taken_over(index, plan.steps)
+
+    def _taken_over(self, index: int, steps: Sequence[Step]) -> float:
+        """Seconds of reading once what has moved, beyond what kernels read anyway."""
         if not any(step.is_collective for step in steps):
             return 0.0
         before, after = steps[0].before.bytes, steps[-1].after.bytes
-        made, named = self._made[index], self._named[index]
-        moved = made * (before + after) + named * (after - before)
-        return float(moved / self.compute.bandwidth)
+        read = self._made[index] * after + self._named[index] * max(after - before, 0)
+        return float(read / self.compute.bandwidth)
 
     def _over_links(self, times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         """Times on each link, summed."""

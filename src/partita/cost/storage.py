@@ -163,7 +163,9 @@ class Storage:
         that would have to wait, are stored.
         """
         inside = {self.product[o] for o in op.operands if not self.stored[o]}
-        products = sorted(p for p in inside if p is not None and not self.stored[p])
+        products = sorted(
+            p for p in inside if p is not None and not self.stored[self.transposed.get(p, p)]
+        )
         last = max((self.ready[o] for o in op.operands), default=0)
         found = None
         for p in products:

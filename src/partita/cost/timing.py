@@ -23,7 +23,7 @@ _CUTTING = frozenset(
 """Kinds that make pieces of a stack, in the layers' order."""
 
 
-_NAMING = frozenset({"stablehlo.reshape", CONSTRAINT, BARRIER})
+_NAMING = frozenset({"stablehlo.reshape", CONSTRAINT})
 """Kinds that only give what is in memory another name."""
 
 
@@ -209,13 +209,24 @@ class Schedule:
         """Where an operation is first computed."""
         return self._first.get(op, 0)
 
-    def in_flight(self, op: int) -> int:
-        """Since when something is under way that is sent for ahead of an operation that needs it:
-        since a product or two before, in the same region."""
+    def in_flight(self, value: int, op: int) -> int:
+        """Since when a value is under way that is sent for ahead of an operation that needs it:
+        since a product or two before, in the same region, if it is ready then."""
         at = self.first(op)
         products = self._products.get(self.program.operations[op].region, [])
         earlier = bisect.bisect_left(products, at)
-        return products[max(earlier - _AHEAD, 0)] if earlier else at
+        sent = products[max(earlier - _AHEAD, 0)] if earlier else at
+        return min(max(sent, self._ready[value] + 1), at)
+
+    @cached_property
+    def _ready(self) -> list[int]:
+        """Where each value is made, or if it is not stored, all that it is made of."""
+        ready = [-1] * len(self.program.values)
+        for op in self.program.operations:
+            inputs = max((ready[v] for v in op.operands), default=-1)
+            for v in op.results:
+                ready[v] = self._order.get(op.index, inputs)
+        return ready
 
     @cached_property
     def _products(self) -> dict[int, list[int]]:

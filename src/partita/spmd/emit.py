@@ -37,6 +37,14 @@ def emit(spmd: SpmdProgram) -> Any:
     return module
 
 
+def operations_of(spmd: SpmdProgram, module: Any) -> dict[int, Any]:
+    """The MLIR operation of every operation of the program, in its parsed module, while that lives;
+    to be called, and used, within an MLIR context."""
+    writer = Writer(spmd.program, spmd.mesh, module)
+    writer.begin()
+    return writer.views
+
+
 def mesh_attribute(mesh: Mesh) -> str:
     """The mesh in Shardy's syntax."""
     return "#sdy.mesh<[" + ", ".join(f'"{name}"={size}' for name, size in mesh) + "]>"

@@ -3,9 +3,9 @@
 They are handed on through linear operations as long as that saves something, and reduced before: a
 use that is not linear, several uses, a use that would make them larger in bytes, and a use that
 itself works along the axis. Two are the exception to the last, and give way. An addition of partial
-values adds the whole of them, and one reduction follows instead of two. And what a product makes is
-transposed whole before it is reduced: a kernel can make it so, but after a reduction in between,
-XLA brings all that is updated with it (a weight, its moments) to the order of the product and back.
+values adds the whole of them, and one reduction follows instead of two. And a transpose directly
+behind a product transposes the whole: kernels can make it so. With a reduction in between, XLA
+brings all that is updated with it (a weight, its moments) to the order of the product and back.
 Decisions are made for a class as a whole: a partial value is handed on only where every member can.
 
 A loop hands on a carried value partial, if it starts from zeros and every iteration only goes on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from partita.analysis.classes import episodes
@@ -140,7 +140,7 @@ class SpmdProgram:
 
     def moves(self) -> Iterator[Move]:
         """Every step of every reshard, those inside loops and branches included, in order."""
-        return (item for item in _flat(self.instructions) if isinstance(item, Move))
+        return (item for item in inside(self.instructions) if isinstance(item, Move))
 
     @cached_property
     def exchanges(self) -> tuple[Move, ...]:
@@ -159,7 +159,7 @@ class SpmdProgram:
     def _inside(self, start: int) -> Iterator[Collective]:
         """The collectives inside of regions, numbered from `start` on."""
         numbers = itertools.count(start)
-        runs = (item for item in _flat(self.instructions) if isinstance(item, Run))
+        runs = (item for item in inside(self.instructions) if isinstance(item, Run))
         for op in (self.program.operations[item.op] for item in runs):
             for exchange in op.work.exchanges if op.work else ():
                 yield Collective(
@@ -207,17 +207,18 @@ class SpmdProgram:
         return show(self)
 
 
-def _flat(instructions: Sequence[Instruction]) -> Iterator[Move | Run]:
-    """Moves and runs in order, those inside loops and branches included."""
+def inside(instructions: Iterable[Instruction]) -> Iterator[Instruction | Section]:
+    """Instructions in order, with the sections of loops and branches and what is in them."""
     for item in instructions:
-        if isinstance(item, Move | Run):
-            yield item
-        elif isinstance(item, While):
-            yield from _flat(item.condition.instructions)
-            yield from _flat(item.body.instructions)
+        yield item
+        sections: tuple[Section, ...] = ()
+        if isinstance(item, While):
+            sections = item.condition, item.body
         elif isinstance(item, Case):
-            for section in item.sections:
-                yield from _flat(section.instructions)
+            sections = item.sections
+        for section in sections:
+            yield section
+            yield from inside(section.instructions)
 
 
 def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:

@@ -38,7 +38,7 @@ class Becomes:
     cut: bool = False
     """Whether it must be seen in the compiled program that every device only keeps a piece."""
     of: int = 1
-    """How many of the planned ones become one."""
+    """How many executions of the planned one become one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rewritten:
     planned: Exchange
     made: Exchange | None
     of: int = 1
-    """How many of those that were planned became one."""
+    """How many executions of the planned one became one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -190,12 +190,19 @@ class _Reader:
 
     def _is_patch(self, computation: Computation, permute: Instruction) -> bool:
         """Whether a permutation moves a part of what a padded reduce_scatter gives."""
-        if not permute.operands:  # text before it is compiled names them otherwise
+        # Text before it is compiled names operands otherwise.
+        return bool(permute.operands) and self._is_padded(computation, permute.operands[0])
+
+    def _is_padded(self, computation: Computation, name: str) -> bool:
+        """Whether a tensor is, or is cut out of, what a padded reduce_scatter gives."""
+        source = computation.instructions.get(name)
+        if source is None:
             return False
-        source = computation.instructions.get(permute.operands[0])
-        while source is not None and (source.opcode in _CUT_OUT or _JOINED in source.attributes):
-            source = computation.instructions.get(source.operands[0])
-        if source is None or source.opcode != "fusion":
+        if _JOINED in source.attributes:
+            return all(self._is_padded(computation, part) for part in source.operands)
+        if source.opcode in _CUT_OUT:
+            return self._is_padded(computation, source.operands[0])
+        if source.opcode != "fusion":
             return False
         inner = self._module.computations.get(source.called[0][1])
         return inner is not None and any(

@@ -11,9 +11,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from partita.program.ir import Operation
 from partita.spmd import Collective, Move, Run, SpmdProgram, Step
-from partita.spmd.program import Case, Instruction, Section, While
+from partita.spmd.program import Case, Instruction, Section, While, inside
+from partita.verify.alike import moved_alike
 from partita.verify.comparison import Becomes, exchange_of
 from partita.verify.exchanges import Exchange
 
@@ -27,9 +27,9 @@ REWRITES = {
     "narrowed": "an all_gather, all_to_all or collective_permute in float32 that only matrix "
     "products and convolutions read, which round to bfloat16 on a TPU, moves bfloat16; so does one "
     "before it",
-    "merged": "a collective of what is computed by the same operations of the same lines, from "
-    "the same, as the operand of an earlier one, is one with it; a reverse over dimensions of size "
-    "1 counts as none",
+    "merged": "a collective of what is computed by the same operations, from the same, as the "
+    "operand of an earlier one, is one with it; so is a sum that differs only in factors which are "
+    "the same for all summands; a reverse over dimensions of size 1 counts as none",
     "after the loop": "a sum in the body of a loop that is only added to what the loop carries is "
     "done once, after the loop",
     "padded pieces": "a reduce_scatter pads its pieces to whole tiles, and collective_permutes "
@@ -41,8 +41,6 @@ REWRITES = {
 _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
-_SHAPING = {"broadcast_in_dim", "convert", "reshape", "transpose"}
-"""Operations of which the types and the rule say all."""
 _MOVING = {"all_gather", "all_to_all", "collective_permute", "slice", "transpose", "reshape"}
 """Steps and operations that only say where elements are."""
 
@@ -56,7 +54,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
     rounded, own = _rounded(spmd), spmd.exchanges
-    alike, moved = _alike(spmd), set()
+    alike, moved = moved_alike(spmd), set()
     accumulated = dict(_accumulated(spmd))
     found: list[tuple[Becomes, ...]] = []
     for number, collective in enumerate(spmd.collectives):
@@ -74,7 +72,10 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
         else:
             becomes = _narrowed(move, exchange, rounded)
         if move.output in accumulated:
-            uncertain = (dataclasses.replace(b, always=False) for b in becomes)
+            uncertain = (
+                dataclasses.replace(b, always=False, cut=b.rewrite == "piece of a sum")
+                for b in becomes
+            )
             becomes = (*_after_loop(exchange, accumulated[move.output]), *uncertain)
         place = alike.get(move.output, move.output)
         if place in moved:
@@ -112,60 +113,70 @@ def _narrowed(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Become
 def _after_loop(exchange: Exchange, trips: int) -> Iterator[Becomes]:
     for kind in dict.fromkeys((exchange.kind, "all_reduce")):
         made = dataclasses.replace(exchange, kind=kind)
-        yield Becomes("after the loop", made, always=False, of=trips)
+        yield Becomes("after the loop", made, False, cut=kind != exchange.kind, of=trips)
 
 
 def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
     """Sums that loop bodies only add to what they carry: the buffer, and the trips of the loop."""
-    for loop in _all(spmd.instructions):
+    for loop in inside(spmd.instructions):
         trips = loop.loop.trips if isinstance(loop, While) else None
         if not isinstance(loop, While) or trips is None or trips == 1:
             continue
-        readers: dict[int, list[Instruction]] = {}
+        readers = _Readers(loop)
         for item in loop.body.instructions:
-            for buffer in _read(item):
-                readers.setdefault(buffer, []).append(item)
-        for item in loop.body.instructions:
-            if not isinstance(item, Move) or item.step.kind not in ("all_reduce", "reduce_scatter"):
-                continue
-            if _is_added(spmd, loop.body, readers, item.output):
+            summed = isinstance(item, Move) and item.step.kind in ("all_reduce", "reduce_scatter")
+            if isinstance(item, Move) and summed and readers.only_add(spmd, item.output):
                 yield item.output, trips
 
 
-def _is_added(
-    spmd: SpmdProgram, body: Section, readers: dict[int, list[Instruction]], buffer: int
-) -> bool:
-    """Whether a buffer of a loop body, wherever its elements are moved, is only added to something
-    that the loop carries."""
-    reading = readers.get(buffer, [])
-    if len(reading) != 1 or buffer in body.results:
-        return False
-    (item,) = reading
-    if isinstance(item, Move):
-        return item.step.kind in _MOVING and _is_added(spmd, body, readers, item.output)
-    if not isinstance(item, Run):
-        return False
-    kind = spmd.program.operations[item.op].short
-    sizes = [spmd.buffers[b].type.elements for b in (buffer, *item.outputs)]
-    if kind in _MOVING or (kind == "reduce" and sizes == sizes[:1] * 2):
-        return _is_added(spmd, body, readers, item.outputs[0])
-    others = [b for b in item.inputs if b != buffer]
-    return (
-        kind == "add"
-        and len(others) == 1
-        and others[0] in body.arguments
-        and body.arguments.index(others[0])
-        in [number for number, b in enumerate(body.results) if b == item.outputs[0]]
-    )
+class _Readers:
+    """What reads each buffer of a loop's body, that in loops and branches inside included."""
+
+    def __init__(self, loop: While) -> None:
+        self.loop = loop
+        self.of: dict[int, list[Instruction | Section]] = {}
+        for item in inside((*loop.condition.instructions, *loop.body.instructions)):
+            for buffer in _read(item):
+                self.of.setdefault(buffer, []).append(item)
+
+    def only_add(self, spmd: SpmdProgram, buffer: int) -> bool:
+        """Whether a buffer, wherever its elements are moved, is only added to something that the
+        loop carries, which nothing else reads."""
+        reading, results = self.of.get(buffer, []), self.loop.body.results
+        if len(reading) != 1 or buffer in results:
+            return False
+        (item,) = reading
+        if isinstance(item, Move):
+            return item.step.kind in _MOVING and self.only_add(spmd, item.output)
+        if not isinstance(item, Run):
+            return False
+        kind, (made, *_) = spmd.program.operations[item.op].short, item.outputs
+        sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
+        if kind in _MOVING or (kind == "reduce" and len(sizes) == 1):
+            return self.only_add(spmd, made)
+        others = [b for b in item.inputs if b != buffer]
+        return kind == "add" and len(others) == 1 and self._is_total(others[0], made)
+
+    def _is_total(self, before: int, after: int) -> bool:
+        """Whether the loop carries on `after` as `before`, and only this addition reads that."""
+        arguments, results = self.loop.body.arguments, self.loop.body.results
+        if before not in arguments or results.count(after) != 1 or before in results:
+            return False
+        place = arguments.index(before)
+        tested = self.of.get(self.loop.condition.arguments[place])
+        alone = len(self.of[before]) == 1 and not self.of.get(after) and not tested
+        return alone and results[place] == after
 
 
-def _read(item: Instruction) -> tuple[int, ...]:
-    """The buffers that an instruction reads."""
+def _read(item: Instruction | Section) -> tuple[int, ...]:
+    """The buffers that an instruction reads, or that a section ends with."""
     match item:
         case Move():
             return (item.input,)
         case Case():
             return (item.index,)
+        case Section():
+            return item.results
         case _:
             return item.inputs
 
@@ -181,62 +192,6 @@ def _runs_along_sides(topology: str) -> bool:
     return len(sides) == 3 or (len(sides) == 2 and sides[0] == sides[1] >= 4)
 
 
-def _alike(spmd: SpmdProgram) -> dict[int, int]:
-    """For every buffer the first that is computed alike, itself if none before is.
-
-    Sums count as alike that differ in factors only which the sum does not run over: the compiler
-    takes those out.
-    """
-    first: dict[tuple[object, ...], int] = {}
-    found: dict[int, int] = {}
-    made: dict[int, Run] = {}
-    for item in _all(spmd.instructions):
-        if isinstance(item, Run):
-            op = spmd.program.operations[item.op]
-            inputs = tuple(found.get(b, b) for b in item.inputs)
-            for number, buffer in enumerate(item.outputs):
-                made[buffer] = item
-                type_ = spmd.buffers[buffer].type
-                if op.short == "reverse" and 1 in type_.shape:
-                    found[buffer] = inputs[0]
-                    continue
-                same = op.rule if op.short in _SHAPING else op.source
-                key: tuple[object, ...] = op.kind, same, inputs, number, type_
-                if op.short == "reduce" and op.combine == "add" and len(item.outputs) == 1:
-                    summed = _summed(op)
-                    factors = _factors(spmd, made, item.inputs[0], summed)
-                    alike = tuple(sorted(found.get(b, b) for b in factors))
-                    key = op.kind, alike, summed, type_
-                found[buffer] = first.setdefault(key, buffer)
-        elif isinstance(item, Move) and not item.again:
-            source = found.get(item.input, item.input)
-            found[item.output] = first.setdefault((item.step, source), item.output)
-    return found
-
-
-def _summed(op: Operation) -> tuple[int, ...]:
-    """The dimensions that a sum runs over."""
-    kept = {factor for dimension in op.rule.results[0] for factor in dimension}
-    return tuple(d for d, f in enumerate(op.rule.operands[0]) if kept.isdisjoint(f))
-
-
-def _factors(
-    spmd: SpmdProgram, made: dict[int, Run], buffer: int, summed: tuple[int, ...]
-) -> list[int]:
-    """The buffers whose product is summed, without those that are the same for all summands."""
-    item = made.get(buffer)
-    if item is None:
-        return [buffer]
-    op = spmd.program.operations[item.op]
-    if op.short in ("multiply", "negate"):
-        return [f for b in item.inputs for f in _factors(spmd, made, b, summed)]
-    if op.short == "broadcast_in_dim":
-        varying = {factor for dimension in op.rule.operands[0] for factor in dimension}
-        if all(varying.isdisjoint(op.rule.results[0][d]) for d in summed):
-            return []
-    return [buffer]
-
-
 def _rounded(spmd: SpmdProgram) -> set[int]:
     """The buffers of which products alone read the elements, wherever those are moved before."""
     readers: dict[int, list[tuple[str, Iterable[int]]]] = {}
@@ -246,7 +201,7 @@ def _rounded(spmd: SpmdProgram) -> set[int]:
             readers.setdefault(buffer, []).append((kind, made))
 
     note(spmd.results)
-    items = list(_all(spmd.instructions))
+    items = list(inside(spmd.instructions))
     for item in items:
         if isinstance(item, Run):
             note(item.inputs, spmd.program.operations[item.op].short, item.outputs)
@@ -269,17 +224,3 @@ def _rounded(spmd: SpmdProgram) -> set[int]:
                 ):
                     found.add(buffer)
     return found
-
-
-def _all(instructions: Iterable[Instruction]) -> Iterator[Instruction | Section]:
-    """Instructions and sections, those of loops and branches included."""
-    for item in instructions:
-        yield item
-        sections: tuple[Section, ...] = ()
-        if isinstance(item, While):
-            sections = item.condition, item.body
-        elif isinstance(item, Case):
-            sections = item.sections
-        for section in sections:
-            yield section
-            yield from _all(section.instructions)

@@ -1,0 +1,96 @@
+"""Which collectives of a program move the same, so that a compiler may make one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.program import mlir
+from partita.program.ir import Operation
+from partita.spmd import Move, Run, SpmdProgram
+from partita.spmd.emit import operations_of
+from partita.spmd.program import inside
+
+
+def moved_alike(spmd: SpmdProgram) -> dict[int, int]:
+    """For the result of every move the first that is moved alike, itself if none before is.
+
+    What is moved must be computed by the same operations from the same. Sums count as alike that
+    differ in factors only which are the same for all summands: the compiler takes those out.
+    """
+    with mlir.context():
+        module = mlir.parse(spmd.program.module)
+        numbering = _Numbering(spmd, operations_of(spmd, module))
+        for item in inside(spmd.instructions):
+            if isinstance(item, Run):
+                numbering.run(item)
+            elif isinstance(item, Move) and not item.again:
+                numbering.move(item)
+    return numbering.moved
+
+
+class _Numbering:
+    """Numbers of buffers: equal ones hold the same. A number is the first buffer that has it."""
+
+    def __init__(self, spmd: SpmdProgram, operations: dict[int, Any]) -> None:
+        self._spmd = spmd
+        self._operations = operations
+        """In MLIR, by number: they tell all that an operation does."""
+        self._first: dict[tuple[object, ...], int] = {}
+        self._same: dict[int, int] = {}
+        self._sums: dict[int, int] = {}
+        """Of sums, the first that differs in common factors only."""
+        self._makers: dict[int, Run] = {}
+        self.moved: dict[int, int] = {}
+
+    def run(self, item: Run) -> None:
+        """Numbers what an operation makes."""
+        op, view = self._spmd.program.operations[item.op], self._operations[item.op]
+        inputs = tuple(map(self._number, item.inputs))
+        does = tuple((name, view.attributes[name]) for name in view.attributes)
+        for place, buffer in enumerate(item.outputs):
+            self._makers[buffer] = item
+            type_ = self._spmd.buffers[buffer].type
+            if op.short == "reverse" and 1 in type_.shape:
+                self._same[buffer] = inputs[0]
+            elif op.short == "reduce" or not view.regions:
+                key = (op.kind, op.combine, does, inputs, place, type_)
+                self._same[buffer] = self._first.setdefault(key, buffer)
+        if op.short == "reduce" and op.combine == "add" and len(item.outputs) == 1:
+            self._sum(op, item, inputs[1])
+
+    def move(self, item: Move) -> None:
+        """Numbers what a move makes."""
+        number = self._number(item.input)
+        self._same[item.output] = self._first.setdefault((item.step, number), item.output)
+        source = self.moved.get(item.input, self._sums.get(item.input, number))
+        self.moved[item.output] = self._first.setdefault(("moved", item.step, source), item.output)
+
+    def _number(self, buffer: int) -> int:
+        return self._same.get(buffer, buffer)
+
+    def _sum(self, op: Operation, item: Run, start: int) -> None:
+        (buffer,), summed = item.outputs, _summed(op)
+        factors = tuple(sorted(map(self._number, self._factors(item.inputs[0], summed))))
+        if factors:
+            key = ("sum", factors, summed, start, self._spmd.buffers[buffer].type)
+            self._sums[buffer] = self._first.setdefault(key, buffer)
+
+    def _factors(self, buffer: int, summed: tuple[int, ...]) -> list[int]:
+        """The buffers whose product is summed, without those that are the same for all summands."""
+        item = self._makers.get(buffer)
+        if item is None:
+            return [buffer]
+        op = self._spmd.program.operations[item.op]
+        if op.short in ("multiply", "negate"):
+            return [f for b in item.inputs for f in self._factors(b, summed)]
+        if op.short == "broadcast_in_dim":
+            varying = {factor for dimension in op.rule.operands[0] for factor in dimension}
+            if all(varying.isdisjoint(op.rule.results[0][d]) for d in summed):
+                return []
+        return [buffer]
+
+
+def _summed(op: Operation) -> tuple[int, ...]:
+    """The dimensions that a sum runs over."""
+    kept = {factor for dimension in op.rule.results[0] for factor in dimension}
+    return tuple(d for d, f in enumerate(op.rule.operands[0]) if kept.isdisjoint(f))

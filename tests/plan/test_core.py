@@ -298,7 +298,7 @@ def test_it_holds_no_collective_and_one_loop_for_each_split_operation():
 
 MODELS = [
     ("gpt-tiny", "tensor-parallel"),
-    ("unet-tiny", "data-parallel"),
+    ("resnet-tiny", "data-parallel"),
     ("moe-tiny", "fsdp"),
     ("gns-tiny", "automatic"),
 ]

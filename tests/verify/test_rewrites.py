@@ -127,7 +127,25 @@ def of_scaled_sums(x, a, b):
     return [jnp.tanh(x * jnp.exp((x * factor).sum(0))).sum(0) for factor in (a, b)]
 
 
-@pytest.mark.parametrize(("fn", "merged"), [(halves, 0), (multiples, 0), (of_scaled_sums, 1)])
+def reversed_or_not(x):
+    return [jnp.tanh(rows).sum(0) for rows in (x, jnp.flip(x, 0), jnp.flip(x, 1))]
+
+
+def reversed_column(x):
+    column = x[:, :1]
+    return [jnp.tanh(rows).sum(0) for rows in (column, jnp.flip(column, 0), jnp.flip(column, 1))]
+
+
+OTHERS = [
+    (halves, 0),
+    (multiples, 0),
+    (of_scaled_sums, 1),
+    (reversed_or_not, 0),
+    (reversed_column, 1),  # the one over a dimension of size 1
+]
+
+
+@pytest.mark.parametrize(("fn", "merged"), OTHERS)
 def test_other_sums_are_not_merged(fn, merged):
     """They are computed on the same lines, by operations of the same kinds."""
     shapes = [(4096, 128), (1, 128), (1, 128)][: 3 if fn is of_scaled_sums else 1]

@@ -50,7 +50,7 @@ class _Numbering:
         for place, buffer in enumerate(item.outputs):
             self._makers[buffer] = item
             type_ = self._spmd.buffers[buffer].type
-            if op.short == "reverse" and 1 in type_.shape:
+            if op.short == "reverse" and all(type_.shape[d] == 1 for d in _reversed(view)):
                 self._same[buffer] = inputs[0]
             elif op.short == "reduce" or not view.regions:
                 key = (op.kind, op.combine, does, inputs, place, type_)
@@ -88,6 +88,11 @@ class _Numbering:
             if all(varying.isdisjoint(op.rule.results[0][d]) for d in summed):
                 return []
         return [buffer]
+
+
+def _reversed(view: Any) -> list[int]:
+    """The dimensions that an MLIR `reverse` turns around."""
+    return list(view.attributes["dimensions"])
 
 
 def _summed(op: Operation) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: venv
-	$(BIN)/python -m partita.demo
+	$(BIN)/python -m tools.demo
 
 test: venv
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
@@ -47,25 +47,25 @@ test-tpu: venv
 	fi
 
 check: venv
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples tools
+	$(BIN)/ruff check src tests examples tools
 	$(BIN)/mypy
 
 bench: venv
-	$(BIN)/python -m partita.bench
+	$(BIN)/python -m tools.bench
 
 # Every built-in model under every kind of schedule, run on 8 host devices and compared.
 coverage-models: venv
-	$(BIN)/python -m partita.coverage $(COVERAGE_ARGS)
+	$(BIN)/python -m tools.coverage $(COVERAGE_ARGS)
 
 # Plans compiled for TPUs, predicted beside compiled; goes on where it was stopped. Needs no TPU.
 accuracy: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tpu]'
-	$(BIN)/python -m partita.accuracy $(ACCURACY_ARGS)
+	$(BIN)/python -m tools.accuracy $(ACCURACY_ARGS)
 
 # The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
 paper-table: venv
-	$(BIN)/python -m partita.paper $(PAPER_ARGS)
+	$(BIN)/python -m tools.paper $(PAPER_ARGS)
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

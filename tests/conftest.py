@@ -25,12 +25,16 @@ import pytest  # noqa: E402
 import partita as pt  # noqa: E402
 from partita import models  # noqa: E402
 from partita.analysis import analyse, discrete, fold  # noqa: E402
+from partita.frontend.trace import trace  # noqa: E402
 from partita.mesh import Mesh  # noqa: E402
 from partita.models import gpt  # noqa: E402
 from partita.models.strategies import data_parallel  # noqa: E402
-from partita.program.trace import trace  # noqa: E402
-from partita.spmd import Lowerer, spec, unfold  # noqa: E402
-from partita.tiling import Spreader, untiled  # noqa: E402
+from partita.spmd import Lowerer, unfold  # noqa: E402
+from partita.tiling import (  # noqa: E402
+    Spreader,
+    spec,
+    untiled,
+)
 
 DTYPES = {
     "f32": "float32",

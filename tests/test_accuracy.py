@@ -9,14 +9,14 @@ import sys
 import msgspec
 import pytest
 from rich.console import Console
+from tools.accuracy import run
+from tools.accuracy.__main__ import app
+from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
+from tools.accuracy.run import Result, Times, complete, kept, measure_apart
+from tools.accuracy.table import data, markdown, summarise, view
 from typer.testing import CliRunner
 
 import partita as pt
-from partita.accuracy import run
-from partita.accuracy.__main__ import app
-from partita.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
-from partita.accuracy.run import Result, Times, complete, kept, measure_apart
-from partita.accuracy.table import data, markdown, summarise, view
 from partita.errors import ModelError
 from partita.models import build
 

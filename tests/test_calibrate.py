@@ -4,8 +4,8 @@ import jax
 import pytest
 
 import partita as pt
-from partita.calibrate import Budget, calibrate, network
 from partita.cost import load
+from partita.cost.calibrate import Budget, calibrate, network
 
 QUICK = Budget(seconds=0.01, runs=2)
 

@@ -476,7 +476,7 @@ GATHER = Exchange("all_gather", 8, ((0, 1, 2, 3),))
 
 def test_verify_exits_with_1_where_the_prediction_does_not_hold(partita, monkeypatch):
     monkeypatch.setattr(
-        "partita.verify.verification.side_by_side",
+        "partita.verify.check.side_by_side",
         lambda collectives, mesh, *_, **__: Comparison(mesh, Counter(), Counter([GATHER])),
     )
     result = partita("verify", *DATA, "--json")

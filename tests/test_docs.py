@@ -30,7 +30,7 @@ import typer
 
 import partita
 from partita import cli
-from partita.program import custom
+from partita.stablehlo.rules import registry as custom
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]

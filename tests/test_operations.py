@@ -2,7 +2,7 @@
 
 An example is partitioned on both of its dimensions, runs, and gives the numbers of the original,
 or it is refused with a message. `docs/operations.md` is made of the examples and of the tables of
-`partita.program.operations`; `UPDATE_DOCS=1 pytest tests/test_operations.py` writes it.
+`partita.program.op_traits`; `UPDATE_DOCS=1 pytest tests/test_operations.py` writes it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from jax import lax
 from jaxlib.mlir.dialects import chlo, stablehlo
 
 import partita as pt
-from partita.program import mlir, operations
-from partita.program.importer import import_stablehlo
-from partita.spmd.localize import LOCALIZERS
+from partita.emit.localize import LOCALIZERS
+from partita.program import op_traits as operations
+from partita.stablehlo import mlir
+from partita.stablehlo.importer import import_stablehlo
 from partita.verify import compare
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
@@ -408,7 +409,7 @@ def test_refused_by_its_type(kind):
 INTRODUCTION = """# Operations
 
 What partita does with every operation of the dialects StableHLO and CHLO. The page is made from the
-tables in `src/partita/program/operations.py` and from examples that are run; each row is the case
+tables in `src/partita/program/op_traits.py` and from examples that are run; each row is the case
 `tests/test_operations.py::test_operation[KIND]` of the test suite, or `test_refused[KIND]`.
 
 Rules are Shardy's or partita's own; partita narrows some of Shardy's, and widens those of windows.

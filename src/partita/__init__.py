@@ -5,10 +5,8 @@ way. `jit` does both in one line.
 """
 
 from partita.api import jit, load, plan
-from partita.core import Core
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
-from partita.diff import PlanDiff
 from partita.errors import (
     AxisError,
     FileError,
@@ -30,15 +28,17 @@ from partita.explain import (
     Explanation,
     ValueExplanation,
 )
+from partita.frontend.constrain import constrain
+from partita.frontend.files import Module, read
 from partita.mesh import Mesh
 from partita.plan import Plan
-from partita.program.constrain import constrain
-from partita.program.custom import register_rule
-from partita.program.files import Module, read
+from partita.planning.diff import PlanDiff
+from partita.planning.schedule import TacticReport
 from partita.program.ir import Constant
-from partita.schedule import TacticReport
+from partita.run.core import Core
 from partita.simulate import simulate
 from partita.spmd import Collective, WholeUse
+from partita.stablehlo.rules.registry import register_rule
 from partita.tactics import (
     Action,
     AutomaticPartition,

@@ -10,23 +10,16 @@ from typing import Any
 import jax
 from jax._src import source_info_util
 
-from partita import cost
-from partita.analysis import analyse
 from partita.cost import Hardware
-from partita.cost.estimate import parse_size
-from partita.errors import HardwareError, MeshError, TacticError, TraceError
+from partita.errors import MeshError, TacticError
+from partita.frontend.specs import axes_of
+from partita.frontend.trace import abstract, sharding_of
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
-from partita.program import Program
-from partita.program.files import Module, read
-from partita.program.specs import axes_of
-from partita.program.stages import in_stages
-from partita.program.trace import Traced, abstract, sharding_of, trace
-from partita.saved import Saved, read_plan
-from partita.schedule import run_schedule
-from partita.tactics import AutomaticPartition, Context, Tactic
-from partita.tactics.base import Progress
-from partita.tactics.given import with_facts
+from partita.planning.prepare import prepare, targeted
+from partita.tactics import AutomaticPartition, Tactic
+from partita.tactics.protocol import Progress
+from partita.text import parse_size
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
 source_info_util.register_exclusion(__file__)
@@ -99,59 +92,8 @@ def plan(
         for name in _axes_of(tactic):
             mesh.axis(name)
     target = targeted(hardware, memory)
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
-    program = in_stages(traced.program, mesh.devices)
-    schedule = with_facts(program, mesh, tactics)
-    return scheduled(fn, traced, program, mesh, target, schedule, progress)
-
-
-def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
-    """The device that a plan is for, and the bytes of it that may be used."""
-    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    return device, int(device.memory.value) if memory is None else parse_size(memory, "memory")
-
-
-def traced_or_read(
-    fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    mesh: Mesh,
-    donate_argnums: int | Sequence[int],
-    lift_from: int | None = None,
-) -> tuple[Any, Traced]:
-    """A function, or the program of a file, with its trace."""
-    if isinstance(fn, str | Path):
-        fn = read(fn)
-    if isinstance(fn, Module):
-        return fn, _from_file(fn, args, kwargs, donate_argnums, lift_from)
-    return fn, trace(fn, args, kwargs, donate_argnums, lift_from, mesh)
-
-
-def scheduled(
-    fn: Any,
-    traced: Traced,
-    program: Program,
-    mesh: Mesh,
-    target: tuple[Hardware, int],
-    tactics: Sequence[Tactic],
-    progress: Progress = lambda done, total, text: None,
-) -> Plan:
-    """The plan that comes of a schedule.
-
-    Args:
-      fn: what is planned.
-      traced: its trace.
-      program: what is to be partitioned, with the arguments and results of the trace.
-      mesh: the mesh.
-      target: as `targeted` gives it.
-      tactics: the schedule, the facts of the program included.
-      progress: called while a search runs.
-    """
-    device, capacity = target
-    context = Context(
-        analyse(program), mesh, device, capacity, progress, traced.arguments, traced.results
-    )
-    return Plan(fn, run_schedule(context, tactics), traced.donate_argnums, traced.lifted)
+    prepared = prepare(fn, args, kwargs, mesh, target, donate_argnums, lift_from)
+    return Plan.of(prepared, prepared.schedule(tactics, progress))
 
 
 def load(
@@ -194,28 +136,16 @@ def load(
       >>> load(file, jnp.sin, x).in_shardings
       (P(None, 'data'),)
     """
-    saved = read_plan(path)
-    if mesh is not None:
-        saved = saved.over(Mesh.of(mesh))
-    device = cost.load(_kind_of(saved) if hardware is None else hardware)
-    capacity = saved.capacity if device.name == saved.hardware else int(device.memory.value)
-    fn = read(fn) if isinstance(fn, str | Path) else fn
-    donated: Any = donate_argnums
-    if donate_argnums is None:
-        given = fn.donate_argnums if isinstance(fn, Module) else ()
-        donated = () if given == saved.donate_argnums else saved.donate_argnums
-    function, traced = traced_or_read(fn, args, kwargs, saved.mesh, donated, saved.lift_from)
-    program = in_stages(traced.program, saved.mesh.devices)
-    saved.check_program(program, traced)
-    context = Context(
-        analyse(program),
-        saved.mesh,
-        device,
-        capacity if memory is None else parse_size(memory, "memory"),
-        arguments=traced.arguments,
-        results=traced.results,
+    return Plan.load(
+        path,
+        fn,
+        *args,
+        mesh=mesh,
+        hardware=hardware,
+        memory=memory,
+        donate_argnums=donate_argnums,
+        **kwargs,
     )
-    return Plan(function, saved.restore(context), traced.donate_argnums, traced.lifted)
 
 
 def jit(
@@ -299,18 +229,6 @@ def jit(
     return partitioned
 
 
-def _from_file(
-    module: Module, args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
-) -> Module:
-    if args or kwargs:
-        raise TraceError(
-            f"{module.__name__} is read from a file, which says itself what arguments it takes; "
-            "plan it without arguments"
-        )
-    module = module if donate_argnums == () else module.donating(donate_argnums)
-    return module if lift_from is None else module.lifting(lift_from)
-
-
 def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
     aval = jax.typeof(leaf)
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
@@ -329,24 +247,3 @@ def _axes_of(tactic: Tactic) -> list[str]:
     """Axes that a tactic names, so that a wrong one is found before anything is traced."""
     named = getattr(tactic, "axes", None) or getattr(tactic, "axis", None) or ()
     return [named] if isinstance(named, str) else list(named)
-
-
-def _kind_of(saved: Saved) -> str:
-    """The kind of hardware of a plan file, if it is one that partita knows."""
-    if saved.hardware not in cost.kinds():
-        raise HardwareError(
-            f"the plan in {str(saved.path)!r} is for hardware {saved.hardware!r}, which is no kind "
-            "that partita knows; say hardware=..., the path of its .toml file"
-        )
-    return saved.hardware
-
-
-def _hardware_at_hand() -> str:
-    kind = jax.devices()[0].device_kind
-    name = cost.kind_of(kind)
-    if name is not None:
-        return name
-    raise HardwareError(
-        f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
-        f"{', '.join(cost.kinds())}, or a path to a .toml file"
-    )

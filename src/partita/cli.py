@@ -21,18 +21,16 @@ from jax.sharding import PartitionSpec
 
 import partita as pt
 from partita import cost, models
-from partita.calibrate import Budget
-from partita.calibrate import calibrate as measure
-from partita.cost.estimate import size
+from partita.cost.calibrate import Budget
+from partita.cost.calibrate import calibrate as measure
 from partita.explain import ALTERNATIVES, EVERY
-from partita.plan import Form
-from partita.program.files import format_of
-from partita.progress import progress_bar
-from partita.report import view
-from partita.summary import summary
+from partita.frontend.files import format_of
+from partita.report.json import summary
+from partita.report.plan import view
+from partita.report.progress import progress_bar
+from partita.run.executable import Form
+from partita.text import size
 from partita.verify import provide_host_devices
-from partita.verify.report import summary as verification_summary
-from partita.verify.report import view as verification_view
 
 app = typer.Typer(
     help="Decides how a machine-learning program is split over a mesh of accelerators.",
@@ -260,9 +258,9 @@ def verify(
                 )
             )
     if as_json:
-        print(json.dumps([verification_summary(each) for each in found], indent=2))
+        print(json.dumps([each.as_dict() for each in found], indent=2))
     else:
-        Console().print(*(verification_view(each) for each in found), sep="\n\n")
+        Console().print(*(each.view() for each in found), sep="\n\n")
     raise typer.Exit(0 if all(each.passed for each in found) else 1)
 
 
@@ -301,10 +299,10 @@ def simulate(
         donate_argnums=loaded.donate_argnums,
     )
     if as_json:
-        print(json.dumps(summary(made), indent=2))
+        print(json.dumps(summary(made.done), indent=2))
     else:
         console = Console()
-        console.print(view(made, console.width))
+        console.print(view(made.done, console.width))
 
 
 @app.command()
@@ -379,10 +377,10 @@ def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
     for form, path in files.items():
         plan.export(path, form)
     if as_json:
-        print(json.dumps(summary(plan), indent=2))
+        print(json.dumps(summary(plan.done), indent=2))
     else:
         console = Console()
-        console.print(view(plan, console.width))
+        console.print(view(plan.done, console.width))
 
 
 def _schedule(manual: list[str], axes: str | None, budget: int, seed: int) -> list[pt.Tactic]:

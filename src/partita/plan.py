@@ -6,38 +6,34 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import jax
 import jax.export
 import numpy as np
-from jax.sharding import NamedSharding
 
 from partita.analysis.describe import Colors
-from partita.core import Core
-from partita.cost import Estimate, Hardware, Together, after_combining
+from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
-from partita.diff import PlanDiff, diff
-from partita.errors import FileError, MeshError, TacticError
+from partita.errors import TacticError
 from partita.explain import ALTERNATIVES, Explanation, explain
-from partita.mesh import Mesh
-from partita.program import Program, mlir
-from partita.program.files import contents, format_of, write
+from partita.frontend.files import write
+from partita.mesh import Mesh, MeshInput
+from partita.planning.diff import PlanDiff, diff
+from partita.planning.prepare import Prepared
+from partita.planning.schedule import Scheduled, TacticReport
+from partita.program import Program
 from partita.program.ir import Constant
-from partita.report import render
+from partita.report.plan import view
+from partita.run.core import Core
+from partita.run.executable import Executable, Form
 from partita.saved import contents as plan_file
-from partita.schedule import Scheduled, TacticReport
+from partita.saved import take_up
 from partita.spmd import Collective, SpmdProgram
-from partita.spmd.annotate import annotate
-from partita.spmd.emit import emit
-from partita.spmd.executable import Completed, export, layout_tree, partition_spec
 from partita.tactics import Tactic, WayOut
+from partita.text import plain
 from partita.tiling import Assignment, LoopNests
-
-if TYPE_CHECKING:
-    from partita.verify import Verification
-
-Form = Literal["partitioned", "annotated"]
+from partita.verify import Verification, verify
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -86,17 +82,17 @@ class Plan:
     @property
     def mesh(self) -> Mesh:
         """The mesh that it is for."""
-        return self.done.stage.context.mesh
+        return self.done.mesh
 
     @property
     def hardware(self) -> Hardware:
         """The kind of device that it was priced for."""
-        return self.done.stage.context.hardware
+        return self.done.hardware
 
     @property
     def colors(self) -> Colors:
         """The analysis: colors and conflicts."""
-        return self.done.stage.context.colors
+        return self.done.colors
 
     @property
     def arguments(self) -> Any:
@@ -133,7 +129,7 @@ class Plan:
         """The program as loop nests, which prints and runs on one device (PartIR:Core)."""
         nests = LoopNests(self.program, self.mesh, self.assignment)
         keywords = bool(self.arguments[1])
-        return Core(nests, self._signature, self.results, keywords, self.lifted)
+        return Core(nests, self.executable.signature, self.results, keywords, self.lifted)
 
     @property
     def program(self) -> Program:
@@ -149,14 +145,14 @@ class Plan:
         """What lies in memory when it is fullest, and over the whole step, per device."""
         return self.done.footprint
 
-    @cached_property
+    @property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
         """What a compiler makes of the all_reduces, by kind and axes as in `estimate.traffic`.
 
         XLA makes one of several that do not depend on each other. Neither the estimate nor the
         search counts on it.
         """
-        return after_combining(self.spmd, self.hardware)
+        return self.done.combined
 
     @property
     def constants(self) -> tuple[Constant, ...]:
@@ -189,23 +185,27 @@ class Plan:
         return diff(self.done, other.done)
 
     @cached_property
+    def executable(self) -> Executable:
+        """The SPMD program as something that is called as the function is."""
+        return Executable(self.spmd, self.arguments, self.results, self.donate_argnums, self.lifted)
+
+    @property
     def in_shardings(self) -> Any:
         """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
-        args, _ = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
-        return args[: len(self.arguments[0])]
+        return self.executable.in_shardings
 
-    @cached_property
+    @property
     def out_shardings(self) -> Any:
         """`PartitionSpec`s of the results, for plain `jax.jit` under a mesh."""
-        return layout_tree(self.results, self.spmd.result_layouts, self._spec)
+        return self.executable.out_shardings
 
-    @cached_property
+    @property
     def exported(self) -> jax.export.Exported:
         """The partitioned program as an artifact of `jax.export`, called as the function is.
 
         If constants were lifted, it takes keyword arguments as one dict, and the constants last.
         """
-        return export(self.spmd, self._signature, self.results)
+        return self.executable.exported
 
     def jit(
         self,
@@ -222,15 +222,7 @@ class Plan:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        concrete = self.device_mesh(mesh)
-        jitted = self._jitted(concrete, self.exported, donate_argnums)
-        if not (self.lifted or self.arguments[1]):
-            return jitted
-        constants: tuple[Any, ...] = ()
-        if self.lifted:
-            specs, _ = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
-            constants = jax.device_put(self.lifted, self._named(concrete, specs[-1]))
-        return Completed(jitted, bool(self.arguments[1]), constants)
+        return self.executable.jit(mesh, donate_argnums)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
@@ -245,35 +237,7 @@ class Plan:
           MeshError: too few devices, or a mesh with other axes.
           FileError: there is no such form.
         """
-        args, kwargs = self._signature
-        with mlir.context():
-            exported = self.exported
-            if form != "partitioned":
-                module = _emitter(form)(self.spmd)
-                exported = export(self.spmd, self._signature, self.results, module)
-        jitted = self._jitted(self.device_mesh(mesh), exported)
-        return jitted.lower(*args, *([kwargs] if kwargs else []))
-
-    def _jitted(
-        self,
-        mesh: jax.sharding.Mesh,
-        exported: jax.export.Exported,
-        donate_argnums: int | Sequence[int] | None = None,
-    ) -> Any:
-        """An exported form under `jax.jit`; keyword arguments and constants come last."""
-        args, kwargs = layout_tree(self._signature, self.spmd.argument_layouts, self._spec)
-
-        def call(*args: Any) -> Any:
-            # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
-            return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
-
-        call.__name__ = call.__qualname__ = self.program.name
-        return jax.jit(
-            call,
-            in_shardings=self._named(mesh, (*args, kwargs) if kwargs else args),
-            out_shardings=self._named(mesh, self.out_shardings),
-            donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
-        )
+        return self.executable.lower(mesh, form)
 
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
@@ -289,15 +253,7 @@ class Plan:
         Raises:
           FileError: the file cannot be written, or its name ends in something else.
         """
-        emitter = _emitter(form)
-        suffix = format_of(path)
-        with mlir.context():
-            data = contents(
-                emitter(self.spmd),
-                suffix,
-                lambda module: export(self.spmd, self._signature, self.results, module),
-            )
-        write(path, data)
+        self.executable.export(path, form)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file, from which `partita.load` takes it up without a search.
@@ -336,18 +292,39 @@ class Plan:
           MeshError: too few host devices, or a topology of another size.
           VerifyError: there is no compiler for it, or the compiler fails.
         """
-        from partita.verify import verify  # which compares plans, and stands above them
-
         return verify(self, topology, form, windowed_einsum=windowed_einsum, combine=combine)
 
-    @staticmethod
+    @classmethod
     def load(
-        path: str | Path, fn: Callable[..., Any] | str | Path, *args: Any, **kwargs: Any
+        cls,
+        path: str | Path,
+        fn: Callable[..., Any] | str | Path,
+        *args: Any,
+        mesh: MeshInput | Mesh | None = None,
+        hardware: str | Hardware | None = None,
+        memory: float | str | None = None,
+        donate_argnums: int | Sequence[int] | None = None,
+        **kwargs: Any,
     ) -> Plan:
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
-        from partita.api import load  # which makes plans, and stands above them
+        return cls.of(
+            *take_up(
+                path,
+                fn,
+                args,
+                kwargs,
+                mesh=mesh,
+                hardware=hardware,
+                memory=memory,
+                donate_argnums=donate_argnums,
+            )
+        )
 
-        return load(path, fn, *args, **kwargs)
+    @classmethod
+    def of(cls, prepared: Prepared, done: Scheduled) -> Plan:
+        """The plan of what a schedule came to."""
+        traced = prepared.traced
+        return cls(prepared.fn, done, traced.donate_argnums, traced.lifted)
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
@@ -361,24 +338,11 @@ class Plan:
           TacticError: the result is like none of the plan's arguments.
           MeshError: too few devices, or a mesh with other axes.
         """
-        made = jax.eval_shape(init_fn, *args)
-        concrete = self.device_mesh(mesh)
-        for argument, specs in zip(self.arguments[0], self.in_shardings, strict=True):
-            if _alike(made, argument):
-                shardings = self._named(concrete, specs)
-                return jax.jit(init_fn, out_shardings=shardings)(*args)
-        wanted = " or ".join(_shapes(argument) for argument in self.arguments[0])
-        raise TacticError(
-            f"the result of {getattr(init_fn, '__name__', init_fn)} is nested or shaped like none "
-            f"of the arguments of {self.program.name}: got {_shapes(made)}, expected {wanted}"
-        )
+        return self.executable.init(init_fn, *args, mesh=mesh)
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """Puts arguments on the devices as the plan takes them; one for each position given."""
-        concrete = self.device_mesh(mesh)
-        specs = self.in_shardings[: len(args)]
-        placed: tuple[Any, ...] = jax.device_put(args, self._named(concrete, specs))
-        return placed
+        return self.executable.shard(*args, mesh=mesh)
 
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
@@ -388,85 +352,13 @@ class Plan:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        concrete = self.device_mesh(mesh)
-        args: tuple[Any, ...] = jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
-            ),
-            self.arguments[0],
-            self._named(concrete, self.in_shardings),
-        )
-        return args
+        return self.executable.abstract(mesh)
 
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
         """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
-        if mesh is not None:
-            given = Mesh.of(mesh)
-            if given != self.mesh:
-                raise MeshError(f"the plan is for mesh {self.mesh}, the mesh given is {given}")
-            return mesh
-        devices = jax.devices()
-        if len(devices) < self.mesh.devices:
-            raise MeshError(
-                f"mesh {self.mesh} needs {self.mesh.devices} devices, this process sees "
-                f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, on many hosts "
-                "call jax.distributed.initialize first, or for tests set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.mesh.devices}"
-            )
-        processes = {device.process_index for device in devices[: self.mesh.devices]}
-        if len(processes) < jax.process_count():
-            raise MeshError(
-                f"mesh {self.mesh} takes the first {self.mesh.devices} of {len(devices)} devices, "
-                f"and these belong to {len(processes)} of {jax.process_count()} processes; every "
-                f"process must have a part: plan for {len(devices)} devices, or give a mesh= of "
-                f"{self.mesh.devices} that all processes share"
-            )
-        if len(devices) == self.mesh.devices:
-            return jax.make_mesh(
-                self.mesh.sizes,
-                self.mesh.names,
-                axis_types=(jax.sharding.AxisType.Auto,) * len(self.mesh.names),
-            )
-        grid = np.array(devices[: self.mesh.devices]).reshape(self.mesh.sizes)
-        return jax.sharding.Mesh(grid, self.mesh.names)
-
-    @property
-    def _signature(self) -> tuple[Any, Any]:
-        """`(args, kwargs)` of the program: those of the function, and constants last."""
-        args, kwargs = self.arguments
-        if not self.lifted:
-            return args, kwargs
-        constants = tuple(jax.ShapeDtypeStruct(c.shape, c.dtype) for c in self.lifted)
-        return (*args, *([kwargs] if kwargs else []), constants), {}
-
-    def _spec(self, layout: Any, rank: int) -> jax.sharding.PartitionSpec:
-        return partition_spec(layout, self.mesh, rank)
-
-    def _named(self, mesh: jax.sharding.Mesh, specs: Any) -> Any:
-        is_spec = lambda leaf: isinstance(leaf, jax.sharding.PartitionSpec)  # noqa: E731
-        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)
+        return self.executable.device_mesh(mesh)
 
     def __str__(self) -> str:
-        return render(self)
+        return plain(view(self.done))
 
     __repr__ = __str__
-
-
-def _emitter(form: Form) -> Callable[[SpmdProgram], Any]:
-    forms: dict[str, Callable[[SpmdProgram], Any]] = {"partitioned": emit, "annotated": annotate}
-    if form not in forms:
-        raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
-    return forms[form]
-
-
-def _shapes(tree: Any) -> str:
-    """A pytree with the type of each leaf, for messages."""
-    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
-
-
-def _alike(a: Any, b: Any) -> bool:
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (a, b)]
-    if structures[0] != structures[1]:
-        return False
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)

@@ -12,17 +12,17 @@ import jax
 from jax._src import source_info_util
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partita.api import scheduled, targeted, traced_or_read
 from partita.cost import Hardware
 from partita.errors import AxisError, SpecError, UnknownNameError, closest
+from partita.frontend.specs import Axes, axes_of
+from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
-from partita.program import Program, constraints, mlir, shardings
+from partita.planning.prepare import Prepared, targeted, traced_or_read
+from partita.program import Program
 from partita.program.ir import GivenSharding
-from partita.program.specs import Axes, axes_of
-from partita.program.stages import in_stages, read_again
-from partita.program.trace import Traced
-from partita.tactics.given import with_facts
+from partita.stablehlo import constraints, mlir, shardings
+from partita.stablehlo.top_k import in_stages, read_again
 from partita.tactics.manual import matches
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
@@ -82,10 +82,9 @@ def simulate(
     mesh = Mesh.of(mesh)
     target = targeted(hardware, memory)
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums)
-    program = _with_specs(traced, in_shardings, out_shardings, mesh)
-    program = in_stages(program, mesh.devices)
-    schedule = with_facts(program, mesh, [], decides=True)
-    return scheduled(fn, traced, program, mesh, target, schedule)
+    program = in_stages(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
+    prepared = Prepared(fn, traced, program, mesh, *target)
+    return Plan.of(prepared, prepared.schedule([], decides=True))
 
 
 def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from partita.analysis.names import analyse_names, components
-from partita.program import import_stablehlo
+from partita.stablehlo.importer import import_stablehlo
 
 
 def colors(program):

@@ -19,8 +19,8 @@ from fuzzing.elements import KEYS
 from fuzzing.programs import Program, Schedule, tactics
 from partita import api
 from partita.analysis import Analysis, analyse
+from partita.frontend.trace import trace
 from partita.program import Program as Imported
-from partita.program.trace import trace
 from partita.spmd import Collective
 from partita.verify import compare
 

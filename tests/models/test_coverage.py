@@ -10,9 +10,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+from tools import coverage
+from tools.coverage import Subject, compare_numbers
 
-from partita import coverage, models
-from partita.coverage import Subject, compare_numbers
+from partita import models
 from partita.models.strategies import SCHEDULES
 
 

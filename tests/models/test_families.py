@@ -1,7 +1,7 @@
 """Every family of models: the tiny preset runs split, equals the original, and exchanges what was
 predicted. `make coverage-models` does the same for every schedule.
 
-What counts as equal is said in `partita.coverage`.
+What counts as equal is said in `tools.coverage`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 
 import pytest
+from tools import coverage, largest
+from tools.coverage import Subject
 
-from partita import coverage, largest, models
-from partita.coverage import Subject
+from partita import models
 from partita.models import strategies
 
 # Presets beside each other, so that the original of each runs once. All of them take minutes:

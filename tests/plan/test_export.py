@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import partita as pt
 from partita import models
-from partita.program import mlir
+from partita.stablehlo import mlir
 from partita.tiling import local_type
 from partita.verify import compare, compiled_exchanges
 

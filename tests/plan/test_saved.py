@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import partita as pt
 from partita.cost.hardware import KINDS
 from partita.models import gpt
-from partita.program import custom
 from partita.saved.placements import from_runs, runs
 from partita.saved.schema import PlanTable, encode
+from partita.stablehlo.rules import registry as custom
 
 MESH = "data=2,model=4"
 BATCH = pt.ManualPartition({"x": 0}, axis="data")

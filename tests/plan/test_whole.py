@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import partita as pt
-from partita.program import custom
+from partita.stablehlo.rules import registry as custom
 from partita.verify import compare
 
 ROWS = [pt.ManualPartition({"x": 0}, axis="a")]

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from partita.program import mlir
+from partita.frontend.trace import trace
 from partita.program.fingerprint import fingerprint
-from partita.program.trace import trace
+from partita.stablehlo import mlir
 
 CODE = """
 def fn(x, w):

@@ -10,7 +10,8 @@ import pytest
 from jax import lax
 
 from partita.errors import TraceError, UnsupportedError
-from partita.program import TensorType, import_stablehlo
+from partita.program import TensorType
+from partita.stablehlo.importer import import_stablehlo
 
 
 def kinds(program):

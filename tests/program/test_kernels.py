@@ -8,7 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 from partita.errors import TraceError, UnsupportedError
-from partita.program.importer import import_stablehlo
+from partita.stablehlo.importer import import_stablehlo
 
 
 def add_one(source, target):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from partita.errors import RuleError
-from partita.program import custom, notation
 from partita.program.ir import TensorType
+from partita.stablehlo.rules import notation
+from partita.stablehlo.rules import registry as custom
 
 
 def types(*shapes):

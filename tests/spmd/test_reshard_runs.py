@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from partita.analysis import analyse, discrete
+from partita.frontend.trace import trace
 from partita.mesh import Mesh
-from partita.program.trace import trace
+from partita.run.executable import export, layout_tree, partition_spec
 from partita.spmd import Lowerer, unfold
-from partita.spmd.executable import export, layout_tree, partition_spec
 from partita.tiling import Tiling, untiled
 from partita.verify import compare
 

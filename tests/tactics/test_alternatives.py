@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import partita as pt
-from partita import schedule
+from partita.planning import schedule
 
 DATA = pt.ManualPartition({"x": 0}, axis="dp")
 HEADS = {"params['wq']": 1, "params['wk']": 1, "params['wv']": 1}

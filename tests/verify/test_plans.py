@@ -14,7 +14,6 @@ import pytest
 import partita as pt
 from partita.verify import OutOfMemoryError, compile_plan
 from partita.verify import compile as compiling
-from partita.verify.report import summary
 
 
 def f32(*shape):
@@ -125,7 +124,7 @@ def test_running_out_of_memory_is_a_failure_where_the_plan_was_to_fit(monkeypatc
     assert found.passed is passed
     assert found.memory is None and found.collectives is None
     assert "2.00G of 1.00G" in str(found)
-    assert summary(found)["out_of_memory"]["used"] == 2**31
+    assert found.as_dict()["out_of_memory"]["used"] == 2**31
 
 
 MESSAGES = [
@@ -188,7 +187,7 @@ def test_the_report(fsdp):
 
 
 def test_the_summary_is_json_of_the_same(fsdp):
-    found = json.loads(json.dumps(summary(fsdp)))
+    found = json.loads(json.dumps(fsdp.as_dict()))
     assert found["passed"] and found["problems"] == []
     assert found["memory"]["compiled"]["peak"] == fsdp.memory.peak
     assert {c["kind"]: c["compiled"] for c in found["collectives"]}["all_gather"] == 2

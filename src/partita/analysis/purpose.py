@@ -14,7 +14,7 @@ import re
 from typing import Literal
 
 from partita.program.ir import Program
-from partita.program.operations import ELEMENTWISE
+from partita.program.op_traits import ELEMENTWISE
 
 Purpose = Literal[
     "parameters", "optimizer state", "inputs", "constants", "activations", "gradients", "updates"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from partita.cost.collectives import topology
 from partita.cost.hardware import Hardware
 from partita.spmd import SpmdProgram
-from partita.spmd.program import Case, Instruction, Move, While
+from partita.spmd.instructions import Case, Instruction, Move, While
 from partita.tiling import Axes
 
 

@@ -21,7 +21,7 @@ from partita.cost.storage import FUSIBLE
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
-from partita.program.operations import CONVOLUTION, PRODUCTS
+from partita.program.op_traits import CONVOLUTION, PRODUCTS
 from partita.spmd.reshard import shards
 from partita.tiling import OpForm
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 
-from partita.errors import HardwareError
+from partita.text import seconds, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,43 +79,3 @@ class Estimate(StepTime):
             f"{seconds(self.exposed_time)} exposed + {seconds(self.hidden_time)} hidden), "
             f"peak memory {size(self.peak_memory)} of {size(self.capacity)}: {fits}"
         )
-
-
-def seconds(value: float) -> str:
-    """A time for people: `1.23 ms`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return (
-                f"{value / scale:.3g} {unit}"
-                if value < 1000 * scale
-                else f"{value / scale:.0f} {unit}"
-            )
-    return f"{value / 1e-9:.3g} ns"
-
-
-def size(value: float) -> str:
-    """A size for people: `15.8 GiB`."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(value) >= scale:
-            return f"{value / scale:.1f} {unit}"
-    return f"{value:.0f} B"
-
-
-def parse_size(text: float | str, what: str) -> int:
-    """Bytes, of a number or a string such as `"12GiB"`.
-
-    Args:
-      text: the number or the string.
-      what: the argument that it was given for, for the message.
-
-    Raises:
-      HardwareError: it cannot be read.
-    """
-    if not isinstance(text, str):
-        return int(text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", text)
-    if not match:
-        raise HardwareError(f'cannot read {what}="{text}"; expected bytes or e.g. "12GiB"')
-    power = " KMGT".index((match[2] or " ")[0].upper())
-    base = 1024 if (match[2] or "").endswith("i") else 1000
-    return int(float(match[1]) * base**power)

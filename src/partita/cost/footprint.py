@@ -10,11 +10,11 @@ import numpy as np
 from rich.table import Table
 
 from partita.analysis.purpose import purposes
-from partita.cost.estimate import size
 from partita.cost.memory import MemoryModel
 from partita.cost.timing import Timing
 from partita.errors import FileError
 from partita.spmd import Lowering
+from partita.text import size
 
 KINDS = (
     "parameters",

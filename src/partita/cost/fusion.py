@@ -16,7 +16,7 @@ from functools import cached_property
 from partita.cost.hardware import Kernels
 from partita.cost.storage import COMPUTING, Storage
 from partita.program.ir import Program
-from partita.program.operations import PRODUCTS
+from partita.program.op_traits import PRODUCTS
 
 
 @dataclasses.dataclass(frozen=True)

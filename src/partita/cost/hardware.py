@@ -1,6 +1,6 @@
 """Hardware as data: what one device can do, and the networks that join devices.
 
-A kind of device is a TOML file. Those that partita knows lie in the folder `kinds`, one file
+A kind of device is a TOML file. Those that partita knows lie in the folder `device_types`, one file
 each, and users write their own in the same form. Every figure carries its source: the vendor's
 document, or `assumption: ...` where there is no public figure.
 
@@ -24,7 +24,7 @@ import msgspec
 from partita.errors import HardwareError, closest
 from partita.spmd import COLLECTIVES
 
-KINDS = resources.files("partita.cost").joinpath("kinds")
+KINDS = resources.files("partita.cost").joinpath("device_types")
 
 # For each element type, where a peak is taken from when the file does not state it: the first
 # type that the file does state, and the fraction of its peak.

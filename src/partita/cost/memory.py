@@ -15,7 +15,7 @@ from partita.cost.products import made_feature, read_feature
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
-from partita.program.operations import CONVOLUTION
+from partita.program.op_traits import CONVOLUTION
 from partita.spmd import ValuePlan
 from partita.tiling import Layout, local_type
 

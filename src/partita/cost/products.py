@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from partita.cost.hardware import Block
 from partita.program.ir import Operation, Rule, Value
-from partita.program.operations import CONVOLUTION
+from partita.program.op_traits import CONVOLUTION
 
 
 def points(op: Operation, values: Sequence[Value]) -> int:

@@ -10,7 +10,7 @@ import math
 
 from partita.cost.hardware import Kernels
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
-from partita.program.operations import ELEMENTWISE, PRODUCTS
+from partita.program.op_traits import ELEMENTWISE, PRODUCTS
 
 _SHAPING = frozenset(
     f"stablehlo.{kind}"

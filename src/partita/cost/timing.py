@@ -14,8 +14,7 @@ from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Kernels
 from partita.cost.storage import FUSIBLE
 from partita.program.ir import BARRIER, CARRY, CONSTRAINT, Value, bits
-from partita.program.operations import PRODUCTS
-from partita.spmd.program import defined_times
+from partita.program.op_traits import PRODUCTS
 
 _CUTTING = frozenset(
     {"stablehlo.dynamic_slice", "stablehlo.reshape", "stablehlo.transpose", BARRIER}
@@ -126,7 +125,7 @@ class Timing:
     @cached_property
     def value_times(self) -> np.ndarray:
         """How often every value is defined per step, and so moved."""
-        return np.array([defined_times(self.program, v.index) for v in self.program.values])
+        return np.array([self.program.defined_times(v.index) for v in self.program.values])
 
     @cached_property
     def unstored(self) -> tuple[np.ndarray, np.ndarray]:

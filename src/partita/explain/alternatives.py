@@ -10,15 +10,15 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
-from partita.cost.estimate import seconds, size
 from partita.garbage import paused
-from partita.schedule import Scheduled, TacticReport, lower_and_price
+from partita.planning.schedule import Scheduled, TacticReport, lower_and_price
 from partita.search import Move, taken_by
 from partita.spmd import Lowering
 from partita.tactics import Action, AutomaticPartition, Change, Context, Stage
-from partita.tactics.base import UNCHANGED, Wish
 from partita.tactics.manual import place
+from partita.tactics.protocol import UNCHANGED, Wish
 from partita.tactics.recorded import Recorded
+from partita.text import seconds, size
 from partita.tiling import Assignment, Spreader, assignment
 
 

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 
 from partita.analysis.describe import factor_place
-from partita.cost.estimate import seconds
 from partita.explain.alternatives import Alternative, Pricing
 from partita.explain.candidates import candidates
 from partita.explain.origins import Decision
 from partita.explain.reader import Group, Reader, show_step
 from partita.program.ir import Operation
 from partita.spmd import Move
-from partita.spmd.whole import needed_whole
+from partita.spmd.replication import needed_whole
+from partita.text import seconds
 from partita.tiling import Node
 
 MOST_USES = 4

@@ -12,7 +12,7 @@ from partita.explain.alternatives import Pricing
 from partita.explain.collectives import CollectiveExplanation, explain_group
 from partita.explain.reader import Group, Reader
 from partita.explain.values import ValueExplanation, explain_values
-from partita.schedule import Scheduled
+from partita.planning.schedule import Scheduled
 from partita.spmd import Collective
 
 EVERY = "collectives"

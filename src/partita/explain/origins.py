@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from partita.analysis.describe import factor_place
-from partita.schedule import Scheduled
+from partita.planning.schedule import Scheduled
 from partita.tactics import Action
 from partita.tiling import Assignment, Node, Spreader, Tiling
 

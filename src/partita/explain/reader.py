@@ -9,13 +9,13 @@ from functools import cached_property
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import Topology, topology
-from partita.cost.estimate import size
 from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
+from partita.planning.schedule import Scheduled
 from partita.program import Program
-from partita.schedule import Scheduled
 from partita.spmd import Lowering, Move, ValuePlan
 from partita.tactics.manual import match
+from partita.text import size
 
 
 @dataclasses.dataclass(frozen=True)

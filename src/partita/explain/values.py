@@ -8,9 +8,8 @@ from partita.analysis.describe import pattern
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
 from partita.explain.reader import Reader, together
-from partita.report import show_entries
-from partita.spmd import entries
-from partita.tiling import local_type
+from partita.text import show_entries
+from partita.tiling import entries, local_type
 
 MOST_MOVES = 4
 """Collectives of a value that are printed."""

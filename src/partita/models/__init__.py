@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from partita.errors import ModelError, closest
-from partita.program.files import SUFFIXES, read
+from partita.frontend.files import SUFFIXES, read
 
 FAMILIES = (
     "gpt",

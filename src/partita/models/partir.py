@@ -4,7 +4,7 @@
 collectives of a transformer's train step, of decoding with one, of a U-Net and of a graph network
 under schedules of a few tactics. This is that table as data: models of the same structure with
 tiny sizes, schedules, and for every kind of collective a formula in the numbers of layers,
-parameter tensors and so on, with the reason. `partita.paper` sets what is predicted and what is
+parameter tensors and so on, with the reason. `tools.paper` sets what is predicted and what is
 compiled beside it.
 """
 

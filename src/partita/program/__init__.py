@@ -1,6 +1,5 @@
-"""Import: JAX functions and StableHLO modules become a `Program`; nothing is partitioned yet."""
+"""The program being partitioned: values, operations, factors and blocks. Nothing is split yet."""
 
-from partita.program.importer import import_stablehlo
 from partita.program.ir import Factor, Operation, Program, Rule, TensorType, Value
 
-__all__ = ["Factor", "Operation", "Program", "Rule", "TensorType", "Value", "import_stablehlo"]
+__all__ = ["Factor", "Operation", "Program", "Rule", "TensorType", "Value"]

@@ -361,6 +361,19 @@ class Program:
         """The operation at whose time an operand is read: what a body hands on, at its end."""
         return self.ends.get(op, op) if number == 1 else op
 
+    def defined_times(self, value: int) -> int:
+        """How often per step a value is defined, and so moved: loops multiply.
+
+        What a loop hands out at its end is defined as often as the loop runs, not its body.
+        """
+        v = self.values[value]
+        if v.producer is None:
+            return 1
+        op = self.operations[v.producer]
+        if op.index in self.ends and v.position < 2:
+            return self.operations[self.ends[op.index]].times
+        return op.times
+
     def uses(self) -> list[list[tuple[int, int]]]:
         """For every value, the (operation, operand number) pairs that read it."""
         uses: list[list[tuple[int, int]]] = [[] for _ in self.values]

@@ -5,6 +5,6 @@ that is traced again and has to be the same one, and lowered and priced anew.
 """
 
 from partita.saved.keep import contents
-from partita.saved.restore import Saved, read_plan
+from partita.saved.load import take_up
 
-__all__ = ["Saved", "contents", "read_plan"]
+__all__ = ["contents", "take_up"]

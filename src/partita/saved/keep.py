@@ -12,6 +12,7 @@ import numpy as np
 from partita.cost import Estimate
 from partita.errors import FileError
 from partita.mesh import Mesh
+from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
 from partita.saved.placements import Table, runs
@@ -28,9 +29,7 @@ from partita.saved.schema import (
     TrafficTable,
     encode,
 )
-from partita.schedule import Scheduled, TacticReport
-from partita.spmd import spec
-from partita.tiling import Assignment, Layout, replicated
+from partita.tiling import Assignment, Layout, replicated, spec
 from partita.version import __version__
 
 

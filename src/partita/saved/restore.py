@@ -12,14 +12,14 @@ import msgspec
 
 from partita.cost import Estimate, Traffic
 from partita.errors import AxisError, FileError, MeshError
+from partita.frontend.trace import Traced
 from partita.mesh import Mesh
+from partita.planning.schedule import Scheduled, TacticReport, lower_and_price
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, differences, fingerprint
-from partita.program.trace import Traced
 from partita.saved import keep
 from partita.saved.placements import Reader, from_runs
 from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
-from partita.schedule import Scheduled, TacticReport, lower_and_price
 from partita.spmd import WholeUse
 from partita.tactics import Action, Blocked, Context, Refusal, Stage
 from partita.tactics.recorded import Recorded

@@ -1,9 +1,11 @@
-"""Lowering of tilings to SPMD programs with explicit collectives, and their emission."""
+"""Lowering of tilings to SPMD programs with explicit collectives."""
 
+from partita.spmd.instructions import Buffer, Collective, Move, Run
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
-from partita.spmd.program import Buffer, Collective, Move, Run, SpmdProgram, entries, spec, unfold
+from partita.spmd.program import SpmdProgram
+from partita.spmd.replication import WholeUse, added, whole_uses
 from partita.spmd.reshard import COLLECTIVES, Step, reshard
-from partita.spmd.whole import WholeUse, added, whole_uses
+from partita.spmd.unfold import unfold
 
 __all__ = [
     "COLLECTIVES",
@@ -18,9 +20,7 @@ __all__ = [
     "ValuePlan",
     "WholeUse",
     "added",
-    "entries",
     "reshard",
-    "spec",
     "unfold",
     "whole_uses",
 ]

@@ -20,7 +20,7 @@ from operator import itemgetter
 
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
-from partita.program.operations import ELEMENTWISE
+from partita.program.op_traits import ELEMENTWISE
 from partita.spmd.partial import NONE, PartialAxes, PartialSums
 from partita.spmd.reshard import Step, reshard, traffic
 from partita.tiling import Forms, Layout, Need, OpForm, Tiling, layout_from_result

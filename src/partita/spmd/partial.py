@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.ir import CARRY, Operation
-from partita.program.operations import PRODUCTS
+from partita.program.op_traits import PRODUCTS
 from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()

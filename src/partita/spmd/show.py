@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.analysis.repeats import Read, Repeat, repeats
+from partita.spmd.instructions import Hold, Instruction, LocalProgram, Move, Run, Section, While
 from partita.tiling import Layout
 
-if TYPE_CHECKING:
-    from partita.spmd.program import Instruction, Move, Run, Section, SpmdProgram
 
-
-def show(spmd: SpmdProgram) -> str:
+def show(spmd: LocalProgram) -> str:
     """The program as text; see this module for how repeats are written."""
     return "\n".join(_Text(spmd).lines())
 
@@ -53,7 +50,7 @@ class _Item:
 class _Text:
     """Writes one program, numbering its collectives."""
 
-    def __init__(self, spmd: SpmdProgram) -> None:
+    def __init__(self, spmd: LocalProgram) -> None:
         self.spmd = spmd
         self.program = spmd.program
         self.number = 0
@@ -145,16 +142,13 @@ class _Text:
         return _Item((pattern(name), layout), (buffer,), (), 0, write, name)
 
     def _item(self, item: Instruction) -> _Item:
-        # Here, since the instructions' module writes itself with this one.
-        from partita.spmd import program as forms
-
-        if isinstance(item, forms.Run):
+        if isinstance(item, Run):
             return self._run(item)
-        if isinstance(item, forms.Move):
+        if isinstance(item, Move):
             return self._move(item)
-        if isinstance(item, forms.Hold):
+        if isinstance(item, Hold):
             return self._plain("barrier", item.inputs, item.outputs, "")
-        if isinstance(item, forms.While):
+        if isinstance(item, While):
             trips = "?" if item.loop.trips is None else item.loop.trips
             loop = [("condition", item.condition), ("body", item.body)]
             return self._nested("while", f"({trips} times)", item.inputs, item.outputs, loop)

@@ -1,7 +1,13 @@
 """Tactics: parts of a partitioning strategy, composed in a schedule."""
 
 from partita.tactics.automatic import AutomaticPartition
-from partita.tactics.base import (
+from partita.tactics.data import DataParallel
+from partita.tactics.expert import ExpertParallel
+from partita.tactics.fsdp import FullyShardedDataParallel
+from partita.tactics.logical import LogicalAxes
+from partita.tactics.manual import ManualPartition
+from partita.tactics.megatron import Megatron
+from partita.tactics.protocol import (
     Action,
     Blocked,
     Change,
@@ -14,12 +20,6 @@ from partita.tactics.base import (
     in_turn,
     joined,
 )
-from partita.tactics.data import DataParallel
-from partita.tactics.expert import ExpertParallel
-from partita.tactics.fsdp import FullyShardedDataParallel
-from partita.tactics.logical import LogicalAxes
-from partita.tactics.manual import ManualPartition
-from partita.tactics.megatron import Megatron
 from partita.tactics.sequence import SequenceParallel
 from partita.tactics.zero import ZeRO
 

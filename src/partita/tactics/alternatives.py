@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from partita.analysis.describe import pattern
-from partita.tactics.base import Stage, Tactic, WayOut, Wish
+from partita.tactics.protocol import Stage, Tactic, WayOut, Wish
 from partita.tiling import Tiling
 
 MOST_NAMED = 3

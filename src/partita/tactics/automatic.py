@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from partita.cost.estimate import parse_size, seconds, size
 from partita.errors import TacticError
 from partita.garbage import paused
 from partita.search import Move, Problem, State, refine, tree_search
-from partita.tactics.base import Action, Outcome, Refusal, Stage
 from partita.tactics.manual import as_dims, keeping, match, sharing_a_buffer
 from partita.tactics.parts import Patterns, as_patterns
+from partita.tactics.protocol import Action, Outcome, Refusal, Stage
+from partita.text import parse_size, seconds, size
 from partita.tiling import assignment, uses_axis
 
 

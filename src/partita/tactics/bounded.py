@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.base import Outcome, Stage
 from partita.tactics.manual import ManualPartition, keeping, match
+from partita.tactics.protocol import Outcome, Stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from partita.tactics.base import Outcome, Stage
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, examples
+from partita.tactics.protocol import Outcome, Stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from partita.analysis.describe import pattern
 from partita.errors import TacticError
-from partita.tactics.base import Outcome, Stage, Wish
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.products import dims_for
+from partita.tactics.protocol import Outcome, Stage, Wish
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.base import Outcome, Stage, in_turn
 from partita.tactics.data import DataParallel
 from partita.tactics.parts import Patterns
+from partita.tactics.protocol import Outcome, Stage, in_turn
 from partita.tactics.zero import ZeRO
 
 

@@ -10,8 +10,8 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import MANUAL, GivenSharding, show_axes
 from partita.tactics.automatic import AutomaticPartition
-from partita.tactics.base import Action, Outcome, Stage, Tactic, joined
 from partita.tactics.manual import after_spread, named_roles, sharing_a_buffer
+from partita.tactics.protocol import Action, Outcome, Stage, Tactic, joined
 from partita.tiling import Assignment, Axes, Layout, Spreader, Tiling
 
 _Places = Mapping[int, Layout]

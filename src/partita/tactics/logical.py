@@ -18,8 +18,8 @@ import jax
 
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.tactics.base import Outcome, Refusal, Stage, Wish, joined
 from partita.tactics.manual import keeping, place, sharing_a_buffer
+from partita.tactics.protocol import Outcome, Refusal, Stage, Wish, joined
 
 Axes = str | Sequence[str] | None
 """Mesh axes of a logical name: one, several (major first), or none."""

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from partita.cost.estimate import size
 from partita.errors import TacticError, UnknownNameError, closest
 from partita.program import Program
 from partita.tactics.alternatives import alternatives
-from partita.tactics.base import (
+from partita.tactics.protocol import (
     Action,
     Blocked,
     Context,
@@ -21,6 +20,7 @@ from partita.tactics.base import (
     Wish,
     read_one_by_one,
 )
+from partita.text import size
 from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
 
 Dims = int | Sequence[int] | Literal["replicate"]

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partita.analysis.describe import pattern
 from partita.errors import TacticError
-from partita.tactics.base import Outcome, Stage, Wish
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, arguments, learned, matched, path
 from partita.tactics.products import DimPurpose, dims_for
+from partita.tactics.protocol import Outcome, Stage, Wish
 from partita.tiling import uses_axis
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.program import Program
-from partita.tactics.base import Stage, Wish
 from partita.tactics.manual import Dims, match
+from partita.tactics.protocol import Stage, Wish
 
 Patterns = str | Sequence[str] | Mapping[str, Dims]
 """Names of arguments and results: a pattern, several, or each with its dimensions."""

@@ -16,7 +16,7 @@ from typing import Literal
 from partita.analysis import Analysis
 from partita.program import Operation
 from partita.program.ir import BARRIER
-from partita.program.operations import ELEMENTWISE
+from partita.program.op_traits import ELEMENTWISE
 
 DimPurpose = Literal["own", "summed", "shared", "looked up"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.base import Outcome, Stage
+from partita.tactics.protocol import Outcome, Stage
 from partita.tiling import Assignment
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from partita.tactics.base import Outcome, Stage, in_turn
 from partita.tactics.manual import ManualPartition, chosen_roles
 from partita.tactics.megatron import Megatron
 from partita.tactics.parts import Patterns, examples
+from partita.tactics.protocol import Outcome, Stage, in_turn
 from partita.tiling import Assignment, Tiling
 
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable
 
 from partita.errors import TacticError
 from partita.program import Program
-from partita.tactics.base import Outcome, Stage, Wish, joined
 from partita.tactics.manual import keeping, place, sharing_a_buffer
 from partita.tactics.parts import Patterns, State, arguments, state
+from partita.tactics.protocol import Outcome, Stage, Wish, joined
 from partita.tiling import uses_axis
 
 

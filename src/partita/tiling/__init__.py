@@ -1,8 +1,9 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
 from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
+from partita.tiling.layouts import entries, spec
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
-from partita.tiling.spread import Node, Resolution, Spread, Spreader, Stop
+from partita.tiling.propagate import Node, Resolution, Spread, Spreader, Stop
 from partita.tiling.tiling import (
     Assignment,
     Axes,
@@ -32,11 +33,13 @@ __all__ = [
     "Stop",
     "Tiling",
     "assignment",
+    "entries",
     "form_of",
     "layout_from_result",
     "local_type",
     "refold",
     "replicated",
+    "spec",
     "untiled",
     "uses_axis",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.program import mlir
+from partita.emit.spmd import operations_of
 from partita.program.ir import Operation
 from partita.spmd import Move, Run, SpmdProgram
-from partita.spmd.emit import operations_of
-from partita.spmd.program import inside
+from partita.spmd.instructions import inside
+from partita.stablehlo import mlir
 
 
 def moved_alike(spmd: SpmdProgram) -> dict[int, int]:

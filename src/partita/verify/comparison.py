@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from partita.mesh import Mesh
 from partita.spmd import Collective
+from partita.verify.device_groups import Groups, joined, normal
 from partita.verify.exchanges import Exchange, Found, found_exchanges
-from partita.verify.groups import Groups, joined, normal
 from partita.verify.hlo import parse
 
 AGREEMENTS = {

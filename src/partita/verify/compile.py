@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,10 +22,9 @@ from jax.stages import Lowered
 
 from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
+from partita.run.executable import Form
 from partita.verify.memory import Memory, memory_of
-
-if TYPE_CHECKING:
-    from partita.plan import Form, Plan
+from partita.verify.predicted import Predicted
 
 Options = dict[str, str | bool]
 """Options of a compiler."""
@@ -84,7 +83,7 @@ class Compiled:
 
 
 def compile_plan(
-    plan: Plan,
+    plan: Predicted,
     topology: str | None = None,
     form: Form = "partitioned",
     *,
@@ -110,7 +109,7 @@ def compile_plan(
     return compile_lowered(lower_plan(plan, topology, form), topology, options)
 
 
-def lower_plan(plan: Plan, topology: str | None = None, form: Form = "partitioned") -> Lowered:
+def lower_plan(plan: Predicted, topology: str | None = None, form: Form = "partitioned") -> Lowered:
     """A plan lowered by JAX for the devices of a topology, or of the host."""
     mesh = host_mesh(plan.mesh) if topology is None else tpu_mesh(plan.mesh, topology)
     lowered: Lowered = plan.lower(mesh, form)

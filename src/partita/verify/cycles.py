@@ -14,8 +14,8 @@ from partita.cost.collectives import Part, Topology, topology
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
 from partita.tiling import Axes
+from partita.verify.device_groups import Groups
 from partita.verify.exchanges import Exchange, Found
-from partita.verify.groups import Groups
 from partita.verify.hlo import Module
 from partita.verify.loops import Executions
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from partita.program.ir import bits
-from partita.verify.groups import Groups, chains_of, groups_of
+from partita.verify.device_groups import Groups, chains_of, groups_of
 from partita.verify.hlo import Computation, Instruction, Module, parse
 from partita.verify.loops import Executions, executions
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from partita.cost.memory import padded
 from partita.tiling import local_type
-
-if TYPE_CHECKING:
-    from partita.plan import Plan
+from partita.verify.predicted import Predicted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +36,7 @@ def memory_of(analysis: Any) -> Memory:
     )
 
 
-def predicted_memory(plan: Plan) -> Memory:
+def predicted_memory(plan: Predicted) -> Memory:
     """What a plan predicts, split as a compiler's figures are.
 
     Its peak is a moment, of which a result need not be part; a compiler keeps buffers of results

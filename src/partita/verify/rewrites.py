@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from partita.spmd import Collective, Move, Run, SpmdProgram, Step
-from partita.spmd.program import Case, Instruction, Section, While, inside
+from partita.spmd.instructions import Case, Instruction, Section, While, inside
 from partita.verify.alike import moved_alike
 from partita.verify.comparison import Becomes, exchange_of
 from partita.verify.exchanges import Exchange

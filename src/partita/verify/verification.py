@@ -1,32 +1,30 @@
-"""What was predicted of a plan, and what a compiler made of it."""
+"""A prediction beside what a compiler made of it: what was found, and the report of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import Any
 
-from partita import cost
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from partita.cost import Estimate
 from partita.cost.estimate import StepTime
-from partita.errors import HardwareError
-from partita.verify.comparison import Comparison, as_on_host, side_by_side, widening
-from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
-from partita.verify.cycles import compiled_time
-from partita.verify.exchanges import found_exchanges
-from partita.verify.hlo import parse
-from partita.verify.loops import executions
-from partita.verify.memory import Memory, predicted_memory
-from partita.verify.rewrites import on_tpu
-
-if TYPE_CHECKING:
-    from partita.plan import Form, Plan
+from partita.run.executable import Form
+from partita.text import plain
+from partita.verify import tables
+from partita.verify.comparison import Comparison, widening
+from partita.verify.compile import OutOfMemoryError
+from partita.verify.memory import Memory
+from partita.verify.predicted import Predicted
+from partita.verify.rewrites import REWRITES
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
     """A prediction beside what was compiled; printed, a report. Made by `Plan.verify`."""
 
-    plan: Plan
+    plan: Predicted
     topology: str | None
     """The TPUs compiled for; None for host devices."""
     form: Form
@@ -77,78 +75,82 @@ class Verification:
         return not self.problems
 
     def __str__(self) -> str:
-        from partita.verify.report import render
-
-        return render(self)
+        return plain(self.view())
 
     __repr__ = __str__
 
+    def view(self) -> RenderableType:
+        """The report as something that rich can print."""
+        plan, target = self.plan, self.topology or "host devices"
+        title = f"{plan.program.name} on mesh {plan.mesh}, {self.form} form, for {target}"
+        parts: list[RenderableType] = [Text(title, style="bold")]
+        if self.collectives is not None:
+            parts += [Text(), tables.collectives(self.collectives, plan.mesh)]
+        parts += [Text(), tables.memory(self.predicted_memory, self.memory)]
+        if self.time is not None:
+            parts += [Text(), tables.time(self.estimate, self.time)]
+        parts += [Text(), *self._notes()]
+        return Group(*parts)
 
-def verify(
-    plan: Plan,
-    topology: str | None = None,
-    form: Form = "partitioned",
-    *,
-    windowed_einsum: bool = False,
-    combine: bool = True,
-) -> Verification:
-    """Compiles a plan and compares; `Plan.verify` and `compile_plan` say what the arguments are.
+    def as_dict(self) -> dict[str, Any]:
+        """What the report shows, as data for JSON. Times in seconds, sizes in bytes."""
+        plan, memory = self.plan, self.out_of_memory
+        comparison = self.collectives
+        return {
+            "program": plan.program.name,
+            "mesh": dict(plan.mesh),
+            "hardware": plan.hardware.name,
+            "topology": self.topology,
+            "form": self.form,
+            "passed": self.passed,
+            "problems": list(self.problems),
+            "collectives": None
+            if comparison is None
+            else tables.collectives_data(comparison, plan.mesh),
+            "agreement": None if comparison is None else comparison.agreement,
+            "rewrites": None if comparison is None else comparison.rewrites,
+            "memory": {
+                "predicted": tables.memory_data(self.predicted_memory),
+                "compiled": None if self.memory is None else tables.memory_data(self.memory),
+                "capacity": plan.estimate.capacity,
+                "fits": plan.estimate.fits,
+            },
+            "out_of_memory": None
+            if memory is None
+            else {"message": str(memory), "used": memory.used, "capacity": memory.capacity},
+            "time": None
+            if self.time is None
+            else {
+                "predicted": tables.time_data(plan.estimate),
+                "compiled": tables.time_data(self.time),
+            },
+            "unknown_loops": list(self.unknown_loops),
+            "compile_seconds": self.seconds,
+        }
 
-    A program that does not fit is a result, not an error.
+    def _notes(self) -> list[RenderableType]:
+        lines: list[RenderableType] = []
+        if self.out_of_memory is not None:
+            lines.append(Text(str(self.out_of_memory), style="red"))
+        if self.widened:
+            note = "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
+            lines.append(Text(note, style="yellow"))
+        if self.collectives is not None:
+            for name, times in self.collectives.rewrites.items():
+                lines.append(
+                    Text(f"Rewritten by the compiler, {times} x {name}: {REWRITES[name]}.")
+                )
+        if self.unknown_loops:
+            names = ", ".join(self.unknown_loops)
+            lines.append(Text(f"Loops of unknown length, counted once: {names}", style="yellow"))
+        if self.seconds is not None:
+            lines.append(Text(f"Compiled in {self.seconds:.1f} s."))
+        for problem in self.problems:
+            lines.append(Text(f"DIFFERS: {problem}", style="bold red"))
+        if self.passed:
+            lines.append(Text("As predicted." if self._as_predicted() else "No failure."))
+        return lines
 
-    Raises:
-      HardwareError: the plan was priced for another kind of device than the topology has.
-      MeshError: too few host devices, or a topology of another size.
-      VerifyError: there is no compiler for it, or the compiler fails.
-    """
-    _check_kind(plan, topology)
-    try:
-        compiled = compile_plan(
-            plan, topology, form, windowed_einsum=windowed_einsum, combine=combine
-        )
-    except OutOfMemoryError as error:
-        return verified(plan, topology, form, error)
-    return verified(plan, topology, form, compiled)
-
-
-def verified(
-    plan: Plan, topology: str | None, form: Form, compiled: Compiled | OutOfMemoryError
-) -> Verification:
-    """Compares a plan with what was compiled of it, or with the compiler's refusal."""
-    predicted = predicted_memory(plan)
-    if isinstance(compiled, OutOfMemoryError):
-        return Verification(plan, topology, form, predicted, None, None, None, compiled, (), None)
-    module = parse(compiled.text)
-    runs = executions(module)
-    found = found_exchanges(module, runs)
-    predicted_ones = plan.collectives if topology else as_on_host(plan.collectives)
-    return Verification(
-        plan,
-        topology,
-        form,
-        predicted,
-        compiled.memory,
-        side_by_side(
-            predicted_ones,
-            plan.mesh,
-            found,
-            executions=topology is not None,
-            becomes=on_tpu(plan.spmd, topology) if topology and form == "partitioned" else (),
-        ),
-        compiled_time(module, runs, found, plan.mesh, plan.hardware),
-        None,
-        runs.unknown,
-        compiled.seconds,
-    )
-
-
-def _check_kind(plan: Plan, topology: str | None) -> None:
-    """Raises `HardwareError` if a plan was priced for another kind of device than compiled for."""
-    if topology is None or plan.hardware.name not in cost.kinds():
-        return  # a host stands for anything; what a user's file describes only the user knows
-    kind = cost.kind_of(f"TPU {topology.partition(':')[0]}")
-    if kind is not None and kind != plan.hardware.name:
-        raise HardwareError(
-            f"the plan is priced for {plan.hardware.name}, and topology {topology} has devices of "
-            f"kind {kind}; plan with hardware={kind!r}"
-        )
+    def _as_predicted(self) -> bool:
+        comparison = self.collectives
+        return comparison is not None and comparison.foreseen == comparison.compiled

@@ -1,0 +1,1 @@
+"""Emission: SPMD programs and loop nests as StableHLO."""

@@ -1,0 +1,108 @@
+"""A plan as annotations: the original program with Shardy's shardings, for other partitioners.
+
+Every value of one dimension or more has a sharding, arguments and results included, inside loops
+and branches too; where the plan moves a value on its way to a use, there is a constraint. All
+dimensions are *closed*: an open one invites the partitioner to split it further, and it would
+split what the plan keeps whole (a gathered weight, say).
+
+What annotations cannot say is that a sum is outstanding. A partitioner completes every sum where
+it is made, also those that the plan hands on and completes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import sdy
+
+from partita.emit.spmd import Writer, per_value, sharding
+from partita.program.ir import MANUAL
+from partita.spmd.instructions import Move, Run
+from partita.spmd.program import SpmdProgram
+from partita.stablehlo import mlir
+from partita.stablehlo.mlir import ir
+from partita.tiling import Layout
+
+
+def annotate(spmd: SpmdProgram) -> Any:
+    """The annotated module; to be called, and used, within an MLIR context."""
+    module = mlir.parse(spmd.program.module)
+    _Annotator(spmd, module).run()
+    module.operation.verify()
+    return module
+
+
+class _Annotator(Writer):
+    """Writes the program on whole values: moves become constraints."""
+
+    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
+        super().__init__(spmd.program, spmd.mesh, module)
+        self.spmd = spmd
+        self.moved: dict[int, Layout] = {}
+
+    def run(self) -> None:
+        spmd = self.spmd
+        block, operations = self.begin()
+        self.declare_mesh()
+        operations.pop().erase()  # the return; another is written at the end
+        for buffer, argument in zip(spmd.arguments, block.arguments, strict=True):
+            self.values[buffer] = argument
+        self.fill(block, spmd.instructions, spmd.results, "func.return")
+        placed = set(self.views.values())
+        for operation in reversed(operations):  # loops and branches, which are written anew
+            if operation not in placed:
+                operation.erase()
+        self._annotate_signature()
+
+    def type_of(self, buffer: int) -> Any:
+        return self.build.type(self.spmd.program.values[self.spmd.buffers[buffer].value].type)
+
+    def operate(self, item: Run) -> None:
+        view = self.with_inputs(item)
+        self.build.body.append(view)
+        self.wrote(view, item.outputs)
+
+    def wrote(self, operation: Any, outputs: Sequence[int]) -> None:
+        super().wrote(operation, outputs)
+        self._annotate(operation, [self._layout(buffer) for buffer in outputs])
+
+    def move(self, item: Move) -> None:
+        before = self._layout(item.input)
+        after = self.moved[item.output] = item.step.applied(before)
+        value = self.again(item)
+        made_here = isinstance(value, ir.OpResult) and item.input not in self.moved
+        if item.step.kind == "reduce_scatter" and made_here and len(value.owner.results) == 1:
+            # The sum is asked for in pieces where it is made, not made whole and cut.
+            self._annotate(value.owner, [after])
+        elif after != before:
+            attribute = ir.Attribute.parse(f"#sdy.sharding{sharding(after, self.mesh)}")
+            value = sdy.sharding_constraint(value, attribute)
+        self.values[item.output] = value
+
+    def _layout(self, buffer: int) -> Layout:
+        """The layout of a buffer: moved there, or as its operation makes it."""
+        if buffer in self.moved:
+            return self.moved[buffer]
+        value = self.spmd.program.values[self.spmd.buffers[buffer].value]
+        if value.producer is None:
+            return self.spmd.argument_layouts[value.position]
+        return self.spmd.form(value.producer).makes[value.position]
+
+    def _annotate(self, operation: Any, layouts: Sequence[Layout]) -> None:
+        # There is nothing to say of scalars, and regions say it themselves.
+        if any(layouts) and operation.name != MANUAL:
+            operation.attributes["sdy.sharding"] = per_value(layouts, self.mesh)
+
+    def _annotate_signature(self) -> None:
+        main = mlir.main_function(self.module)
+        spmd = self.spmd
+        sides = (("arg_attrs", spmd.argument_layouts), ("res_attrs", spmd.result_layouts))
+        for which, layouts in sides:
+            known = mlir.attributes_of(main, which, len(layouts))
+            annotated = []
+            for attributes, layout in zip(known, layouts, strict=True):
+                text = f"#sdy.sharding{sharding(layout, self.mesh)}"
+                own = {a.name: a.attr for a in attributes} if attributes else {}
+                annotated.append(ir.DictAttr.get(own | {"sdy.sharding": ir.Attribute.parse(text)}))
+            main.attributes[which] = ir.ArrayAttr.get(annotated)

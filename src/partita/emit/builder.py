@@ -1,0 +1,165 @@
+"""Small pieces of StableHLO that device-local programs are built with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.mesh import Mesh
+from partita.program.ir import TensorType
+from partita.stablehlo.mlir import ir
+from partita.tiling import Axes
+
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "add": hlo.add,
+    "max": hlo.maximum,
+    "min": hlo.minimum,
+    "mul": hlo.multiply,
+    "and": hlo.and_,
+    "or": hlo.or_,
+}
+"""The operation by which partial results are combined."""
+
+
+def set_apart(value: Any) -> Any:
+    """A value that the compiler does not see into."""
+    apart = hlo.optimization_barrier([value])
+    return apart[0] if isinstance(apart, list | tuple) else apart
+
+
+class Builder:
+    """Small pieces of StableHLO at the current insertion point."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.body: Any = None
+        """The block of the device-local program, at whose end everything is built."""
+        self._indices: dict[Axes, Any] = {}
+        self._partition: Any = None
+        self._channels = 0
+
+    def channel(self) -> Any:
+        """The handle of a channel that no other collective has."""
+        self._channels += 1
+        return hlo.ChannelHandle.get(self._channels, 1)
+
+    def type(self, type_: TensorType) -> Any:
+        """The MLIR type of a tensor."""
+        return ir.RankedTensorType.get(type_.shape, ir.Type.parse(type_.dtype))
+
+    def enter(self, body: Any) -> Any:
+        """Goes on building in another block; returns what `leave` needs to come back."""
+        outer = self.body, self._indices, self._partition
+        self.body, self._indices = body, dict(self._indices)
+        return outer
+
+    def leave(self, outer: Any) -> None:
+        """Comes back from a block: what was built inside of it is not visible outside."""
+        self.body, self._indices, self._partition = outer
+
+    def place(self, op: Any, outputs: Sequence[TensorType]) -> list[Any]:
+        """Moves an operation to the end of the body, with these result types; its results."""
+        self.body.append(op)
+        for result, type_ in zip(op.results, outputs, strict=True):
+            result.set_type(self.type(type_))
+        return list(op.results)
+
+    def scalar(self, value: int) -> Any:
+        """An i32 constant."""
+        i32 = ir.IntegerType.get_signless(32)
+        type_ = ir.RankedTensorType.get([], i32)
+        return hlo.constant(ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(i32, value)))
+
+    def index(self, axes: Axes) -> Any:
+        """This device's number along axes, major first, as an i32 scalar."""
+        known = self._indices.get(axes)
+        if known is not None:
+            return known
+        total = None
+        for axis in axes:
+            part = self.coordinate(axis)
+            size = self.scalar(self.mesh.sizes[axis])
+            total = part if total is None else hlo.add(hlo.multiply(total, size), part)
+        assert total is not None
+        self._indices[axes] = total
+        return total
+
+    def coordinate(self, axis: int) -> Any:
+        """This device's number along one axis, as an i32 scalar."""
+        if self._partition is None:
+            i32 = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+            self._partition = hlo.convert(i32, hlo.partition_id())
+        after = range(axis + 1, len(self.mesh.sizes))
+        return self.digit(self._partition, self.mesh.size(tuple(after)), self.mesh.sizes[axis])
+
+    def digit(self, number: Any, stride: int, size: int) -> Any:
+        """Which of `size` steps of this stride a number is in, counted anew after the last."""
+        return hlo.remainder(hlo.divide(number, self.scalar(stride)), self.scalar(size))
+
+    def offset(self, axes: Axes, size: int) -> Any:
+        """Where this device's piece of `size` indices starts, as an i32 scalar."""
+        return hlo.multiply(self.index(axes), self.scalar(size))
+
+    def slice(self, value: Any, shape: Sequence[int], starts: dict[int, Any]) -> Any:
+        """The piece of `shape` that starts at `starts` (zero where not given)."""
+        zero = self.scalar(0)
+        at = [starts.get(dim, zero) for dim in range(len(shape))]
+        return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
+
+    def spread(self, scalar: Any, like: Any) -> Any:
+        """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
+        shape = ir.RankedTensorType(like.type).shape
+        element = ir.RankedTensorType(scalar.type).element_type
+        result = ir.RankedTensorType.get(list(shape), element)
+        return hlo.broadcast_in_dim(result, scalar, ir.DenseI64ArrayAttr.get([]))
+
+    def compare(self, a: Any, b: Any, direction: str) -> Any:
+        """Elementwise signed comparison: EQ, LT, GE, ..."""
+        return hlo.compare(a, b, hlo.ComparisonDirectionAttr.get(direction))
+
+    def fill(self, type_: Any, value: Any) -> Any:
+        """A tensor of one Python number."""
+        ranked = ir.RankedTensorType(type_)
+        element = ranked.element_type
+        attribute: Any
+        if isinstance(element, ir.ComplexType):
+            part = ir.RankedTensorType.get(list(ranked.shape), ir.ComplexType(element).element_type)
+            return hlo.complex(self.fill(part, value), self.fill(part, 0))
+        if isinstance(element, ir.IntegerType):
+            attribute = ir.IntegerAttr.get(element, int(value))
+        else:
+            attribute = ir.FloatAttr.get(element, float(value))
+        return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
+
+    def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
+        """`value` on the first device along the axes, `neutral` on the others."""
+        first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
+        return hlo.select(self.spread(first, value), value, neutral)
+
+    def fill_ends(
+        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], piece: int, axes: Axes
+    ) -> Any:
+        """A piece with its halo along a dimension, `fill` where the first or last device has none.
+
+        Args:
+          value: `reach[0]` elements of the piece before, `piece` own ones, `reach[1]` of the next.
+          fill: a scalar.
+          dim: the dimension.
+          reach: the halo.
+          piece: elements of a piece without it.
+          axes: that split the dimension.
+        """
+        shape = list(ir.RankedTensorType(value.type).shape)
+        i32 = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
+        i64 = ir.IntegerType.get_signless(64)
+        position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
+        first = hlo.subtract(self.offset(axes, piece), self.scalar(reach[0]))
+        position = hlo.add(position, self.spread(first, position))
+        end = self.mesh.size(axes) * piece
+        inside = hlo.and_(
+            self.compare(position, self.fill(i32, 0), "GE"),
+            self.compare(position, self.fill(i32, end), "LT"),
+        )
+        return hlo.select(inside, value, self.spread(fill, value))

@@ -1,0 +1,401 @@
+"""SPMD program -> StableHLO: one manual computation over all mesh axes, collectives explicit.
+
+The operations are those of the program itself, moved into the manual computation and given local
+types; nothing is rebuilt from a description.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.emit.localize import LocalRun, localize
+from partita.mesh import Mesh
+from partita.program.blocks import Block, Branch, Loop
+from partita.program.ir import Program, TensorType
+from partita.spmd.instructions import Case, Hold, Instruction, Move, Run, While
+from partita.spmd.program import SpmdProgram
+from partita.spmd.reshard import Rim, Step, permutation
+from partita.stablehlo import mlir
+from partita.stablehlo.mlir import ir
+from partita.tiling import Layout
+
+MESH = "mesh"
+"""Symbol of the mesh in emitted modules."""
+
+
+def emit(spmd: SpmdProgram) -> Any:
+    """The program as a StableHLO module; to be called, and used, within an MLIR context."""
+    module = mlir.parse(spmd.program.module)
+    if spmd.mesh.devices > 1:  # on one device the program is what it was
+        _Emitter(spmd, module).run()
+        module.operation.verify()
+    return module
+
+
+def operations_of(spmd: SpmdProgram, module: Any) -> dict[int, Any]:
+    """The MLIR operation of every operation of the program, in its parsed module, while that lives;
+    to be called, and used, within an MLIR context."""
+    writer = Writer(spmd.program, spmd.mesh, module)
+    writer.begin()
+    return writer.views
+
+
+def mesh_attribute(mesh: Mesh) -> str:
+    """The mesh in Shardy's syntax."""
+    return "#sdy.mesh<[" + ", ".join(f'"{name}"={size}' for name, size in mesh) + "]>"
+
+
+def sharding(layout: Layout, mesh: Mesh) -> str:
+    """A layout as Shardy's sharding of one tensor, without the attribute's prefix."""
+    dims = ("{" + ", ".join(f'"{name}"' for name in mesh.axis_names(axes)) + "}" for axes in layout)
+    return f"<@{MESH}, [{', '.join(dims)}]>"
+
+
+def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
+    """Shardings of all operands or all results of an operation, as an attribute."""
+    inner = ", ".join(sharding(layout, mesh) for layout in layouts)
+    return ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+
+
+class Writer:
+    """Writes the instructions of a program out as StableHLO.
+
+    What a subclass decides is how an operation is run, how a value is moved, and what type a
+    buffer has.
+    """
+
+    def __init__(self, program: Program, mesh: Mesh, module: Any) -> None:
+        self.program = program
+        self.mesh = mesh
+        self.module = module
+        self.build = Builder(mesh)
+        self.values: dict[int, Any] = {}
+        self.views: dict[int, Any] = {}
+        """The MLIR operation of every operation of the program."""
+        self.globals: dict[Any, int] = {}
+        """Which value of the program is which in the module."""
+
+    def begin(self) -> tuple[Any, list[Any]]:
+        """Finds the operations; the function's block and what is in it."""
+        block = mlir.main_function(self.module).entry_block
+        operations = [view.operation for view in block.operations]
+        self.globals = {argument: i for i, argument in enumerate(block.arguments)}
+        self._find(self.program.body, operations[:-1])
+        return block, operations
+
+    def declare_mesh(self) -> None:
+        """Writes the mesh at the head of the module."""
+        with ir.InsertionPoint.at_block_begin(self.module.body):
+            sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(self.mesh)))
+
+    def type_of(self, buffer: int) -> Any:
+        """The MLIR type of a buffer."""
+        raise NotImplementedError
+
+    def operate(self, item: Run) -> None:
+        """Writes one operation."""
+        raise NotImplementedError
+
+    def move(self, item: Move) -> None:
+        """Writes one step of a reshard."""
+        raise NotImplementedError
+
+    def wrote(self, operation: Any, outputs: Sequence[int]) -> None:
+        """Notes what an operation has been written for."""
+        self.values.update(zip(outputs, operation.results, strict=True))
+
+    def _find(self, block: Block, operations: list[Any]) -> None:
+        """Notes which MLIR operation is which operation of the program."""
+        for item, view in zip(block.items, operations, strict=True):
+            if isinstance(item, int):
+                self.views[item] = view
+                results = self.program.operations[item].results
+                self.globals.update(zip(view.results, results, strict=True))
+            elif isinstance(item, Loop):
+                for inner, region in zip((item.condition, item.body), view.regions, strict=True):
+                    self._find(inner, _inner(region))
+            elif isinstance(item, Branch):
+                for inner, region in zip(item.branches, view.regions, strict=True):
+                    self._find(inner, _inner(region))
+
+    def fill(
+        self,
+        block: Any,
+        instructions: tuple[Instruction, ...],
+        results: tuple[int, ...],
+        ending: str,
+    ) -> None:
+        """Builds instructions at the end of a block, and ends it with `results`."""
+        outer = self.build.enter(block)
+        with ir.InsertionPoint(block):
+            for item in instructions:
+                self._WRITE[type(item)](self, item)
+            ir.Operation.create(ending, operands=[self.values[b] for b in results])
+        self.build.leave(outer)
+
+    def _hold(self, hold: Hold) -> None:
+        held = [self.values[b] for b in hold.inputs]
+        op = ir.Operation.create(
+            "stablehlo.optimization_barrier", results=[v.type for v in held], operands=held
+        )
+        self.wrote(op, hold.outputs)
+
+    def _while(self, loop: While) -> None:
+        inputs = [self.values[b] for b in loop.inputs]
+        types = [self.type_of(b) for b in loop.outputs]
+        op = ir.Operation.create("stablehlo.while", results=types, operands=inputs, regions=2)
+        for section, region in zip((loop.condition, loop.body), op.regions, strict=True):
+            block = region.blocks.append(*types)
+            self.values.update(zip(section.arguments, block.arguments, strict=True))
+            self.fill(block, section.instructions, section.results, "stablehlo.return")
+        self.wrote(op, loop.outputs)
+
+    def _case(self, case: Case) -> None:
+        types = [self.type_of(b) for b in case.outputs]
+        index = self.values[case.index]
+        boolean = "i1" in str(index.type)
+        op = ir.Operation.create(
+            "stablehlo.if" if boolean else "stablehlo.case",
+            results=types,
+            operands=[index],
+            regions=len(case.sections),
+        )
+        for section, region in zip(case.sections, op.regions, strict=True):
+            block = region.blocks.append()
+            self.fill(block, section.instructions, section.results, "stablehlo.return")
+        self.wrote(op, case.outputs)
+
+    def again(self, move: Move) -> Any:
+        """What a step starts from, set apart if it repeats an earlier one on purpose."""
+        value = self.values[move.input]
+        if move.again:
+            # Keeps the compiler from merging this with the earlier, equal move.
+            value = set_apart(value)
+        return value
+
+    def with_inputs(self, item: Run) -> Any:
+        """The MLIR operation of a run, its operands replaced by the buffers that it reads."""
+        return self.with_operands(item.op, [self.values[b] for b in item.inputs])
+
+    def with_operands(self, op: int, inputs: Sequence[Any]) -> Any:
+        """The MLIR operation, its operands replaced, those that its regions capture included."""
+        view, operation = self.views[op], self.program.operations[op]
+        own = len(view.operands)
+        if view.regions and len(inputs) > own:
+            captured = dict(zip(operation.operands[own:], inputs[own:], strict=True))
+            _replace_captured(view, captured, self.globals)
+        for number, value in enumerate(inputs[:own]):
+            view.operands[number] = value
+        return view
+
+    _WRITE: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        Run: lambda self, item: self.operate(item),
+        Move: lambda self, item: self.move(item),
+        Hold: _hold,
+        While: _while,
+        Case: _case,
+    }
+
+
+class _Emitter(Writer):
+    """Writes what each device runs: local types, collectives."""
+
+    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
+        super().__init__(spmd.program, spmd.mesh, module)
+        self.spmd = spmd
+
+    def run(self) -> None:
+        block, operations = self.begin()
+        self.declare_mesh()
+        returned = operations[-1]
+        manual, body = self._manual(block, returned)
+        for buffer, argument in zip(self.spmd.arguments, body.arguments, strict=True):
+            self.values[buffer] = argument
+        self.fill(body, self.spmd.instructions, self.spmd.results, "sdy.return")
+        for number, result in enumerate(manual.results):
+            returned.operands[number] = result
+        for view in reversed(list(block.operations)):  # what was replaced and not moved
+            if view.operation != manual and view.operation != returned:
+                view.operation.erase()
+
+    def type_of(self, buffer: int) -> Any:
+        return self.build.type(self.spmd.buffers[buffer].type)
+
+    def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
+        spmd, mesh = self.spmd, self.mesh
+        axes = ", ".join(f'"{name}"' for name in mesh.names)
+        with ir.InsertionPoint(returned):
+            manual = ir.Operation.create(
+                "sdy.manual_computation",
+                results=[v.type for v in returned.operands],
+                operands=list(block.arguments),
+                attributes={
+                    "in_shardings": per_value(spmd.argument_layouts, mesh),
+                    "out_shardings": per_value(spmd.result_layouts, mesh),
+                    "manual_axes": ir.Attribute.parse(f"#sdy<manual_axes{{{axes}}}>"),
+                },
+                regions=1,
+            )
+        types = [self.type_of(b) for b in spmd.arguments]
+        body = manual.regions[0].blocks.append(*types)
+        return manual, body
+
+    def operate(self, item: Run) -> None:
+        spmd, view = self.spmd, self.with_inputs(item)
+        operation, values = spmd.program.operations[item.op], spmd.program.values
+        run = LocalRun(
+            operation,
+            spmd.form(item.op),
+            spmd.sums(item.op),
+            tuple(spmd.buffers[b].type for b in item.inputs),
+            tuple(spmd.buffers[b].type for b in item.outputs),
+            tuple(values[v].type for v in operation.operands),
+            tuple(values[v].type for v in operation.results),
+        )
+        results = localize(view, run, self.build)
+        for buffer, result in zip(item.outputs, results, strict=True):
+            self.values[buffer] = result
+
+    def move(self, item: Move) -> None:
+        value = self.again(item)
+        self.values[item.output] = _MOVES[item.step.kind](self, value, item.step)
+
+    def _slice(self, value: Any, step: Step) -> Any:
+        if not step.after.elements:
+            return self.build.fill(self.build.type(step.after), 0)
+        size = step.after.shape[step.dim]
+        starts = {step.dim: self.build.offset(step.axes, size)}
+        return self.build.slice(value, step.after.shape, starts)
+
+    def _all_gather(self, value: Any, step: Step) -> Any:
+        return ir.Operation.create(
+            "stablehlo.all_gather",
+            results=[self.build.type(step.after)],
+            operands=[value],
+            attributes={"all_gather_dim": _i64(step.dim), **self._group(step)},
+        ).results[0]
+
+    def _all_reduce(self, value: Any, step: Step) -> Any:
+        return self._reducing("stablehlo.all_reduce", value, step, {})
+
+    def _reduce_scatter(self, value: Any, step: Step) -> Any:
+        extra = {"scatter_dimension": _i64(step.dim)}
+        return self._reducing("stablehlo.reduce_scatter", value, step, extra)
+
+    def _reducing(self, name: str, value: Any, step: Step, extra: dict[str, Any]) -> Any:
+        op = ir.Operation.create(
+            name,
+            results=[self.build.type(step.after)],
+            operands=[value],
+            attributes={**extra, **self._group(step)},
+            regions=1,
+        )
+        scalar = self.build.type(TensorType((), step.before.dtype))
+        block = op.regions[0].blocks.append(scalar, scalar)
+        with ir.InsertionPoint(block):
+            hlo.return_([COMBINE[step.combine](*block.arguments)])
+        return op.results[0]
+
+    def _all_to_all(self, value: Any, step: Step) -> Any:
+        # XLA's CPU compiler cuts the operand into one for each device, and fails where it then
+        # sees through the pieces: one may be of a transposed value, another one padding.
+        return ir.Operation.create(
+            "stablehlo.all_to_all",
+            results=[self.build.type(step.after)],
+            operands=[set_apart(value)],
+            attributes={
+                "split_dimension": _i64(step.split),
+                "concat_dimension": _i64(step.dim),
+                "split_count": _i64(self.mesh.size(step.axes)),
+                **self._group(step, global_ids=False),
+            },
+        ).results[0]
+
+    def _collective_permute(self, value: Any, step: Step) -> Any:
+        if step.rim is None:
+            return self._permute(value, permutation(self.mesh, *step.layouts))
+        return self._with_rim(value, step, step.rim)
+
+    def _with_rim(self, value: Any, step: Step, rim: Rim) -> Any:
+        """The piece, and the neighbour's rim beside it; at the ends of the mesh zeros."""
+        shape = step.before.shape
+        limits, strides = list(shape), [1] * len(shape)
+        starts = [0] * len(shape)
+        starts[step.dim], limits[step.dim] = rim.start, rim.start + rim.size
+        sent = hlo.slice(value, *(ir.DenseI64ArrayAttr.get(at) for at in (starts, limits, strides)))
+        if step.axes:
+            pairs = []
+            for group in self.mesh.groups(step.axes):
+                chain = list(itertools.pairwise(group))
+                pairs += [(b, a) for a, b in chain] if rim.after else chain
+            received = self._permute(sent, pairs)
+        else:
+            received = self.build.fill(sent.type, 0)
+        parts = [value, received] if rim.after else [received, value]
+        return hlo.concatenate(parts, _i64(step.dim))
+
+    def _permute(self, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
+        """What each device gets from another; zeros where it gets nothing."""
+        return ir.Operation.create(
+            "stablehlo.collective_permute",
+            results=[value.type],
+            operands=[value],
+            attributes={
+                "source_target_pairs": ir.Attribute.parse(
+                    f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+                ),
+                "channel_handle": self.build.channel(),
+            },
+        ).results[0]
+
+    def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
+        groups = ir.Attribute.parse(
+            f"dense<{self.mesh.groups(step.axes)}> : tensor<"
+            f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>"
+        )
+        attributes = {
+            "replica_groups": groups,
+            "channel_handle": self.build.channel(),
+        }
+        if global_ids:
+            attributes["use_global_device_ids"] = ir.UnitAttr.get()
+        return attributes
+
+
+def _inner(region: Any) -> list[Any]:
+    """The operations of a region's block, without its return."""
+    return [view.operation for view in region.blocks[0].operations][:-1]
+
+
+_MOVES = {
+    "slice": _Emitter._slice,
+    "all_gather": _Emitter._all_gather,
+    "all_reduce": _Emitter._all_reduce,
+    "reduce_scatter": _Emitter._reduce_scatter,
+    "all_to_all": _Emitter._all_to_all,
+    "collective_permute": _Emitter._collective_permute,
+}
+
+
+def _i64(value: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def _replace_captured(view: Any, captured: dict[int, Any], globals_: dict[Any, int]) -> None:
+    """Points the regions of an operation to the local pieces of the values they capture."""
+
+    def visit(inner: Any) -> Any:
+        if inner != view:
+            for number, operand in enumerate(inner.operands):
+                value = globals_.get(operand)
+                if value in captured:
+                    inner.operands[number] = captured[value]
+        return ir.WalkResult.ADVANCE
+
+    view.walk(visit)

@@ -1,0 +1,77 @@
+"""`constrain`: a sharding constraint that needs no mesh, and is nothing outside of partita."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+from jax._src.interpreters import ad, batching
+from jax._src.interpreters import mlir as jax_mlir
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.sharding import PartitionSpec
+
+from partita.frontend.specs import Axes, axes_of
+from partita.stablehlo import custom_calls as calls
+from partita.stablehlo import shardings
+from partita.stablehlo.constraints import CALL
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
+
+_constrain = Primitive("partita_constrain")
+
+
+def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
+    """Says how a value inside of a function is split over the mesh of the plan.
+
+    Where partita plans the function, it is a constraint as `jax.lax.with_sharding_constraint` is
+    under a mesh: the value is moved to that layout, the axes spread from there, and tactics do not
+    split it further. Anywhere else it is the identity, so that a model runs without partita's
+    plans, and on a single device. The gradient is constrained alike; under `jax.vmap` the added
+    dimension is left open.
+
+    Args:
+      x: an array.
+      spec: for each dimension an axis of the mesh, several axes, None for whole, or
+        `PartitionSpec.UNCONSTRAINED` for what is left to others; dimensions that it does not reach
+        are whole.
+
+    Raises:
+      SpecError: more entries than dimensions, or an axis twice. That an axis is none of the mesh,
+        or does not divide the dimension, is found when the function is planned.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> constrain(jnp.ones(4), PartitionSpec("data")).tolist()
+      [1.0, 1.0, 1.0, 1.0]
+    """
+    axes, is_open = axes_of(spec, len(jax.typeof(x).shape), "the value to constrain")
+    made: jax.Array = _constrain.bind(x, axes=axes, is_open=is_open)
+    return made
+
+
+def _lower(context: Any, value: Any, *, axes: Axes, is_open: tuple[bool, ...]) -> list[Any]:
+    """The lowering rule while partita traces, as JAX wants it."""
+    words = ir.RankedTensorType(value.type).rank - len(axes)  # of random keys
+    text = shardings.of_plan((*axes, *[()] * words), (*is_open, *[True] * words))
+    return calls.make(CALL, text, value)
+
+
+LOWERING = (_constrain, _lower)
+"""How constraints are lowered while partita traces."""
+
+
+def _batched(args: Any, dims: Any, *, axes: Axes, is_open: tuple[bool, ...]) -> Any:
+    (value,), (dim,) = args, dims
+    axes = (*axes[:dim], (), *axes[dim:])
+    is_open = (*is_open[:dim], True, *is_open[dim:])
+    return _constrain.bind(value, axes=axes, is_open=is_open), dim
+
+
+_constrain.def_impl(lambda value, **_: value)
+_constrain.def_abstract_eval(lambda value, **_: value)
+ad.deflinear2(_constrain, lambda cotangent, _, **said: [_constrain.bind(cotangent, **said)])
+batching.primitive_batchers[_constrain] = _batched
+jax_mlir.register_lowering(_constrain, lambda context, value, **_: [value])

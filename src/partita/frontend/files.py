@@ -1,0 +1,215 @@
+"""Programs from files: StableHLO as text, bytecode or portable artifact, and `jax.export` files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+
+from partita.errors import FileError, UnsupportedError
+from partita.frontend.trace import Traced, as_tuple
+from partita.program.ir import Program, TensorType
+from partita.stablehlo import mlir
+from partita.stablehlo.artifact import artifact
+from partita.stablehlo.constants import lift
+from partita.stablehlo.importer import donate, import_stablehlo
+
+_BYTECODE = b"ML\xefR"
+SUFFIXES = (".mlir", ".mlirbc", ".bin")
+"""How names of such files end by convention: text, portable artifact, `jax.export` file."""
+
+_EXPECTED = (
+    "expected StableHLO as text, as bytecode or as a portable artifact, or a serialized "
+    "jax.export.Exported"
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Module(Traced):
+    """A program read from a file, as `partita.plan` takes it. Called, it runs unpartitioned.
+
+    Made by `partita.read`. `print(module)` shows the program.
+    """
+
+    text: str = ""
+    """The module as it was read."""
+
+    @property
+    def __name__(self) -> str:
+        return self.program.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program as it is, on one device."""
+        return self._exported.call(*args, **kwargs)
+
+    @cached_property
+    def _exported(self) -> jax.export.Exported:
+        with mlir.context():
+            module = mlir.serialize(mlir.parse(self.program.module))
+        return artifact(module, self.program.name, self.arguments, self.results)
+
+    def lifting(self, least: int) -> Module:
+        """The same program, with constants of at least that many bytes as arguments."""
+        text, arrays = lift(self.text, least)
+        program = import_stablehlo(text, self.program.name, len(arrays))
+        program = dataclasses.replace(program, aliases=self.program.aliases)
+        return dataclasses.replace(self, program=program, lifted=arrays, text=text)
+
+    def donating(self, argnums: int | Sequence[int]) -> Module:
+        """The same program, with these arguments donated instead of those that the file says."""
+        program, numbers = self.program, as_tuple(argnums)
+        donors = [leaf for n in numbers for leaf in _leaves(self.arguments[0])[n]]
+        types = [value.type for value in program.values]
+        aliases = donate(
+            donors,
+            [types[v] for v in program.arguments],
+            [types[v] for v in program.results],
+            {},
+        )
+        program = dataclasses.replace(program, aliases=aliases)
+        return dataclasses.replace(self, program=program, donate_argnums=numbers)
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+    __repr__ = __str__
+
+
+def read(path: str | Path) -> Module:
+    """Reads a program from a file.
+
+    Args:
+      path: a StableHLO module as text, as bytecode or as a portable artifact, or a serialized
+        `jax.export.Exported`; what it is shows in the file, not in its name.
+
+    Raises:
+      FileError: there is no such file, or it holds no program that can be read.
+      UnsupportedError: it does, but one that cannot be partitioned.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {str(path)!r}: {error.strerror}; {_EXPECTED}") from None
+    if not data.strip():
+        raise FileError(f"{str(path)!r} is empty; {_EXPECTED}")
+    try:
+        with mlir.context():
+            text, exported = _decode(data, path)
+    except UnsupportedError as error:
+        raise FileError(f"cannot read {str(path)!r}: {error}; {_EXPECTED}") from None
+    try:
+        return _module(text, exported, path)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: {error}") from None
+
+
+def write(path: str | Path, data: bytes) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+      FileError: it cannot be written.
+    """
+    path = Path(path)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise FileError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def format_of(path: str | Path) -> str:
+    """What a file of this name holds, by its ending, one of `SUFFIXES`.
+
+    Raises:
+      FileError: it has another ending.
+    """
+    suffix = Path(path).suffix
+    if suffix not in SUFFIXES:
+        raise FileError(
+            f"what should {str(path)!r} be? expected a name that ends in .mlir (text), .mlirbc "
+            "(portable artifact) or .bin (a serialized jax.export.Exported)"
+        )
+    return suffix
+
+
+def contents(module: Any, suffix: str, exported: Callable[[Any], jax.export.Exported]) -> bytes:
+    """A module as the contents of a file.
+
+    Args:
+      module: within its MLIR context.
+      suffix: the format, one of `SUFFIXES`.
+      exported: wraps the module for `jax.export`.
+
+    Raises:
+      FileError: JAX cannot serialize how arguments are nested.
+    """
+    if suffix == ".mlir":
+        return str(module.operation.get_asm(enable_debug_info=True)).encode()
+    if suffix == ".mlirbc":
+        return mlir.serialize(module)
+    try:
+        return bytes(exported(module).serialize())
+    except ValueError as error:
+        raise FileError(f"JAX cannot serialize the arguments: {error}") from None
+
+
+def _decode(data: bytes, path: Path) -> tuple[str, jax.export.Exported | None]:
+    """The text of the module, and what `jax.export` says of it if that wrote the file."""
+    if data.startswith(_BYTECODE):
+        return mlir.load(data, str(path)), None
+    try:
+        return mlir.load(data.decode(), str(path)), None
+    except UnicodeDecodeError:
+        pass
+    try:
+        exported = jax.export.deserialize(bytearray(data))
+    except Exception as error:  # flatbuffers raises whatever it stumbles over
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+        raise UnsupportedError(f"this is neither MLIR nor a jax.export file{reason}") from None
+    return mlir.load(exported.mlir_module_serialized, str(path)), exported
+
+
+def _module(text: str, exported: jax.export.Exported | None, path: Path) -> Module:
+    program = import_stablehlo(text)
+    name = exported.fun_name if exported else program.name.removeprefix("jit_")
+    program = dataclasses.replace(program, name=path.stem if name == "program" else name)
+    arguments: Any = (tuple(map(mlir.shape_of, _types(program, program.arguments))), {})
+    results: Any = tuple(map(mlir.shape_of, _types(program, program.results)))
+    results = results[0] if len(results) == 1 else results
+    # Arguments that JAX dropped from the module, unused, leave no way to nest the others.
+    if exported and len(exported.in_avals) == len(program.arguments):
+        arguments = jax.tree.unflatten(exported.in_tree, map(_shaped, exported.in_avals))
+        results = jax.tree.unflatten(exported.out_tree, map(_shaped, exported.out_avals))
+    donated = tuple(
+        number
+        for number, leaves in enumerate(_leaves(arguments[0]))
+        if not program.aliases.keys().isdisjoint(leaves)
+    )
+    return Module(program, arguments, results, donated, text=text)
+
+
+def _types(program: Program, values: Sequence[int]) -> list[TensorType]:
+    return [program.values[v].type for v in values]
+
+
+def _shaped(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _leaves(arguments: Sequence[Any]) -> list[range]:
+    """For every argument, the numbers of its leaves in the flat list of all."""
+    counts = [len(jax.tree.leaves(argument)) for argument in arguments]
+    return [range(end - n, end) for n, end in zip(counts, accumulate(counts), strict=True)]

@@ -1,0 +1,1 @@
+"""Planning: the schedule of tactics, prepared, applied and compared."""

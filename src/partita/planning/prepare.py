@@ -1,0 +1,131 @@
+"""What comes before a schedule: the target, the traced program, and what is known of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+
+from partita import cost
+from partita.analysis import analyse
+from partita.cost import Hardware
+from partita.errors import HardwareError, TraceError
+from partita.frontend.files import Module, read
+from partita.frontend.trace import Traced, trace
+from partita.mesh import Mesh
+from partita.planning.schedule import Scheduled, run_schedule
+from partita.program import Program
+from partita.stablehlo.top_k import in_stages
+from partita.tactics import Context, Tactic
+from partita.tactics.given import with_facts
+from partita.tactics.protocol import Progress
+from partita.text import parse_size
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A function or file that is traced and ready to be partitioned over a mesh."""
+
+    fn: Any
+    """What is planned: the function, or the module of a file."""
+    traced: Traced
+    program: Program
+    """What is to be partitioned, with the arguments and results of the trace."""
+    mesh: Mesh
+    hardware: Hardware
+    capacity: int
+    """Bytes per device that the plan may use."""
+
+    def context(self, progress: Progress = lambda done, total, text: None) -> Context:
+        """The program analysed, on its mesh and hardware."""
+        return Context(
+            analyse(self.program),
+            self.mesh,
+            self.hardware,
+            self.capacity,
+            progress,
+            self.traced.arguments,
+            self.traced.results,
+        )
+
+    def schedule(
+        self,
+        tactics: Sequence[Tactic],
+        progress: Progress = lambda done, total, text: None,
+        decides: bool = False,
+    ) -> Scheduled:
+        """Applies what the program says itself, then tactics in order.
+
+        Args:
+          tactics: the schedule.
+          progress: called while a search runs.
+          decides: whether what the program says is all there is, so that nothing stays open.
+        """
+        facts = with_facts(self.program, self.mesh, tactics, decides=decides)
+        return run_schedule(self.context(progress), facts)
+
+
+def prepare(
+    fn: Callable[..., Any] | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: Mesh,
+    target: tuple[Hardware, int],
+    donate_argnums: int | Sequence[int] = (),
+    lift_from: int | None = None,
+) -> Prepared:
+    """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it."""
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
+    return Prepared(fn, traced, in_stages(traced.program, mesh.devices), mesh, *target)
+
+
+def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
+    """The device that a plan is for, and the bytes of it that may be used."""
+    device = cost.load(hardware if hardware is not None else _hardware_at_hand())
+    return device, int(device.memory.value) if memory is None else parse_size(memory, "memory")
+
+
+def traced_or_read(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: Mesh,
+    donate_argnums: int | Sequence[int],
+    lift_from: int | None = None,
+) -> tuple[Any, Traced]:
+    """A function, or the program of a file, with its trace."""
+    if isinstance(fn, str | Path):
+        fn = read(fn)
+    if isinstance(fn, Module):
+        return fn, _from_file(fn, args, kwargs, donate_argnums, lift_from)
+    return fn, trace(fn, args, kwargs, donate_argnums, lift_from, mesh)
+
+
+def _from_file(
+    module: Module, args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
+) -> Module:
+    if args or kwargs:
+        raise TraceError(
+            f"{module.__name__} is read from a file, which says itself what arguments it takes; "
+            "plan it without arguments"
+        )
+    module = module if donate_argnums == () else module.donating(donate_argnums)
+    return module if lift_from is None else module.lifting(lift_from)
+
+
+def _hardware_at_hand() -> str:
+    kind = jax.devices()[0].device_kind
+    name = cost.kind_of(kind)
+    if name is not None:
+        return name
+    raise HardwareError(
+        f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
+        f"{', '.join(cost.kinds())}, or a path to a .toml file"
+    )

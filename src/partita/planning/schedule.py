@@ -1,0 +1,262 @@
+"""A schedule: tactics applied in order, each reported with what it changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from partita.analysis.describe import Colors, pattern, shared_pattern
+from partita.cost import Estimate, Hardware, Together, Topology, after_combining, topology
+from partita.cost.footprint import Footprint, footprint
+from partita.garbage import paused
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.spmd import Lowerer, Lowering, SpmdProgram, Step, WholeUse, added, unfold, whole_uses
+from partita.tactics import (
+    Action,
+    Blocked,
+    Context,
+    Outcome,
+    Refusal,
+    Stage,
+    Tactic,
+    WayOut,
+)
+from partita.text import seconds
+from partita.tiling import Assignment, Layout, entries, replicated
+
+MOST_PRICED = 3000
+"""Operations of the largest program of which the alternatives to refusals are priced unasked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TacticReport:
+    """One entry of a plan's history."""
+
+    tactic: Tactic = dataclasses.field(repr=False, compare=False)
+    """The tactic itself."""
+    name: str
+    """The tactic, as it names itself."""
+    decisions: tuple[str, ...]
+    """What the tactic chose, in its own words."""
+    tiled: Mapping[str, tuple[Any, ...]]
+    """Patterns of arguments and tagged values whose sharding the tactic changed, with the entries
+    of the `PartitionSpec` after it."""
+    actions: tuple[Action, ...]
+    """Where it put axes, before they spread from there."""
+    refused: tuple[Refusal, ...]
+    """Wishes that were not met, with the reasons."""
+    blocked: tuple[Blocked, ...]
+    """Where axes stopped spreading, and why."""
+    conflicts: tuple[str, ...]
+    """Conflicts that were met and not resolved, with the choices."""
+    resolved: tuple[str, ...]
+    """Conflicts that were met and resolved, with the role that got the axis."""
+    warnings: tuple[str, ...]
+    """What was done as asked, but costs more than it looks."""
+    whole: tuple[WholeUse, ...]
+    """Operations that need dimensions whole which the tactic sharded, and what is gathered."""
+    collectives: Mapping[str, int]
+    """Number of collectives of each kind after the tactic."""
+    before: Estimate
+    """Cost before the tactic."""
+    estimate: Estimate
+    """Cost after the tactic."""
+    assignment: Assignment = dataclasses.field(repr=False)
+    """The layout of every operation and value after the tactic."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduled:
+    """Where a schedule has come to."""
+
+    stage: Stage
+    lowering: Lowering
+    estimate: Estimate
+    history: tuple[TacticReport, ...] = ()
+
+    def before(self, position: int) -> Stage:
+        """The stage before the tactic at a position of the history; after all, at its end."""
+        if position == len(self.history):
+            return self.stage
+        context, memory = self.stage.context, self.history[position].before.capacity
+        if position == 0:
+            return Stage(context, replicated(context.analysis.program), memory)
+        return Stage(context, self.history[position - 1].assignment, memory)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that it is for."""
+        return self.stage.context.mesh
+
+    @property
+    def hardware(self) -> Hardware:
+        """The kind of device that it is priced for."""
+        return self.stage.context.hardware
+
+    @property
+    def program(self) -> Program:
+        """The program that is partitioned."""
+        return self.stage.context.analysis.program
+
+    @property
+    def colors(self) -> Colors:
+        """The analysis: colors and conflicts."""
+        return self.stage.context.colors
+
+    @cached_property
+    def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
+        """What a compiler makes of the all_reduces, by kind and axes as in `estimate.traffic`."""
+        return after_combining(self.spmd, self.hardware)
+
+    @cached_property
+    def spmd(self) -> SpmdProgram:
+        """The device-local program, operation for operation."""
+        context = self.stage.context
+        network = topology(context.mesh, context.hardware)
+        spmd = unfold(self.lowering, self.estimate.regather)
+        return dataclasses.replace(spmd, time=partial(_shown_time, network))
+
+    @cached_property
+    def whole(self) -> tuple[WholeUse, ...]:
+        """Operations that need sharded dimensions whole."""
+        return whole_uses(self.lowering)
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What lies in memory over the step."""
+        stage, regather = self.stage, self.estimate.regather
+        timing = stage.context.timing
+        return footprint(self.lowering, stage.cost.memory, timing, regather, stage.capacity)
+
+    def then(self, tactic: Tactic) -> Scheduled:
+        """Applies one tactic more. Earlier decisions win."""
+        with paused():
+            outcome = tactic.apply(self.stage)
+            after = self.stage.after(outcome)
+            done = Scheduled(after, *lower_and_price(after))
+            if len(self.lowering.graph.program.operations) <= MOST_PRICED:
+                refused = with_prices(self.stage, outcome.refused)
+                outcome = dataclasses.replace(outcome, refused=refused)
+            report = _report(tactic, outcome, self, done)
+        return dataclasses.replace(done, history=(*self.history, report))
+
+    def alternatives(self, number: int) -> tuple[WayOut, ...]:
+        """The ways out of the refusals of a tactic, by its place in the history; all priced."""
+        number %= len(self.history)
+        stage, refused = self.before(number), self.history[number].refused
+        ways = (way for refusal in refused for way in refusal.alternatives)
+        return tuple(
+            way if way.estimate else price_alternative(stage, way) for way in dict.fromkeys(ways)
+        )
+
+
+def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
+    """Applies tactics in order, to a program of which nothing is split."""
+    stage = Stage(context, replicated(context.analysis.program))
+    done = Scheduled(stage, *lower_and_price(stage))
+    for tactic in tactics:
+        done = done.then(tactic)
+    return done
+
+
+def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    """Refusals with what their alternatives would cost.
+
+    Args:
+      stage: what had been decided before the tactic that was refused.
+      refused: its refusals.
+    """
+    known: dict[str, WayOut] = {}  # refusals of one cause have the same
+
+    def priced(way: WayOut) -> WayOut:
+        if way.text not in known:
+            known[way.text] = price_alternative(stage, way)
+        return known[way.text]
+
+    return tuple(
+        dataclasses.replace(refusal, alternatives=tuple(map(priced, refusal.alternatives)))
+        for refusal in refused
+    )
+
+
+def price_alternative(stage: Stage, way: WayOut) -> WayOut:
+    """Applies an alternative to a stage, on the mesh that it is for, and prices where it leads."""
+    if way.mesh is not None:
+        stage = dataclasses.replace(
+            stage, context=dataclasses.replace(stage.context, mesh=way.mesh)
+        )
+    _, estimate = lower_and_price(stage.after(way.tactic.apply(stage)))
+    return dataclasses.replace(way, estimate=estimate)
+
+
+def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
+    """The lowering of a stage, and what it costs."""
+    graph, tiling = stage.folded
+    lowering = Lowerer(graph, stage.context.mesh).lower(tiling)
+    return lowering, stage.cost.estimate(stage.cost.price(lowering), lowering)
+
+
+def _shown_time(network: Topology, step: Step) -> str:
+    return seconds(network.seconds(step))
+
+
+def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, list[int]]:
+    """Arguments by pattern, repeated structure written once, those laid out alike together.
+
+    Args:
+      program: whose arguments to group.
+      layouts: the layout of every argument.
+
+    Returns:
+      Argument numbers by a pattern of their names, `*` standing for what differs.
+    """
+    groups: dict[tuple[str, object, Layout], list[int]] = {}
+    names = program.argument_names
+    for number, (name, value) in enumerate(zip(names, program.arguments, strict=True)):
+        key = (pattern(name), program.values[value].type, layouts[number])
+        groups.setdefault(key, []).append(number)
+    alike = Counter(shown for shown, _, _ in groups)
+    return {
+        shared_pattern([names[n] for n in numbers], alike[shown] == 1): numbers
+        for (shown, _, _), numbers in groups.items()
+    }
+
+
+def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Scheduled) -> TacticReport:
+    return TacticReport(
+        tactic=tactic,
+        name=tactic.name,
+        decisions=outcome.decisions,
+        tiled=_tiled(before.stage, after),
+        actions=outcome.actions,
+        refused=outcome.refused,
+        blocked=outcome.blocked,
+        conflicts=outcome.conflicts,
+        resolved=outcome.resolved,
+        warnings=outcome.warnings,
+        whole=added(after.whole, before.whole),
+        collectives=after.lowering.counts(after.estimate.regather),
+        before=before.estimate,
+        estimate=after.estimate,
+        assignment=outcome.assignment,
+    )
+
+
+def _tiled(before: Stage, after: Scheduled) -> dict[str, tuple[Any, ...]]:
+    """What users can name and a tactic has changed."""
+    program, mesh = after.lowering.graph.program, after.lowering.mesh
+    old, new = before.assignment.values, after.stage.assignment.values
+    layouts = [new[v] for v in program.arguments]
+    found = {
+        label: entries(layouts[numbers[0]], mesh)
+        for label, numbers in argument_groups(program, layouts).items()
+        if old[program.arguments[numbers[0]]] != layouts[numbers[0]]
+    }
+    for tag, value in program.tagged:
+        if old[value] != new[value]:
+            found.setdefault(tag, entries(new[value], mesh))
+    return found

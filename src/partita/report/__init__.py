@@ -1,0 +1,1 @@
+"""Reports: plans and what belongs to them, as text and as plain data."""

@@ -1,0 +1,1 @@
+"""Running plans: artifacts of `jax.export`, executables, and PartIR:Core on one device."""

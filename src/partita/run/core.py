@@ -1,0 +1,77 @@
+"""PartIR:Core of a plan: its program as loop nests, which prints and runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from partita.emit.sequential import sequential
+from partita.run.executable import Completed
+from partita.stablehlo import mlir
+from partita.stablehlo.artifact import artifact
+from partita.tiling import LoopNests
+from partita.tiling.show import show
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Core:
+    """What a plan computes, before it is made a program for many devices (PartIR:Core).
+
+    Every operation stands under loops over mesh axes: *tile* loops put pieces into their places,
+    *sum* loops combine them. The loops are those that the tactics asked for. `print(core)` shows
+    them, repeated layers once.
+    """
+
+    nests: LoopNests
+    """The loops of every operation."""
+    arguments: tuple[Any, Any]
+    """`(args, kwargs)` of the program; constants that have become arguments come last."""
+    results: Any
+    """The results as a pytree of `ShapeDtypeStruct`s."""
+    keywords: bool
+    """Whether the function takes keyword arguments."""
+    lifted: tuple[np.ndarray, ...] = ()
+    """The constants that have become arguments."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the program by its loops, one after the other, on one device.
+
+        This is the reference that the partitioned program must equal: there are no collectives in
+        it, and no two operations share a loop. It is for tests and small programs: it is slow to
+        compile and holds all values whole.
+
+        Args:
+          *args: arrays, as the function takes them.
+          **kwargs: its keyword arguments.
+
+        Returns:
+          What the function returns, on the first device of this process.
+
+        Example:
+          >>> import jax.numpy as jnp, partita as pt
+          >>> rows = pt.ManualPartition({"x": 0}, axis="data")
+          >>> total = lambda x: jnp.sum(x)
+          >>> plan = pt.plan(total, jnp.ones(4), mesh="data=2", hardware="cpu", tactics=rows)
+          >>> float(plan.core.run(jnp.arange(4.0)))
+          6.0
+        """
+        args, kwargs = jax.device_put((args, kwargs), jax.local_devices()[0])
+        return self.jitted(*args, **kwargs)
+
+    @cached_property
+    def jitted(self) -> Any:
+        """What `run` calls: a function for one device that behaves as `jax.jit`'s."""
+        with mlir.context():
+            module = mlir.serialize(sequential(self.nests))
+        exported = artifact(module, self.nests.program.name, self.arguments, self.results)
+        jitted = jax.jit(exported.call)
+        return Completed(jitted, self.keywords, self.lifted) if self.lifted else jitted
+
+    def __str__(self) -> str:
+        return show(self.nests)
+
+    __repr__ = __str__

@@ -1,0 +1,57 @@
+"""A saved plan, taken up again for the program that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from partita import cost
+from partita.cost import Hardware
+from partita.errors import HardwareError
+from partita.frontend.files import Module, read
+from partita.mesh import Mesh, MeshInput
+from partita.planning.prepare import Prepared, prepare
+from partita.planning.schedule import Scheduled
+from partita.saved.restore import Saved, read_plan
+from partita.text import parse_size
+
+
+def take_up(
+    path: str | Path,
+    fn: Callable[..., Any] | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    mesh: MeshInput | Mesh | None = None,
+    hardware: str | Hardware | None = None,
+    memory: float | str | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+) -> tuple[Prepared, Scheduled]:
+    """What a plan file says of a program, lowered and priced anew; `partita.load` has the rest."""
+    saved = read_plan(path)
+    if mesh is not None:
+        saved = saved.over(Mesh.of(mesh))
+    device = cost.load(_kind_of(saved) if hardware is None else hardware)
+    capacity = saved.capacity if device.name == saved.hardware else int(device.memory.value)
+    if memory is not None:
+        capacity = parse_size(memory, "memory")
+    fn = read(fn) if isinstance(fn, str | Path) else fn
+    donated: Any = donate_argnums
+    if donate_argnums is None:
+        given = fn.donate_argnums if isinstance(fn, Module) else ()
+        donated = () if given == saved.donate_argnums else saved.donate_argnums
+    target = (device, capacity)
+    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.lift_from)
+    saved.check_program(prepared.program, prepared.traced)
+    return prepared, saved.restore(prepared.context())
+
+
+def _kind_of(saved: Saved) -> str:
+    """The kind of hardware of a plan file, if it is one that partita knows."""
+    if saved.hardware not in cost.kinds():
+        raise HardwareError(
+            f"the plan in {str(saved.path)!r} is for hardware {saved.hardware!r}, which is no kind "
+            "that partita knows; say hardware=..., the path of its .toml file"
+        )
+    return saved.hardware

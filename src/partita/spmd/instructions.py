@@ -1,0 +1,148 @@
+"""Instructions of SPMD programs: what every device runs, collectives explicit and in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+from partita.mesh import Mesh
+from partita.program.blocks import Barrier, Branch, Loop
+from partita.program.ir import Program, TensorType
+from partita.spmd.reshard import Step
+from partita.tiling import Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Buffer:
+    """A device-local tensor: one piece of a value of the program."""
+
+    index: int
+    value: int
+    type: TensorType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A device runs one operation of the program on its pieces."""
+
+    op: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a reshard."""
+
+    step: Step
+    input: int
+    output: int
+    again: bool
+    """Repeats an earlier move of the same buffer on purpose, to save memory in between."""
+    times: int
+    """How often it runs per step of the program."""
+    use: tuple[int, int] | None
+    """The first use that it is for, as (operation, operand number); None on the way to the layout
+    that the value is kept in."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """An optimization barrier around buffers."""
+
+    barrier: Barrier
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """Instructions of a loop or branch: what they start from and what they end with."""
+
+    arguments: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    results: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class While:
+    """A loop on every device; all devices go around equally often."""
+
+    loop: Loop
+    inputs: tuple[int, ...]
+    condition: Section
+    body: Section
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A choice between sections; all devices choose alike."""
+
+    branch: Branch
+    index: int
+    sections: tuple[Section, ...]
+    outputs: tuple[int, ...]
+
+
+Instruction = Run | Move | Hold | While | Case
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of the plan.
+
+    `bytes` is the payload per device: the larger of operand and result. `count` is how often it
+    runs per step. `value` says what is moved and `source` the user's line that makes it.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    count: int
+    value: str
+    source: str
+    group: int
+    """Number of devices that take part together."""
+    dtype: str
+    """Element type of what is moved, as StableHLO names it."""
+    index: int
+    """Its number among the collectives of the plan."""
+    pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
+    """Of a collective_permute that hands on whole pieces, which device sends to which."""
+
+    def __str__(self) -> str:
+        what = f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}"
+        return f"#{self.index} {what}: {self.value}"
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalProgram:
+    """The device-local program: buffers, and the instructions that fill them."""
+
+    program: Program
+    mesh: Mesh
+    buffers: tuple[Buffer, ...]
+    instructions: tuple[Instruction, ...]
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    argument_layouts: tuple[Layout, ...]
+    result_layouts: tuple[Layout, ...]
+    time: Callable[[Step], str] | None = dataclasses.field(
+        default=None, repr=False, compare=False, kw_only=True
+    )
+    """Says how long a collective takes, in print."""
+
+
+def inside(instructions: Iterable[Instruction]) -> Iterator[Instruction | Section]:
+    """Instructions in order, with the sections of loops and branches and what is in them."""
+    for item in instructions:
+        yield item
+        sections: tuple[Section, ...] = ()
+        if isinstance(item, While):
+            sections = item.condition, item.body
+        elif isinstance(item, Case):
+            sections = item.sections
+        for section in sections:
+            yield section
+            yield from inside(section.instructions)

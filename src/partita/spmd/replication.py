@@ -1,0 +1,126 @@
+"""Where an operation needs a dimension whole that is sharded, and what it costs to gather it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from partita.analysis import OpClass
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import WHOLE
+from partita.spmd.lower import Lowering
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeUse:
+    """An operation that cannot be split along a dimension of a value that is.
+
+    Where it makes a value that is kept sharded, every device makes all of it and keeps its piece.
+    """
+
+    operation: str
+    source: str
+    """The user's line of the operation."""
+    value: str
+    """The first such value, in the user's words."""
+    dim: int
+    reason: str
+    """Why the operation cannot be split there."""
+    bytes: int
+    """What is gathered for it, per device and step; 0 if that has been gathered for another."""
+    count: int
+    """Number of values for which this holds at this line."""
+    made: bool
+    """Whether the value is made by the operation, not read."""
+
+    def __str__(self) -> str:
+        where = f"{self.operation} at {self.source}" if self.source else self.operation
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        what = f"dim {self.dim} of {self.value}{more}"
+        if self.made:
+            return f"{where} makes {what} whole on every device: {self.reason}"
+        cost = f"gathers {self.bytes} B" if self.bytes else "already gathered"
+        return f"{where} needs {what} whole, {cost}: {self.reason}"
+
+
+def added(uses: Sequence[WholeUse], before: Sequence[WholeUse]) -> tuple[WholeUse, ...]:
+    """Those that there were not before, though what they gathered may have changed since."""
+    known = set(map(_key, before))
+    return tuple(use for use in uses if _key(use) not in known)
+
+
+def whole_uses(lowering: Lowering) -> tuple[WholeUse, ...]:
+    """The operations that need sharded dimensions whole, each line once, in program order."""
+    found: dict[object, WholeUse] = {}
+    for use in _uses(lowering):
+        known = found.get(_key(use))
+        if known is not None:
+            total, count = known.bytes + use.bytes, known.count + use.count
+            use = dataclasses.replace(known, bytes=total, count=count)
+        found[_key(use)] = use
+    return tuple(found.values())
+
+
+def _key(use: WholeUse) -> object:
+    return use.operation, use.source, use.dim, use.reason, use.made
+
+
+def _uses(lowering: Lowering) -> Iterator[WholeUse]:
+    graph = lowering.graph
+    program = graph.program
+    concerned = [_concerned(lowering, op) for op in graph.ops]
+    moved: set[object] = set()
+    for op in program.operations:
+        if not concerned[graph.op_class[op.index]]:
+            continue
+        form = lowering.forms[graph.op_class[op.index]]
+        told = False
+        for number, value in enumerate(op.operands):
+            plan, need = lowering.plans[graph.value_class[value]], form.need(number)
+            if need[0] == plan.layout:
+                continue
+            steps = () if (value, need) in moved else dict(plan.moves)[need]
+            for dim, axes in enumerate(plan.layout):
+                reason = needed_whole(op, op.rule.operands[number][dim])
+                if reason and not set(axes) <= set(need[0][dim]):
+                    size = sum(s.bytes for s in steps if s.is_collective and s.dim == dim)
+                    size *= program.defined_times(value)
+                    told = True
+                    moved.add((value, need))
+                    yield _use(program, op, value, dim, reason, size, made=False)
+        for position, value in enumerate(op.results if not told else ()):
+            kept, makes = lowering.plans[graph.value_class[value]].layout, form.makes[position]
+            for dim, axes in enumerate(kept):
+                reason = needed_whole(op, op.rule.results[position][dim])
+                if reason and not set(axes) <= set(makes[dim]):
+                    yield _use(program, op, value, dim, reason, 0, made=True)
+
+
+def _concerned(lowering: Lowering, op: OpClass) -> bool:
+    """Whether operations of a class read or make a value otherwise than it is kept."""
+    form, plans = lowering.forms[op.index], lowering.plans
+    return any(
+        plans[v].layout != layout
+        for sides, layouts in ((op.operands, form.needs), (op.results, form.makes))
+        for classes, layout in zip(sides, layouts, strict=True)
+        for v in classes
+    )
+
+
+def _use(
+    program: Program, op: Operation, value: int, dim: int, reason: str, size: int, made: bool
+) -> WholeUse:
+    name = program.describe(value)
+    if made and value in program.results:
+        name = program.result_names[program.results.index(value)]
+    return WholeUse(op.title, op.source, name, dim, reason, size, 1, made)
+
+
+def needed_whole(op: Operation, dimension: tuple[int, ...]) -> str:
+    """Why an operation cannot be split along one of its dimensions; empty if it can."""
+    if not op.rule.known:
+        return WHOLE.get(op.kind, "no sharding rule is known")
+    factor = op.rule.leading(dimension)
+    if factor is None:
+        return f"{op.short} needs this dimension whole"
+    return op.rule.factors[factor].reason

@@ -1,0 +1,216 @@
+"""Unfolding: the lowering of a folded program, written out operation for operation."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from partita.analysis.classes import episodes
+from partita.program.blocks import Barrier, Block, Branch, Loop
+from partita.program.ir import TensorType
+from partita.spmd.instructions import Buffer, Case, Hold, Instruction, Move, Run, Section, While
+from partita.spmd.lower import Lowering, ValuePlan
+from partita.spmd.program import SpmdProgram
+from partita.spmd.reshard import Step
+from partita.tiling import Layout, Need, local_type
+
+
+def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:
+    """Writes a lowering out, operation for operation.
+
+    Args:
+      lowering: of the folded program.
+      regather: gather a value again for each run of uses that are far apart, instead of keeping
+        the gathered copy in between.
+    """
+    return _Unfolding(lowering, regather).run()
+
+
+class _Unfolding:
+    def __init__(self, lowering: Lowering, regather: bool) -> None:
+        self.lowering = lowering
+        self.graph = lowering.graph
+        self.program = lowering.graph.program
+        self.mesh = lowering.mesh
+        self.regather = regather
+        self.buffers: list[Buffer] = []
+        self.instructions: list[Instruction] = []
+        self.kept: dict[int, int] = {}
+        self.moved: dict[tuple[int, Need, int], int] = {}
+        self.seen: set[tuple[int, Need]] = set()
+        self.episodes: dict[tuple[int, int, int], int] = {}
+
+    def run(self) -> SpmdProgram:
+        program = self.program
+        self._number_episodes()
+        layouts = []
+        for v in program.arguments:
+            layout = self._plan(v).layout
+            self.kept[v] = self._buffer(v, layout)
+            layouts.append(layout)
+        arguments = tuple(self.kept[v] for v in program.arguments)
+        self._block(program.body)
+        return SpmdProgram(
+            program,
+            self.mesh,
+            tuple(self.buffers),
+            tuple(self.instructions),
+            arguments,
+            tuple(self.kept[v] for v in program.results),
+            tuple(layouts),
+            tuple(self._plan(v).layout for v in program.results),
+            lowering=self.lowering,
+        )
+
+    def _block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, int):
+                inputs = self._inputs(item)
+                made = self._make(item)
+                self.instructions.append(Run(item, inputs, made))
+                self._keep(item, made)
+            elif isinstance(item, Barrier):
+                self._barrier(item)
+            elif isinstance(item, Loop):
+                self._move_ahead(item)
+                self._loop(item)
+            else:
+                self._move_ahead(item)
+                self._branch(item)
+
+    def _barrier(self, barrier: Barrier) -> None:
+        inputs = tuple(self._input(part, 0) for part in barrier.parts)
+        made = [self._make(part) for part in barrier.parts]
+        self.instructions.append(Hold(barrier, inputs, tuple(m[0] for m in made)))
+        for part, outputs in zip(barrier.parts, made, strict=True):
+            self._keep(part, outputs)
+
+    def _move_ahead(self, item: Loop | Branch) -> None:
+        """Moves what is defined outside of a loop or branch and needed otherwise inside."""
+        for op in item.operations():
+            for number, value in enumerate(self.program.operations[op].operands):
+                if value in self.kept:
+                    self._input(op, number)
+
+    def _loop(self, loop: Loop) -> None:
+        carries = [carry for carry in loop.carries if carry is not None]
+        inputs = tuple(self._input(carry, 0) for carry in carries)
+        made = [self._make(carry) for carry in carries]
+        outer = self.instructions
+        condition = self._section(carries, made, 0, loop.condition, [loop.predicate])
+        body = self._section(carries, made, 1, loop.body, None)
+        self.instructions = outer
+        outputs = tuple(m[2] for m in made)
+        self.instructions.append(While(loop, inputs, condition, body, outputs))
+        for carry, m in zip(carries, made, strict=True):
+            self._keep_one(carry, m, 2)
+
+    def _section(
+        self,
+        carries: list[int],
+        made: list[tuple[int, ...]],
+        place: int,
+        block: Block,
+        results: list[int] | None,
+    ) -> Section:
+        self.instructions = []
+        for carry, m in zip(carries, made, strict=True):
+            self._keep_one(carry, m, place)
+        self._block(block)
+        if results is None:
+            ends = tuple(self._input(carry, 1) for carry in carries)
+        else:
+            ends = tuple(self.kept[v] for v in results)
+        return Section(tuple(m[place] for m in made), tuple(self.instructions), ends)
+
+    def _branch(self, branch: Branch) -> None:
+        (index,) = self._inputs(branch.choose)
+        outer = self.instructions
+        sections = []
+        for number, block in enumerate(branch.branches):
+            self.instructions = []
+            self._block(block)
+            ends = tuple(self._input(join, number) for join in branch.joins)
+            sections.append(Section((), tuple(self.instructions), ends))
+        self.instructions = outer
+        made = [self._make(join) for join in branch.joins]
+        outputs = tuple(m[0] for m in made)
+        self.instructions.append(Case(branch, index, tuple(sections), outputs))
+        for join, m in zip(branch.joins, made, strict=True):
+            self._keep(join, m)
+
+    def _inputs(self, op: int) -> tuple[int, ...]:
+        return tuple(
+            self._input(op, number) for number in range(len(self.program.operations[op].operands))
+        )
+
+    def _input(self, op: int, number: int) -> int:
+        """The buffer that an operation reads, moved there if it has to be."""
+        value = self.program.operations[op].operands[number]
+        need = self.lowering.forms[self.graph.op_class[op]].need(number)
+        plan = self._plan(value)
+        if need == (plan.layout, ()):
+            return self.kept[value]
+        key = (value, need, self.episodes.get((value, op, number), 0))
+        if key not in self.moved:
+            again = (value, need) in self.seen
+            self.seen.add((value, need))
+            steps = dict(plan.moves)[need]
+            self.moved[key] = self._walk(value, self.kept[value], steps, again, (op, number))
+        return self.moved[key]
+
+    def _make(self, op: int) -> tuple[int, ...]:
+        """Buffers for the results of an operation, as it makes them."""
+        form = self.lowering.forms[self.graph.op_class[op]]
+        results = self.program.operations[op].results
+        return tuple(self._buffer(v, lay) for v, lay in zip(results, form.makes, strict=True))
+
+    def _keep(self, op: int, made: tuple[int, ...]) -> None:
+        for place in range(len(made)):
+            self._keep_one(op, made, place)
+
+    def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
+        """Brings one result of an operation into the layout that it is kept in."""
+        value = self.program.operations[op].results[place]
+        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
+
+    def _number_episodes(self) -> None:
+        if not self.regather:
+            return
+        for value in self.graph.values:
+            if any(use.episode for use in value.uses):
+                for member in value.members:
+                    uses = self._uses[member]
+                    for (op, number), episode in zip(
+                        uses, episodes(self.program, uses), strict=True
+                    ):
+                        self.episodes[member, op, number] = episode
+
+    @cached_property
+    def _uses(self) -> list[list[tuple[int, int]]]:
+        return self.program.uses()
+
+    def _plan(self, value: int) -> ValuePlan:
+        return self.lowering.plans[self.graph.value_class[value]]
+
+    def _buffer(self, value: int, layout: Layout) -> int:
+        type_ = local_type(self.program.values[value].type, layout, self.mesh)
+        return self._add(value, type_)
+
+    def _add(self, value: int, type_: TensorType) -> int:
+        self.buffers.append(Buffer(len(self.buffers), value, type_))
+        return len(self.buffers) - 1
+
+    def _walk(
+        self,
+        value: int,
+        buffer: int,
+        steps: tuple[Step, ...],
+        again: bool,
+        use: tuple[int, int] | None,
+    ) -> int:
+        times = self.program.defined_times(value)
+        for step in steps:
+            output = self._add(value, step.after)
+            self.instructions.append(Move(step, buffer, output, again, times, use))
+            buffer, again = output, False
+        return buffer

@@ -1,0 +1,120 @@
+"""Constants that differ from element to element: arrays that a function closes over.
+
+Each device keeps them whole while the program runs. Made arguments ("lifted"), they can be split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from partita.program.ir import Constant, Program, TensorType
+from partita.stablehlo import mlir
+from partita.stablehlo.artifact import artifact
+from partita.stablehlo.mlir import ir
+
+NAME = "constants"
+"""What the names of constants start with."""
+
+
+def content(op: Any) -> Any | None:
+    """What a constant holds, comparable; None if that is one element throughout."""
+    try:
+        value = op.attributes["value"]
+    except TypeError:  # jaxlib's bindings have no attribute class for complex elements
+        text = str(op).partition("dense<")[2]
+        return None if text.startswith("(") else text
+    return None if value.is_splat else value
+
+
+def lift(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Makes the large constants of a module arguments of its function, after those it has.
+
+    Args:
+      text: the module.
+      least: how many bytes make a constant large.
+
+    Returns:
+      The module, and the arrays that go with the arguments added, the largest first.
+    """
+    with mlir.context():
+        module = mlir.parse(text)
+        mlir.inline(module)
+        main = mlir.main_function(module)
+        block = main.entry_block
+        found = [group for group in _groups(main) if _size(group[0]) >= least]
+        arrays = tuple(_array(group[0]) for group in found)
+        for number, group in enumerate(found):
+            location = ir.Location.name(f"{NAME}[{number}]")
+            argument = block.add_argument(group[0].results[0].type, location)
+            for op in group:
+                op.results[0].replace_all_uses_with(argument)
+                op.erase()
+        mlir.update_signature(main)
+        return module.operation.get_asm(enable_debug_info=True), arrays
+
+
+def describe(
+    program: Program, contents: Iterable[tuple[Any, int]], lifted: int
+) -> tuple[Constant, ...]:
+    """The constants of a program, those that have been lifted first, then the largest.
+
+    Args:
+      program: so far.
+      contents: what each constant of it holds, and the value that it makes.
+      lifted: how many of its last arguments are constants that have been lifted.
+    """
+    groups: dict[Any, list[int]] = {}
+    for held, value in contents:
+        groups.setdefault(held, []).append(value)
+    arguments = program.arguments[len(program.arguments) - lifted :]
+    if not groups and not lifted:
+        return ()
+    by_size = sorted(groups.values(), key=lambda values: -program.values[values[0]].type.bytes)
+    uses = program.uses()
+
+    def constant(number: int, values: list[int], is_lifted: bool) -> Constant:
+        users = [program.operations[op] for value in values for op, _ in uses[value]]
+        used = [f"{op.short} at {op.source}" if op.source else op.short for op in users]
+        source = next((op.source for op in users if op.source), "")
+        name, type_ = f"{NAME}[{number}]", program.values[values[0]].type
+        return Constant(name, type_, tuple(dict.fromkeys(used)), source, is_lifted, tuple(values))
+
+    every = [([v], True) for v in arguments] + [(values, False) for values in by_size]
+    return tuple(constant(number, *each) for number, each in enumerate(every))
+
+
+def _groups(main: Any) -> list[list[Any]]:
+    """The constants in a function, those that are equal together, the largest first."""
+    groups: dict[Any, list[Any]] = {}
+
+    def visit(op: Any) -> Any:
+        if op.name == "stablehlo.constant" and (held := content(op)) is not None:
+            groups.setdefault(held, []).append(op)
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    return sorted(groups.values(), key=lambda group: -_size(group[0]))
+
+
+def _size(op: Any) -> int:
+    type_ = ir.RankedTensorType(op.results[0].type)
+    return TensorType(tuple(type_.shape), str(type_.element_type)).bytes
+
+
+def _array(op: Any) -> np.ndarray:
+    """The array that a constant holds."""
+    try:
+        return np.array(op.attributes["value"])
+    except TypeError:  # an element type that the bindings cannot hand over: have XLA do it
+        type_ = op.results[0].type
+        body = str(op).partition("=")[2]
+        module = mlir.parse(
+            f"module {{ func.func @main() -> {type_} {{ %0 = {body} return %0 : {type_} }} }}"
+        )
+        ranked = ir.RankedTensorType(type_)
+        shape = mlir.shape_of(TensorType(tuple(ranked.shape), str(ranked.element_type)))
+        exported = artifact(mlir.serialize(module), NAME, ((), {}), shape)
+        return np.asarray(exported.call())

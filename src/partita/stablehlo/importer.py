@@ -1,0 +1,449 @@
+"""StableHLO text -> `Program`: rules from Shardy, names and source lines from locations."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.program import op_traits as operations
+from partita.program.blocks import Barrier, Block, Branch, Loop, Region
+from partita.program.ir import (
+    BARRIER,
+    CARRY,
+    CHOOSE,
+    CONSTRAINT,
+    JOIN,
+    MANUAL,
+    Given,
+    Operation,
+    Program,
+    TensorType,
+    Value,
+    Work,
+)
+from partita.stablehlo import constraints, mlir, tags
+from partita.stablehlo import shard_map as regions
+from partita.stablehlo.constants import content, describe
+from partita.stablehlo.given_shardings import given_shardings
+from partita.stablehlo.mlir import ir
+from partita.stablehlo.refusals import check_supported, target_of, tensor_type
+from partita.stablehlo.rules import own as rules
+from partita.stablehlo.rules.shardy import Rules, combiner_of
+
+_KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
+
+
+def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
+    """Reads a StableHLO module.
+
+    Args:
+      text: the module, with debug locations if sources are to be reported.
+      name: what to call the program; the module's own name by default.
+      lifted: how many of the last arguments are constants that have been lifted.
+
+    Raises:
+      UnsupportedError: unreadable, dynamic shapes, host callbacks, or sharding given inside.
+    """
+    with mlir.context():
+        prepared = mlir.prepare(text)
+        module = mlir.with_rules(prepared)
+        importer = _Importer(module, mlir.without_shardings(prepared), name)
+        program = importer.run()
+        constants = describe(program, importer.constants, lifted)
+        return dataclasses.replace(program, constants=constants)
+
+
+class _Importer:
+    """State of one import: numbering of values, and caches of MLIR's uniqued objects."""
+
+    def __init__(self, module: Any, text: str, name: str | None) -> None:
+        self.module = module
+        self.main = mlir.main_function(module)
+        self.text = text
+        attributes = module.operation.attributes
+        own = attributes["sym_name"].value if "sym_name" in attributes else "program"
+        self.name = name or own
+        self.values: list[Value] = []
+        self.operations: list[Operation] = []
+        self.numbers: dict[Any, int] = {}
+        self.types: dict[Any, TensorType] = {}
+        self.rules = Rules()
+        self.sources: dict[Any, tuple[str, str]] = {}
+        self.zeros: set[int] = set()
+        self.integers: dict[int, int] = {}
+        """Values that are known integer constants."""
+        self.constants: list[tuple[Any, int]] = []
+        """What constants hold that differ from element to element, and the values they make."""
+        self.directions: dict[int, str] = {}
+        """Directions of comparisons, by the value that holds the outcome."""
+        self.manual: Given | None = None
+        """Inside of a `shard_map` region, how that is split."""
+        self.collectives: list[tuple[Any, int]] = []
+        """Those inside of a region, as MLIR operations and by number."""
+        self.region = 0
+        self.regions = [Region(0, False)]
+
+    def run(self) -> Program:
+        block = self.main.entry_block
+        for position, argument in enumerate(block.arguments):
+            self._define(argument, None, position)
+        body, results = self._block(block)
+        count = len(block.arguments)
+        arguments = tuple(range(count))
+        argument_names = self._argument_names(block.arguments)
+        result_names = self._result_names(len(results))
+        named = [*zip(argument_names, arguments, strict=True)]
+        named_results = [*zip(result_names, results, strict=True)]
+        return Program(
+            name=self.name,
+            values=tuple(self.values),
+            operations=tuple(self.operations),
+            arguments=arguments,
+            results=results,
+            argument_names=tuple(argument_names),
+            result_names=tuple(result_names),
+            aliases=self._aliases(count, results),
+            body=body,
+            regions=tuple(self.regions),
+            module=self.text,
+            given=given_shardings(self.module, self.main, named, named_results),
+        )
+
+    def _block(self, block: Any) -> tuple[Block, tuple[int, ...]]:
+        """The operations of a block, and the values that it ends with."""
+        items: list[int | Barrier | Loop | Branch] = []
+        for view in block.operations:
+            op = view.operation
+            if op.name in ("func.return", "stablehlo.return", "sdy.return"):
+                return Block(tuple(items)), tuple(self.numbers[v] for v in op.operands)
+            structured = self._STRUCTURED.get(op.name)
+            if constraints.is_constraint(op):
+                structured = _Importer._constraint
+            items.append(structured(self, op) if structured else self._operation(op))
+        raise AssertionError("a block without a return")
+
+    def _define(self, value: Any, producer: int | None, position: int) -> int:
+        index = len(self.values)
+        self.numbers[value] = index
+        self.values.append(Value(index, self._type(value.type), producer, position))
+        return index
+
+    def _type(self, type_: Any) -> TensorType:
+        known = self.types.get(type_)
+        if known is None:
+            known = self.types[type_] = tensor_type(type_)
+        return known
+
+    def _operation(self, op: Any) -> int:
+        source, scope = self._source(op.location)
+        if self.manual is None or op.name not in regions.ALLOWED:
+            check_supported(op, source)
+        index = len(self.operations)
+        operands = [self.numbers[v] for v in op.operands]
+        if op.regions and op.name not in operations.REGION_KINDS:
+            operands += [self.numbers[v] for v in _captured(op, self.numbers)]
+        results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
+        combine = combiner_of(op)
+        if op.name == "stablehlo.compare":
+            self.directions[results[0]] = hlo.ComparisonDirectionAttr(
+                op.attributes["comparison_direction"]
+            ).value
+        made = Operation(
+            index=index,
+            kind=op.name,
+            operands=tuple(operands),
+            results=results,
+            rule=self.rules.of(
+                op,
+                [self.values[v].type for v in operands],
+                [self.values[v].type for v in results],
+                combine,
+            ),
+            combine=combine or "",
+            zero_init=self._starts_from_zeros(op.name, operands),
+            source=source,
+            scope=scope,
+            region=self.region,
+            target=target_of(op),
+            tags=tuple(tags.of(op)),
+        )
+        self.operations.append(made)
+        self._note_constants(op, made)
+        if op.name in regions.COLLECTIVES:
+            self.collectives.append((op, index))
+        return index
+
+    def _same(self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]) -> int:
+        """Adds an operation whose operands and results are one value."""
+        index = len(self.operations)
+        type_ = self.values[operands[0]].type
+        source, scope = self._source(op.location)
+        made = Operation(
+            index=index,
+            kind=kind,
+            operands=tuple(operands),
+            results=tuple(self._define(r, index, i) for i, r in enumerate(results)),
+            rule=rules.same(type_, len(operands), len(results)),
+            zero_init=kind == CARRY and operands[0] in self.zeros,
+            source=source,
+            scope=scope,
+            region=self.region,
+        )
+        self.operations.append(made)
+        return index
+
+    def _constraint(self, op: Any) -> int:
+        index = self._same(CONSTRAINT, op, [self.numbers[op.operands[0]]], op.results)
+        made = self.operations[index]
+        said = constraints.said_by(op, f"the constraint at {made.source or 'an unknown line'}")
+        rule, given = constraints.facts(said, made.rule)
+        made = dataclasses.replace(made, rule=rule, given=given, tags=tuple(tags.of(op)))
+        self.operations[index] = made
+        return index
+
+    def _region(self, op: Any) -> int:
+        """A `shard_map` region: one operation. What is inside is read as a program of its own."""
+        source, scope = self._source(op.location)
+        index = len(self.operations)
+        regions.check_inside(op, source)
+        operands = tuple(self.numbers[v] for v in op.operands)
+        types = [self.values[v].type for v in operands]
+        made = [self._type(r.type) for r in op.results]
+        rule, given = regions.facts(op, types, made, source)
+        inside = _Importer(self.module, self.text, self.name)
+        inside.manual = given
+        block = op.regions[0].blocks[0]
+        for position, argument in enumerate(block.arguments):
+            inside._define(argument, None, position)
+        inside._block(block)
+        exchanges = [
+            exchange
+            for view, number in inside.collectives
+            for exchange in regions.exchanges(
+                view, given, inside.operations[number].times, inside.operations[number].source
+            )
+        ]
+        work = Work(tuple(inside.values), tuple(inside.operations), tuple(exchanges))
+        results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
+        self.operations.append(
+            Operation(
+                index,
+                MANUAL,
+                operands,
+                results,
+                rule,
+                source=source,
+                scope=scope,
+                region=self.region,
+                tags=tuple(tags.of(op)),
+                given=given,
+                work=work,
+            )
+        )
+        return index
+
+    def _barrier(self, op: Any) -> Barrier:
+        pairs = zip(op.operands, op.results, strict=True)
+        return Barrier(tuple(self._same(BARRIER, op, [self.numbers[a]], [r]) for a, r in pairs))
+
+    def _while(self, op: Any) -> Loop:
+        condition, body = (region.blocks[0] for region in op.regions)
+        returned = [o.operation for o in body.operations][-1].operands
+        carries: list[int | None] = []
+        for number, initial in enumerate(op.operands):
+            start = self.numbers[initial]
+            seen = [condition.arguments[number], body.arguments[number], op.results[number]]
+            if returned[number] == body.arguments[number]:
+                for value in seen:
+                    self.numbers[value] = start
+                carries.append(None)
+            else:
+                # What the body hands on is not known yet: the initial value stands in for it.
+                carries.append(self._same(CARRY, op, [start, start], seen))
+        source, _ = self._source(op.location)
+        with self._inside(repeats=True):
+            condition_block, (predicate,) = self._block(condition)
+        with self._inside(repeats=True):
+            first = len(self.operations)
+            body_block, handed_on = self._block(body)
+            last = len(self.operations)
+        for carry, value in zip(carries, handed_on, strict=True):
+            if carry is not None:
+                known = self.operations[carry]
+                operands = (known.operands[0], value)
+                self.operations[carry] = dataclasses.replace(known, operands=operands)
+        trips = self._trips(predicate)
+        for index in range(first, last):
+            known = self.operations[index]
+            self.operations[index] = dataclasses.replace(known, times=known.times * (trips or 1))
+        return Loop(tuple(carries), condition_block, predicate, body_block, trips, source)
+
+    def _trips(self, predicate: int) -> int | None:
+        """How often a loop runs that counts up to a constant; None for any other."""
+        compare = self._maker(predicate)
+        if compare is None or compare.kind != "stablehlo.compare":
+            return None
+        counter, limit = compare.operands
+        carry = self._maker(counter)
+        if carry is None or carry.kind != CARRY or self.directions[predicate] != "LT":
+            return None
+        step = self._maker(carry.operands[1])
+        if step is None or step.kind != "stablehlo.add" or carry.results[1] not in step.operands:
+            return None
+        start = self.integers.get(carry.operands[0])
+        stop = self.integers.get(limit)
+        by = next((self.integers[v] for v in step.operands if v in self.integers), None)
+        if start is None or stop is None or by is None or by <= 0:
+            return None
+        return max(0, -(-(stop - start) // by))
+
+    def _maker(self, value: int) -> Operation | None:
+        producer = self.values[value].producer
+        return None if producer is None else self.operations[producer]
+
+    def _case(self, op: Any) -> Branch:
+        source, scope = self._source(op.location)
+        index = self.numbers[op.operands[0]]
+        type_ = self.values[index].type
+        choose = len(self.operations)
+        rule = rules.opaque([type_], [])
+        rule = dataclasses.replace(rule, known=True)
+        self.operations.append(
+            Operation(
+                choose,
+                CHOOSE,
+                (index,),
+                (),
+                rule,
+                source=source,
+                scope=scope,
+                region=self.region,
+            )
+        )
+        blocks, yields = [], []
+        for region in op.regions:
+            with self._inside(repeats=False):
+                block, given = self._block(region.blocks[0])
+            blocks.append(block)
+            yields.append(given)
+        joins = [
+            self._same(JOIN, op, [given[number] for given in yields], [result])
+            for number, result in enumerate(op.results)
+        ]
+        return Branch(choose, tuple(blocks), tuple(yields), tuple(joins))
+
+    @contextlib.contextmanager
+    def _inside(self, repeats: bool) -> Iterator[None]:
+        outer = self.region
+        self.region = len(self.regions)
+        self.regions.append(Region(outer, repeats))
+        yield
+        self.region = outer
+
+    _STRUCTURED: ClassVar[dict[str, Callable[[_Importer, Any], Any]]] = {
+        "stablehlo.while": _while,
+        "stablehlo.case": _case,
+        "stablehlo.if": _case,
+        "stablehlo.optimization_barrier": _barrier,
+        MANUAL: _region,
+    }
+
+    def _starts_from_zeros(self, kind: str, operands: list[int]) -> bool:
+        if kind == "stablehlo.scatter":
+            return operands[0] in self.zeros
+        if kind == "stablehlo.reduce":
+            return all(v in self.zeros for v in operands[len(operands) // 2 :])
+        return False
+
+    def _note_constants(self, op: Any, made: Operation) -> None:
+        if op.name == "stablehlo.constant":
+            number = getattr(mlir.splat(op), "value", None)
+            if isinstance(number, int | float) and number == 0:
+                self.zeros.update(made.results)
+            if isinstance(number, int) and not made.rule.factors:
+                self.integers[made.results[0]] = number
+            if (held := content(op)) is not None:
+                self.constants.append((held, made.results[0]))
+        elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
+            self.zeros.update(made.results)
+
+    def _source(self, location: Any) -> tuple[str, str]:
+        """File and line, and scope. Locations nest and are shared, so each part is read once."""
+        known = self.sources.get(location)
+        if known is None:
+            known = self.sources[location] = self._read_location(location)
+        return known
+
+    def _read_location(self, location: Any) -> tuple[str, str]:
+        if hasattr(location, "filename"):
+            return f"{location.filename}:{location.start_line}", ""
+        if hasattr(location, "callee"):
+            return self._source(location.callee)
+        if hasattr(location, "child_loc"):
+            return self._source(location.child_loc)[0], location.name_str
+        for inner in getattr(location, "locations", ()):
+            if (found := self._source(inner))[0]:
+                return found
+        return "", ""
+
+    def _argument_names(self, arguments: Any) -> list[str]:
+        """From locations or attributes; one that several arguments have names the first of them."""
+        infos = mlir.attributes_of(self.main, "arg_attrs", len(arguments))
+        names: dict[str, None] = {}
+        for i, (argument, info) in enumerate(zip(arguments, infos, strict=True)):
+            name = getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
+            names[name if name and name not in names else f"arg{i}"] = None
+        return list(names)
+
+    def _result_names(self, count: int) -> list[str]:
+        infos = mlir.attributes_of(self.main, "res_attrs", count)
+        names = [_text(info, "jax.result_info") for info in infos]
+        return [name or (f"result[{i}]" if count > 1 else "result") for i, name in enumerate(names)]
+
+    def _aliases(self, count: int, results: Sequence[int]) -> dict[int, int]:
+        infos = mlir.attributes_of(self.main, "arg_attrs", count)
+        key = "tf.aliasing_output"
+        known = {i: info[key].value for i, info in enumerate(infos) if key in info}
+        donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
+        types = [value.type for value in self.values]
+        return donate(donors, types[:count], [types[v] for v in results], known)
+
+
+def donate(
+    donors: Sequence[int],
+    arguments: Sequence[TensorType],
+    results: Sequence[TensorType],
+    known: Mapping[int, int],
+) -> dict[int, int]:
+    """Which result takes over the buffer of which donated argument: the first of its type."""
+    aliases = dict(known)
+    waiting = [donor for donor in donors if donor not in aliases]
+    for number, type_ in enumerate(results):
+        donor = next((d for d in waiting if arguments[d] == type_), None)
+        if donor is not None and number not in known.values():
+            waiting.remove(donor)
+            aliases[donor] = number
+    return aliases
+
+
+def _text(attributes: Any, key: str) -> str:
+    return str(attributes[key].value) if key in attributes else ""
+
+
+def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
+    """Values of the function that the regions of `op` read without receiving them as operands."""
+    found: dict[Any, None] = {}
+
+    def visit(inner: Any) -> Any:
+        if inner != op:
+            for value in inner.operands:
+                if value in numbers:
+                    found[value] = None
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+    return list(found)

@@ -1,0 +1,73 @@
+"""What a program must not contain: each refusal says what it is, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.errors import UnsupportedError
+from partita.program import op_traits as operations
+from partita.program.ir import TensorType
+from partita.stablehlo.mlir import ir
+
+_SHARDING = "sdy.sharding"
+
+
+def tensor_type(type_: Any) -> TensorType:
+    """The type of a value; raises `UnsupportedError` for what is no tensor of fixed shape."""
+    try:
+        ranked = ir.RankedTensorType(type_)
+    except (TypeError, ValueError):
+        for start, refused in operations.REFUSED_TYPES.items():
+            if str(type_).startswith(start):
+                raise _refusal(refused, str(type_)) from None
+        ranked = None
+    if ranked is None or not ranked.has_static_shape:
+        raise UnsupportedError(
+            f"{type_} has a dynamic shape; export the program with fixed shapes, for example by "
+            "passing jax.ShapeDtypeStruct arguments"
+        )
+    return TensorType(tuple(ranked.shape), str(ranked.element_type))
+
+
+def check_supported(op: Any, source: str) -> None:
+    """Raises `UnsupportedError` for an operation that a program must not contain."""
+    refused = operations.REFUSED.get(op.name)
+    if refused is not None:
+        raise _refusal(refused, op.name, source)
+    if op.name in operations.REWRITTEN:
+        raise UnsupportedError(
+            f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
+            "export the program with fixed shapes"
+        )
+    dialect = op.name.partition(".")[0]
+    if dialect not in ("stablehlo", "chlo"):
+        raise UnsupportedError(
+            f"the program contains {op.name}{_at(source)}, of the dialect {dialect!r}; expected "
+            "StableHLO, the dialects 'stablehlo' and 'chlo'"
+        )
+    target = target_of(op)
+    for part, refused in operations.REFUSED_CALLS.items():
+        if part in target:
+            raise _refusal(refused, target, source)
+    if _SHARDING in op.attributes:
+        given = operations.Refused(
+            f"a sharding given to {op.name.rpartition('.')[2]}", operations.INSTEAD
+        )
+        raise _refusal(given, _SHARDING, source)
+
+
+def target_of(op: Any) -> str:
+    """What a custom call calls; empty for other operations."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(op.attributes["call_target_name"].value)
+
+
+def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:
+    return UnsupportedError(
+        f"the program contains {refused.what}{_at(source)} ({name}); {refused.advice}"
+    )
+
+
+def _at(source: str) -> str:
+    return f" at {source}" if source else ""

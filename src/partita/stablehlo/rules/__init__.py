@@ -1,0 +1,1 @@
+"""Sharding rules: which dimensions of an operation's operands and results are one factor."""

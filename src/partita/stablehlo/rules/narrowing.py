@@ -1,0 +1,135 @@
+"""Indexed and windowed operations: which factors of Shardy's rule have a purely local form.
+
+A device can do its part of a look-up or an update alone only if that is one index wide: then
+indices outside of its piece are masked, and a look-up is summed over the devices. Wider windows
+could cross from one piece into the next. So it is for gather, scatter, and the dynamic slices by
+which a loop reads one layer of a stack and writes one. Padding moves elements into the next
+piece too, even where a dimension keeps its size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import stablehlo
+
+from partita.program.ir import FactorKind, Rule, TensorType
+from partita.stablehlo.rules.windows import scatter_rule, slide_rule
+
+Types = Sequence[TensorType]
+Narrow = Callable[[Any, Rule, Types, Types], Rule]
+"""Of an MLIR operation, Shardy's rule, types of operands and results: the rule that holds."""
+
+_WINDOWS = "{} reads or writes windows along this dimension"
+
+
+def block_kind(rule: Rule, kind: FactorKind, reason: str) -> Rule:
+    """The rule with all factors of one kind blocked."""
+    return _block(rule, [n for n, f in enumerate(rule.factors) if f.kind == kind], reason)
+
+
+def _custom_call(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    """Local along batch dimensions: those factors that all operands and results have."""
+    tensors = (*rule.operands, *rule.results)
+    held = [{factor for dim in tensor for factor in dim} for tensor in tensors]
+    others = [f for f in range(len(rule.factors)) if not all(f in each for each in held)]
+    return _block(rule, others, "custom_call is local along batch dimensions only")
+
+
+def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    """Not split along factors that only its operand has, or only its result.
+
+    They stand for a dimension that the other side does not have, not even as a part: `[8, 3]`
+    made into `[3, 8]`.
+    """
+    sides = [
+        {f for tensor in side for dim in tensor for f in dim}
+        for side in (rule.operands, rule.results)
+    ]
+    cut = sorted(f for f in sides[0] ^ sides[1] if rule.factors[f].size > 1)
+    return _block(rule, cut, "reshape cuts this dimension otherwise")
+
+
+def _pad(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    """Not split along dimensions that are padded or cropped, even if they keep their size."""
+    kinds = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    widths = zip(*(op.attributes[kind] for kind in kinds), strict=True)
+    padded = [dim for dim, each in enumerate(widths) if any(each)]
+    return _block(rule, _leading(rule, 0, padded), "pad moves elements along this dimension")
+
+
+def _gather(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    sizes = list(op.attributes["slice_sizes"])
+    collapsed = set(numbers.collapsed_slice_dims)
+    wide = [
+        dim
+        for dim in numbers.start_index_map
+        if dim not in collapsed and sizes[dim] < operands[0].shape[dim]
+    ]
+    return _block(rule, _leading(rule, 0, wide), _WINDOWS.format("gather"))
+
+
+def _scatter(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    attribute = op.attributes["scatter_dimension_numbers"]
+    numbers = stablehlo.ScatterDimensionNumbers(attribute)
+    inserted = set(numbers.inserted_window_dims)
+    wide = [dim for dim in numbers.scattered_dims_to_operand_dims if dim not in inserted]
+    return _block(rule, _leading(rule, 0, wide), _WINDOWS.format("scatter"))
+
+
+def _dynamic_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    """One index of a dimension: the device that holds it contributes it, the others zeros."""
+    sizes = list(op.attributes["slice_sizes"])
+    found = [dim for dim, size in enumerate(operands[0].shape) if sizes[dim] == 1 < size]
+    rule = _set_kind(rule, _leading(rule, 0, found), "reduction")
+    result = tuple(() if dim in found else made for dim, made in enumerate(rule.results[0]))
+    return dataclasses.replace(rule, results=(result,))
+
+
+def _dynamic_update_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
+    """Of a dimension that is written in part, one index at a time is written by its device.
+
+    The update itself is needed whole along such a dimension, whatever its size.
+    """
+    whole, update = operands[0].shape, operands[1].shape
+    moving = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if a != b]
+    one_wide = [dim for dim in moving if update[dim] == 1]
+    wide = [dim for dim in moving if dim not in one_wide]
+    blocked = [*_leading(rule, 1, moving), *_leading(rule, 0, wide)]
+    rule = _block(rule, blocked, _WINDOWS.format("dynamic_update_slice"))
+    return _set_kind(rule, _leading(rule, 0, one_wide), "parallel")
+
+
+def _leading(rule: Rule, operand: int, dims: Iterable[int]) -> list[int]:
+    """The factors that carry the shards of these dimensions of an operand."""
+    found = (rule.leading(rule.operands[operand][dim]) for dim in dims)
+    return [factor for factor in found if factor is not None]
+
+
+def _block(rule: Rule, factors: Iterable[int], reason: str) -> Rule:
+    return _set_kind(rule, factors, "blocked", reason)
+
+
+def _set_kind(rule: Rule, factors: Iterable[int], kind: FactorKind, reason: str = "") -> Rule:
+    changed = list(rule.factors)
+    for factor in factors:
+        changed[factor] = dataclasses.replace(changed[factor], kind=kind, reason=reason)
+    return dataclasses.replace(rule, factors=tuple(changed))
+
+
+NARROWED: dict[str, Narrow] = {
+    "stablehlo.convolution": slide_rule,
+    "stablehlo.custom_call": _custom_call,
+    "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+    "stablehlo.gather": _gather,
+    "stablehlo.pad": _pad,
+    "stablehlo.reduce_window": slide_rule,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.scatter": _scatter,
+    "stablehlo.select_and_scatter": scatter_rule,
+}
+"""For the kinds of which Shardy's rule is not what a device can do alone, what is."""

@@ -1,0 +1,42 @@
+"""Rules that users give for their custom calls."""
+
+from __future__ import annotations
+
+from partita.errors import RuleError
+from partita.program.op_traits import COMPILED_CALLS, REFUSED_CALLS
+from partita.stablehlo.rules import notation
+
+RULES: dict[str, str] = {}
+"""The rule of each custom-call target that has been given one, as text."""
+
+
+def register_rule(target: str, rule: str) -> None:
+    """Says how calls of a custom-call target can be split over devices.
+
+    Without a rule, every device runs the whole call: what goes in is gathered. With one, each
+    device makes the same call on pieces, so its code must take any size along what is split.
+
+    Args:
+      target: the name of the call, as given to `jax.ffi.ffi_call`.
+      rule: one word for each dimension of each operand and result; equal words are split alike.
+        `k+` marks a dimension that results are sums over, `k!` one that is needed whole, and `.`
+        is a dimension by itself, needed whole, too.
+
+    Raises:
+      RuleError: the rule makes no sense, or there can be none for this target.
+
+    Example:
+      >>> register_rule("my_attention", "b h q d!, b h k! d!, b h k! d! -> b h q d!")
+      >>> register_rule("my_matmul", "m k+, k+ n -> m n")
+    """
+    for part, refused in REFUSED_CALLS.items():
+        if part in target:
+            raise RuleError(f"there can be no rule for {target!r}, {refused.what}")
+    for part in COMPILED_CALLS:
+        if part in target:
+            raise RuleError(
+                f"there can be no rule for {target!r}: it carries a kernel that was compiled for "
+                "the sizes of the whole"
+            )
+    notation.check(rule)
+    RULES[target] = rule

@@ -1,0 +1,129 @@
+"""The sharding rule of every operation: Shardy's, as far as a device can follow it, or our own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import sdy
+
+from partita.program import op_traits as operations
+from partita.program.ir import Factor, FactorKind, Rule, TensorType, bits
+from partita.stablehlo.refusals import target_of
+from partita.stablehlo.rules import own as rules
+from partita.stablehlo.rules.narrowing import NARROWED, block_kind
+
+_RULE = "sdy.sharding_rule"
+_SUMS = {
+    f"stablehlo.{kind}"
+    for kind in "convolution custom_call dot_general dynamic_slice einsum gather".split()
+}
+
+
+class Rules:
+    """Reads the rules of operations to which Shardy has attached its own."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Rule] = {}
+
+    def of(
+        self,
+        op: Any,
+        operands: Sequence[TensorType],
+        results: Sequence[TensorType],
+        combine: str | None,
+    ) -> Rule:
+        """The rule of an operation.
+
+        Args:
+          op: the MLIR operation.
+          operands: types of what it reads, captured values included.
+          results: types of what it makes.
+          combine: how partial results along a reduction factor combine; None when they cannot.
+        """
+        rule = _given(op, operands, results)
+        if rule is None:
+            rule = self._shardy(op, combine)
+            narrow = NARROWED.get(op.name)
+            rule = rule if narrow is None else narrow(op, rule, operands, results)
+        if any(bits(t.dtype) < 8 for t in results):
+            # XLA reduces nothing narrower than a byte over devices.
+            rule = block_kind(rule, "reduction", f"parts of {results[0].dtype} have no sum")
+        return rule
+
+    def _shardy(self, op: Any, combine: str | None) -> Rule:
+        attribute = op.attributes[_RULE]
+        key = (attribute, op.name, combine)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _read_rule(attribute, op.name, combine)
+        return known
+
+
+def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
+    """A rule that is not Shardy's; None where Shardy's is to be read."""
+    rule = None
+    if target := target_of(op):
+        rule = rules.of_custom_call(target, operands, results)
+    elif _RULE not in op.attributes or op.name in operations.GENERATED:
+        rule = rules.own(op, operands, results)
+    readable = op.name in operations.SHARDABLE and _RULE in op.attributes
+    return rule if rule or readable else rules.opaque(operands, results)
+
+
+def combiner_of(op: Any) -> str | None:
+    """How partial results along a reduction factor combine; None when they cannot."""
+    if op.name in _SUMS:
+        return "add"
+    if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
+        return None
+    body = [inner.operation for inner in op.regions[0].blocks[0].operations]
+    if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
+        return None
+    found = operations.COMBINERS.get(body[0].name)
+    if found in ("and", "or") and "i1>" not in str(body[0].results[0].type):
+        return None  # compilers combine booleans in this way, not the bits of integers
+    if op.name == "stablehlo.scatter" and found != "add":
+        return None
+    return found
+
+
+def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:
+    rule = sdy.OpShardingRuleAttr(attribute)
+    sizes = list(rule.factor_sizes)
+    kinds: list[FactorKind] = ["parallel"] * len(sizes)
+    reasons = [""] * len(sizes)
+
+    def block(factors: Any, reason: str) -> None:
+        for factor in factors:
+            kinds[factor], reasons[factor] = "blocked", reason
+
+    short = kind.rpartition(".")[2]
+    for factor in rule.reduction_factors:
+        kinds[factor] = "reduction"
+    if combine is None:
+        block(rule.reduction_factors, f"partial results of {short} cannot be combined")
+    block(rule.need_replication_factors, f"{short} needs this dimension whole")
+    block(rule.permutation_factors, f"{short} moves elements along this dimension")
+    block(rule.blocked_propagation_factors, f"{short} does not pass shards along this dimension")
+    operands, results = _mappings(rule.operand_mappings), _mappings(rule.result_mappings)
+    draft = Rule(tuple(map(Factor, sizes, kinds)), operands, results)
+    for tensor in (*operands, *results):
+        for dimension in tensor:
+            leading = draft.leading(dimension)
+            inner = [f for f in dimension if f != leading and sizes[f] > 1]
+            made = " x ".join(str(sizes[f]) for f in dimension)
+            block(inner, f"it is an inner factor of a dimension made of {made}")
+    factors = tuple(map(Factor, sizes, kinds, reasons))
+    return dataclasses.replace(draft, factors=factors)
+
+
+def _mappings(tensors: Any) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    return tuple(
+        tuple(
+            tuple(sdy.DimMappingAttr(dim).factor_indices)
+            for dim in sdy.TensorMappingAttr(tensor).dim_mappings
+        )
+        for tensor in tensors
+    )

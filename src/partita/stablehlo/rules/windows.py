@@ -1,0 +1,232 @@
+"""Windows that slide along a dimension: convolutions and pooling, on pieces with a halo.
+
+Result `o` reads the elements `o * stride - low + t * window_dilation`, `t` up to the window, of an
+operand stretched by `dilation`. If as many results as elements fall to every device (stretched and
+strided), each device computes its results from its own elements and a rim of its neighbours' that
+is as wide as the window overhangs. Zeros beyond the ends are the padding of a convolution.
+
+The gradient of a convolution's kernel is a convolution too, whose window is the whole image: there
+elements and window are split alike, and the results are partial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from jaxlib.mlir.dialects import stablehlo
+
+from partita.program.ir import Factor, Halo, Rule, TensorType
+from partita.stablehlo.mlir import ir
+
+Splits = Literal["result", "window", "nothing"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slide:
+    """How a window slides along one dimension of an operand."""
+
+    size: int
+    """Elements of the operand."""
+    window: int
+    result: int
+    stride: int = 1
+    low: int = 0
+    """Padding before the first element; negative where elements are skipped."""
+    dilation: int = 1
+    """Of the operand."""
+    window_dilation: int = 1
+
+    @property
+    def splits(self) -> Splits:
+        """What can be split together with the operand."""
+        stretched = self.size * self.dilation
+        along_result = self.result * self.stride == stretched
+        along_window = self.window * self.window_dilation == stretched
+        if along_result and (self.result >= self.window or not along_window):
+            return "result"
+        return "window" if along_window else "nothing"
+
+    @property
+    def _reach(self) -> tuple[int, int]:
+        """How far a window reads before and after a piece, in the stretched operand."""
+        if self.splits == "result":
+            beyond = (self.window - 1) * self.window_dilation - self.stride
+        else:
+            beyond = (self.result - 1) * self.stride - self.window_dilation
+        return self.low, self.dilation + beyond - self.low
+
+    @property
+    def halo(self) -> tuple[int, int]:
+        """Elements needed of the piece before and of the piece after."""
+        before, after = self._reach
+        return max(0, before // self.dilation), max(0, after // self.dilation)
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Padding of a piece to which its halo has been added."""
+        reach = zip(self._reach, self.halo, strict=True)
+        before, after = (reads - added * self.dilation for reads, added in reach)
+        return before, after
+
+
+def slides(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> list[Slide]:
+    """How a convolution slides along each spatial dimension, or pooling along each dimension."""
+    if op.name == "stablehlo.convolution":
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        image = [operands[0].shape[dim] for dim in numbers.input_spatial_dimensions]
+        window = [operands[1].shape[dim] for dim in numbers.kernel_spatial_dimensions]
+        made = [results[0].shape[dim] for dim in numbers.output_spatial_dimensions]
+        names = ("lhs_dilation", "rhs_dilation")
+    else:
+        image, made = list(operands[0].shape), list(results[0].shape)
+        window = _numbers(op, "window_dimensions", len(image))
+        names = ("base_dilations", "window_dilations")
+    rank = len(image)
+    strides = _numbers(op, "window_strides", rank)
+    dilations, window_dilations = (_numbers(op, name, rank) for name in names)
+    lows = paddings(op, rank)[::2]
+    fields = (image, window, made, strides, lows, dilations, window_dilations)
+    return [Slide(*each) for each in zip(*fields, strict=True)]
+
+
+def paddings(op: Any, rank: int) -> list[int]:
+    """Low and high padding of every dimension in turn."""
+    if "padding" not in op.attributes:
+        return [0] * (2 * rank)
+    attribute: Any = ir.DenseIntElementsAttr(op.attributes["padding"])
+    return [int(number) for number in attribute]
+
+
+def _numbers(op: Any, name: str, rank: int) -> list[int]:
+    return list(op.attributes[name]) if name in op.attributes else [1] * rank
+
+
+def slide_rule(
+    op: Any, rule: Rule, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Rule:
+    """Shardy's rule, but with the dimensions along which windows slide done as said above."""
+    found = slides(op, operands, results)
+    if op.name == "stablehlo.convolution":
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        dims: Iterable[tuple[int, int | None, int]] = zip(
+            numbers.input_spatial_dimensions,
+            numbers.kernel_spatial_dimensions,
+            numbers.output_spatial_dimensions,
+            strict=True,
+        )
+    else:
+        dims = ((dim, None, dim) for dim in range(len(found)))
+    draft = _Draft(rule, op.name.rpartition(".")[2])
+    for slide, (image, kernel, made) in zip(found, dims, strict=True):
+        if kernel is not None or slide != Slide(slide.size, 1, slide.size):
+            draft.slide(slide, image, kernel, made)
+    return draft.rule()
+
+
+def scatter_rule(
+    op: Any, rule: Rule, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Rule:
+    """The gradient of max pooling, local where windows lie side by side and cover everything."""
+    draft = _Draft(rule, op.name.rpartition(".")[2])
+    rank = len(operands[0].shape)
+    strides = _numbers(op, "window_strides", rank)
+    for dim, window in enumerate(_numbers(op, "window_dimensions", rank)):
+        size, made = operands[0].shape[dim], operands[1].shape[dim]
+        if window != 1 or size != made:
+            side_by_side = window == strides[dim] and size == made * window
+            draft.scatter(dim, size, made, side_by_side and not any(paddings(op, rank)))
+    return draft.rule()
+
+
+class _Draft:
+    """A rule whose mappings are changed dimension by dimension."""
+
+    def __init__(self, rule: Rule, short: str) -> None:
+        self.short = short
+        self.factors = list(rule.factors)
+        self.operands = [list(tensor) for tensor in rule.operands]
+        self.results = [list(tensor) for tensor in rule.results]
+        self.images = 1 if short == "convolution" else len(rule.results)
+        self.halos = [[(0, 0)] * len(tensor) for tensor in rule.operands]
+
+    def slide(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
+        """Maps the dimensions along which a window slides."""
+        splits, least = slide.splits, max(slide.halo)
+        other = {"result": slide.result, "window": slide.window, "nothing": 1}[splits]
+        shared = math.gcd(slide.size, other)
+        least = max(1, -(-least * shared // slide.size))
+        if splits == "nothing" or shared < 2 * least or (splits == "window" and kernel is None):
+            # No piece but the whole is wide enough, or results do not line up with elements.
+            self._apart(slide, image, kernel, made)
+            return
+        factor = self._add(
+            Factor(shared, "reduction" if splits == "window" else "parallel", "", least)
+        )
+        for number in range(self.images):
+            self.operands[number][image] = self._made_of(factor, shared, slide.size)
+            self.halos[number][image] = slide.halo
+        if splits == "result":
+            for tensor in self.results:
+                tensor[made] = self._made_of(factor, shared, slide.result)
+            if kernel is not None:
+                self.operands[1][kernel] = self._whole(slide.window)
+        elif kernel is not None:
+            self.operands[1][kernel] = self._made_of(factor, shared, slide.window)
+            self.results[0][made] = self._whole(slide.result)
+
+    def scatter(self, dim: int, size: int, windows: int, local: bool) -> None:
+        """Maps a dimension of which every window gets one element."""
+        whole, each = self._whole(size), self._whole(windows)
+        if local:
+            factor = self._add(Factor(windows, "parallel"))
+            whole, each = self._made_of(factor, windows, size), (factor,)
+        self.operands[0][dim] = self.results[0][dim] = whole
+        self.operands[1][dim] = each
+
+    def _apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
+        """Every dimension by itself, needed whole."""
+        for number in range(self.images):
+            self.operands[number][image] = self._whole(slide.size)
+        for tensor in self.results:
+            tensor[made] = self._whole(slide.result)
+        if kernel is not None:
+            self.operands[1][kernel] = self._whole(slide.window)
+
+    def _made_of(self, factor: int, shared: int, size: int) -> tuple[int, ...]:
+        if size == shared:
+            return (factor,)
+        reason = f"it is an inner factor of a dimension made of {shared} x {size // shared}"
+        return factor, self._add(Factor(size // shared, "blocked", reason))
+
+    def _whole(self, size: int) -> tuple[int, ...]:
+        reason = f"{self.short} reads windows along this dimension"
+        return (self._add(Factor(size, "blocked", reason)),)
+
+    def _add(self, factor: Factor) -> int:
+        self.factors.append(factor)
+        return len(self.factors) - 1
+
+    def rule(self) -> Rule:
+        """The changed rule, without factors that no dimension has any more."""
+        tensors = (*self.operands, *self.results)
+        used = sorted({factor for tensor in tensors for dim in tensor for factor in dim})
+        place = {factor: number for number, factor in enumerate(used)}
+
+        def renumber(
+            tensors: list[list[tuple[int, ...]]],
+        ) -> tuple[tuple[tuple[int, ...], ...], ...]:
+            return tuple(tuple(tuple(place[f] for f in dim) for dim in t) for t in tensors)
+
+        halos: tuple[Halo, ...] = tuple(
+            tuple(halo) if any(map(any, halo)) else () for halo in self.halos
+        )
+        factors = tuple(self.factors[factor] for factor in used)
+        return Rule(
+            factors,
+            renumber(self.operands),
+            renumber(self.results),
+            halos=halos if any(halos) else (),
+        )

@@ -1,0 +1,170 @@
+"""`shard_map` regions: parts of a program that say themselves what each device does.
+
+A region over all axes of the mesh is one operation, whose operands are needed and whose results
+are made as it says. What is inside stays as it is, collectives included.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from partita.errors import UnsupportedError
+from partita.mesh import Mesh
+from partita.program.ir import MANUAL, Exchange, Factor, Given, Rule, TensorType
+from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
+
+_SIDES = ("in_shardings", "out_shardings")
+
+COLLECTIVES = frozenset(
+    f"stablehlo.{kind}"
+    for kind in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split()
+)
+"""Kinds of collectives that a region may hold."""
+
+ALLOWED = COLLECTIVES | {"stablehlo.partition_id"}
+"""Kinds that a program must not contain, but for regions."""
+
+
+def note(module: Any, main: Any) -> None:
+    """Writes the mesh of each region out where it is used, so that regions stand for themselves."""
+    meshes = meshes_of(module)
+
+    def visit(op: Any) -> Any:
+        if op.name == MANUAL:
+            for side in _SIDES:
+                own = [str(with_mesh(s, meshes)) for s in _shardings(op, side)]
+                inner = ", ".join(text.removeprefix("#sdy.sharding") for text in own)
+                op.attributes[side] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+
+
+def facts(
+    op: Any, operands: Sequence[TensorType], results: Sequence[TensorType], source: str
+) -> tuple[Rule, Given]:
+    """The rule of a region and how it says that it is split.
+
+    Raises:
+      UnsupportedError: it is not manual over all axes of its mesh, is nested in another one, or
+        says what no `PartitionSpec` can say.
+    """
+    name = _name(source)
+    said = [
+        [read_sharding(sharding, {}, name) for sharding in _shardings(op, side)] for side in _SIDES
+    ]
+    meshes = {each.mesh for side in said for each in side}
+    manual = _manual_axes(op)
+    if len(meshes) != 1:
+        raise UnsupportedError(f"{name} is over {len(meshes)} meshes; expected one")
+    (mesh,) = meshes
+    automatic = [axis for axis, size in mesh if axis not in manual and size > 1]
+    if automatic:
+        raise UnsupportedError(
+            f"{name} is manual over {', '.join(manual) or 'no axis'}, but not over "
+            f"{', '.join(automatic)}; make it manual over all axes of the mesh (leave axis_names "
+            "out), or write it without shard_map and split it with tactics"
+        )
+    factors: list[Factor] = []
+    axes: list[tuple[str, ...]] = []
+    mappings = []
+    for side, types in zip(said, (operands, results), strict=True):
+        tensors = []
+        for each, type_ in zip(side, types, strict=True):
+            start = len(factors)
+            factors += [Factor(size, "given") for size in type_.shape]
+            axes += each.axes
+            tensors.append(tuple((start + dim,) for dim in range(len(type_.shape))))
+        mappings.append(tuple(tensors))
+    return Rule(tuple(factors), mappings[0], mappings[1]), Given(tuple(axes), mesh)
+
+
+def check_inside(op: Any, source: str) -> None:
+    """Raises `UnsupportedError` for a region in a region, or one that reads what is outside."""
+    block = op.regions[0].blocks[0]
+    nested: list[Any] = []
+    known = set(block.arguments)
+    outside: list[Any] = []
+
+    def visit(inner: Any) -> Any:
+        if inner != op:
+            nested.extend([inner] if inner.name == MANUAL else [])
+            for region in inner.regions:
+                for each in region.blocks:
+                    known.update(each.arguments)
+            outside.extend(v for v in inner.operands if v not in known)
+            known.update(inner.results)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit, ir.WalkOrder.PRE_ORDER)
+    if nested:
+        raise UnsupportedError(f"{_name(source)} holds another one; write it without")
+    if outside:
+        raise UnsupportedError(
+            f"{_name(source)} reads a value from outside of it; pass it as an argument"
+        )
+
+
+def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
+    """What a collective inside of a region exchanges, each operand by itself.
+
+    Raises:
+      UnsupportedError: its groups of devices are not those along axes of the mesh.
+    """
+    mesh = Mesh(tuple(n for n, _ in given.mesh), tuple(s for _, s in given.mesh))
+    axes = _axes(op, mesh)
+    if axes is None:
+        raise UnsupportedError(
+            f"the shard_map region has a collective{f' at {source}' if source else ''} whose "
+            "groups of devices are not those along axes of the mesh; leave axis_index_groups out"
+        )
+    found = []
+    for operand, result in zip(op.operands, op.results, strict=True):
+        pair = [ir.RankedTensorType(v.type) for v in (operand, result)]
+        types = [TensorType(tuple(t.shape), str(t.element_type)) for t in pair]
+        size = max(t.bytes for t in types)
+        kind = op.name.rpartition(".")[2]
+        if mesh.size(axes) > 1:
+            names = mesh.axis_names(axes)
+            found.append(Exchange(kind, names, size, times, types[0].dtype, source))
+    return found
+
+
+def _axes(op: Any, mesh: Mesh) -> tuple[int, ...] | None:
+    """The axes along which a collective exchanges; None if it is along none."""
+    orders = [
+        order
+        for count in range(len(mesh.names) + 1)
+        for axes in itertools.combinations(range(len(mesh.names)), count)
+        for order in itertools.permutations(axes)
+    ]
+    if op.name == "stablehlo.collective_permute":
+        pairs = np.array(op.attributes["source_target_pairs"]).tolist()
+        return next(o for o in orders if _within(pairs, mesh.groups(o)))
+    groups = np.array(op.attributes["replica_groups"]).tolist()
+    exact = (o for o in orders if sorted(mesh.groups(o)) == sorted(groups))
+    return next(exact, None)
+
+
+def _within(pairs: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> bool:
+    number = {device: n for n, group in enumerate(groups) for device in group}
+    return all(number[a] == number[b] for a, b in pairs)
+
+
+def _shardings(op: Any, side: str) -> list[Any]:
+    return list(sdy.TensorShardingPerValueAttr(op.attributes[side]).shardings)
+
+
+def _manual_axes(op: Any) -> list[str]:
+    axes: Any = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+    return [str(axis) for axis in axes]
+
+
+def _name(source: str) -> str:
+    return f"the shard_map region at {source}" if source else "the shard_map region"

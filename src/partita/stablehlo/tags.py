@@ -1,0 +1,69 @@
+"""Names that users give to intermediate values, with `jax.ad_checkpoint.checkpoint_name`.
+
+JAX lowers such a name to nothing. While partita traces, it lowers to a custom call, which `note`
+turns into an attribute of the operation that makes the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax._src.ad_checkpoint import name_p
+from jax.extend.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.program.op_traits import STRUCTURE
+from partita.stablehlo import attributes
+from partita.stablehlo import custom_calls as calls
+
+_TARGET = "partita.tag"
+_SEPARATOR = "\n"
+
+
+def _lower(context: Any, value: Any, *, name: str) -> list[Any]:
+    """The lowering rule, as JAX wants it."""
+    return calls.make(_TARGET, name, value)
+
+
+LOWERING = (name_p, _lower)
+"""How names are lowered while partita traces."""
+
+
+def note(main: Any) -> None:
+    """Replaces the calls that stand for names by attributes of what makes the values."""
+    for call in _found(main):
+        value = call.operands[0]
+        maker = value.owner if isinstance(value, ir.OpResult) else None
+        if maker is None or len(maker.results) > 1 or maker.name in STRUCTURE:
+            # Nothing else makes this value alone: a reshape to the shape that it has does.
+            with ir.InsertionPoint(call), call.location:
+                value = hlo.reshape(value.type, value)
+            maker = value.owner
+        add(maker, [calls.said(call)])
+        call.results[0].replace_all_uses_with(value)
+        call.erase()
+
+
+def of(operation: Any) -> list[str]:
+    """The names of the value that an operation makes."""
+    text = attributes.get(operation, _TARGET)
+    return text.split(_SEPARATOR) if text else []
+
+
+def add(operation: Any, names: list[str]) -> None:
+    """Gives further names to the value that an operation makes."""
+    if names:
+        text = _SEPARATOR.join(dict.fromkeys([*of(operation), *names]))
+        attributes.put(operation, _TARGET, text)
+
+
+def _found(main: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if calls.is_one(op, _TARGET):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    return found

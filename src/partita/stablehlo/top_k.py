@@ -1,0 +1,180 @@
+"""The largest few of a dimension in two stages, so that the dimension can be sharded.
+
+Partial results of `argmax` or `top_k` cannot be summed, so the dimension would have to be gathered
+whole. Instead it is cut into as many parts as a mesh has devices: first the largest of every part,
+then the largest of these. The first stage needs no more than its own part; what is gathered for
+the second is little. Both stages see elements in the original order, so ties fall as they did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jaxlib.mlir.dialects import chlo
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.program.ir import Operation, Program
+from partita.stablehlo import mlir, tags
+from partita.stablehlo.importer import import_stablehlo
+from partita.stablehlo.mlir import ir
+
+SAVING = 4
+"""How many times smaller what is left after the first stage has to be."""
+
+
+def in_stages(program: Program, parts: int) -> Program:
+    """The same program with these operations done in two stages, where that saves enough.
+
+    Args:
+      program: as it was read.
+      parts: into how many parts a dimension may be cut; fewer where that does not divide it.
+    """
+    if not any(_cut(program, op, parts) for op in program.operations):
+        return program
+    with mlir.context():
+        module = mlir.parse(program.module)
+        found: list[Any] = []
+
+        def visit(op: Any) -> Any:
+            if op.name in _SPLIT:
+                found.append(op)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        for op in found:
+            dim = _dimension(op)
+            size = ir.RankedTensorType(op.operands[0].type).shape[dim] if dim is not None else 1
+            cut = _parts(size, _kept(op), parts)
+            if dim is not None and cut > 1:
+                with ir.InsertionPoint(op), op.location:
+                    results = _SPLIT[op.name](op, dim, cut)
+                for old, new in zip(op.results, results, strict=True):
+                    old.replace_all_uses_with(new)
+                tags.add(results[0].owner, tags.of(op))
+                op.erase()
+        text = module.operation.get_asm(enable_debug_info=True)
+    return read_again(text, program)
+
+
+def read_again(text: str, original: Program) -> Program:
+    """Reads a changed module of a program, of which more is known than the module says.
+
+    Args:
+      text: the module; arguments and results are those of the original.
+      original: the program as it was.
+    """
+    lifted = sum(constant.lifted for constant in original.constants)
+    program = import_stablehlo(text, original.name, lifted)
+    old, new = ((*p.arguments, *p.results) for p in (original, program))
+    place = dict(zip(old, new, strict=True))
+    return dataclasses.replace(
+        program,
+        aliases=original.aliases,
+        keys=frozenset(place[value] for value in original.keys),
+        given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),
+    )
+
+
+def _cut(program: Program, op: Operation, parts: int) -> bool:
+    """Whether an operation of a program would be done in stages."""
+    if op.kind not in _SPLIT:
+        return False
+    operand, result = (program.values[v].type for v in (op.operands[0], op.results[0]))
+    if op.kind == "chlo.top_k":
+        return _parts(operand.shape[-1], result.shape[-1], parts) > 1
+    blocked = [factor for factor in op.rule.factors if factor.kind == "blocked"]
+    one_less = len(operand.shape) == len(result.shape) + 1
+    return one_less and any(_parts(factor.size, 1, parts) > 1 for factor in blocked)
+
+
+def _parts(size: int, kept: int, parts: int) -> int:
+    """Into how many parts to cut a dimension of which `kept` elements stay; 1 is not at all."""
+    parts = math.gcd(size, parts)
+    return parts if size >= SAVING * parts * kept else 1
+
+
+def _dimension(op: Any) -> int | None:
+    """The one dimension that an operation orders; None if partial results can be combined."""
+    if op.name == "chlo.top_k":
+        return len(ir.RankedTensorType(op.operands[0].type).shape) - 1
+    dimensions = list(op.attributes["dimensions"])
+    return dimensions[0] if len(dimensions) == 1 and len(op.results) > 1 else None
+
+
+def _kept(op: Any) -> int:
+    return int(op.attributes["k"].value) if op.name == "chlo.top_k" else 1
+
+
+def _reduce(op: Any, dim: int, parts: int) -> list[Any]:
+    """A reduction of several operands together, such as values and their positions."""
+    count = len(op.results)
+    operands, inits = list(op.operands)[:count], list(op.operands)[count:]
+    first = _again(op, [_in_parts(v, dim, parts) for v in operands], inits, dim + 1)
+    return _again(op, first, inits, dim)
+
+
+def _again(op: Any, operands: list[Any], inits: list[Any], dim: int) -> list[Any]:
+    """The same reduction, of other operands along another dimension."""
+    copy = op.clone()
+    for number, value in enumerate([*operands, *inits]):
+        copy.operands[number] = value
+    copy.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([dim])
+    for result, operand in zip(copy.results, operands, strict=True):
+        shape = list(ir.RankedTensorType(operand.type).shape)
+        result.set_type(_with_shape(operand, [*shape[:dim], *shape[dim + 1 :]]))
+    return list(copy.results)
+
+
+def _top_k(op: Any, dim: int, parts: int) -> list[Any]:
+    """The largest of every part, with their places in the whole, then the largest of these."""
+    k = _kept(op)
+    values, places = chlo.top_k(_in_parts(op.operands[0], dim, parts), k)
+    size = ir.RankedTensorType(op.operands[0].type).shape[dim]
+    i32 = ir.RankedTensorType(places.type)
+    width = ir.IntegerAttr.get(i32.element_type, size // parts)
+    starts = hlo.multiply(
+        hlo.iota(i32, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)),
+        hlo.constant(ir.DenseElementsAttr.get_splat(i32, width)),
+    )
+    places = hlo.add(places, starts)
+    shape = [*i32.shape[:dim], parts * k]
+    values, places = (hlo.reshape(_with_shape(v, shape), v) for v in (values, places))
+    best, where = chlo.top_k(values, k)
+    return [best, _take_along(places, where, dim)]
+
+
+def _take_along(values: Any, places: Any, dim: int) -> Any:
+    """The elements of the last dimension of `values` at `places`, row by row."""
+    rows = list(range(dim))
+    shape = list(ir.RankedTensorType(places.type).shape)
+    numbers = hlo.GatherDimensionNumbers.get(
+        offset_dims=[],
+        collapsed_slice_dims=[dim],
+        operand_batching_dims=rows,
+        start_indices_batching_dims=rows,
+        start_index_map=[dim],
+        index_vector_dim=dim + 1,
+    )
+    indices = hlo.reshape(_with_shape(places, [*shape, 1]), places)
+    return hlo.gather(values, indices, numbers, ir.DenseI64ArrayAttr.get([1] * len(shape)))
+
+
+def _in_parts(value: Any, dim: int, parts: int) -> Any:
+    """A value with a dimension cut into so many parts."""
+    shape = list(ir.RankedTensorType(value.type).shape)
+    shape[dim : dim + 1] = [parts, shape[dim] // parts]
+    return hlo.reshape(_with_shape(value, shape), value)
+
+
+def _with_shape(value: Any, shape: list[int]) -> Any:
+    return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+
+
+_SPLIT: dict[str, Callable[[Any, int, int], list[Any]]] = {
+    "stablehlo.reduce": _reduce,
+    "chlo.top_k": _top_k,
+}
+"""How an operation is done in stages, along a dimension and in so many parts."""

@@ -1,0 +1,317 @@
+"""What a tactic is: it takes a stage, decides something, and says what it did.
+
+A new tactic is one file with one class that has a `name` and an `apply`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from partita.analysis import Analysis, ClassGraph, discrete
+from partita.analysis.describe import Colors, describe
+from partita.cost import CostModel, Estimate, Hardware
+from partita.cost.timing import Timing
+from partita.mesh import Mesh
+from partita.program import Operation, Program
+from partita.search import Move
+from partita.text import seconds, size
+from partita.tiling import Assignment, Spreader, Tiling, refold
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, text) while a tactic works."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """An argument or result that should be sharded, on the first of these dimensions that can."""
+
+    name: str
+    value: int
+    dims: Sequence[int]
+    told: str = ""
+    """What the user wrote, from which it comes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WayOut:
+    """A way out of a refusal: what to do instead of the tactic, and what that would cost."""
+
+    text: str
+    tactic: Tactic = dataclasses.field(repr=False, compare=False)
+    """What to apply in place of the tactic that was refused something."""
+    mesh: Mesh | None = None
+    """The mesh that it is for, if that is another one. What was decided before stays as it is."""
+    estimate: Estimate | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Cost of the plan up to and with it; None if it has not been priced."""
+
+    def __str__(self) -> str:
+        if self.estimate is None:
+            return self.text
+        time, peak = seconds(self.estimate.step_time), size(self.estimate.peak_memory)
+        return f"{self.text}: step {time}, peak {peak}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A wish that was not met: what was asked, why not, and what would be possible instead."""
+
+    what: str
+    reason: str
+    instead: str = ""
+    axis: str = ""
+    """The axis that was wished for, if the wish was for one."""
+    seeds: tuple[tuple[int, int], ...] = ()
+    """The `(value, dimension)` pairs that were wished for."""
+    alternatives: tuple[WayOut, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """Ways out, where a size is in the way; refusals of one cause have the same."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """One tile action: where a tactic put an axis, before it spread from there."""
+
+    axis: str
+    what: str
+    """In words: the dimensions named, or the color."""
+    seeds: tuple[tuple[int, int], ...] = ()
+    """The `(value, dimension)` pairs that it started from."""
+    color: int | None = None
+    """The color group that was tiled as a whole, if it was one."""
+    wish: str = ""
+    """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
+    Several actions can come of one wish."""
+    move: Move | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The move of a search, by which it can be applied again without a search."""
+
+    def __str__(self) -> str:
+        return f"{self.what} -> {self.axis}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocked:
+    """Where an axis stopped spreading, and why: all places of one reason."""
+
+    axis: str
+    reason: str
+    count: int
+    """How many operations and values it did not reach for this reason."""
+    example: str
+    """The first of them, in the user's words."""
+
+    def __str__(self) -> str:
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        return f"{self.axis} at {self.example}{more}: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a tactic decided."""
+
+    assignment: Assignment
+    decisions: tuple[str, ...] = ()
+    """What it chose, in its own words, one line each."""
+    refused: tuple[Refusal, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Conflicts that were met and not resolved, with the choices."""
+    warnings: tuple[str, ...] = ()
+    """What was done as asked, but costs more than it looks."""
+    actions: tuple[Action, ...] = ()
+    """The tile actions, in order."""
+    blocked: tuple[Blocked, ...] = ()
+    """Where spreading stopped."""
+    resolved: tuple[str, ...] = ()
+    """Conflicts that were met and resolved, with the role that got the axis."""
+    memory: int | None = None
+    """Bytes per device that the plan may use from here on; None leaves that as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What is decided otherwise when tactics are applied again, to see what it would cost."""
+
+    without: frozenset[tuple[int, int, int]] = frozenset()
+    """`(value, dimension, axis)` seeds that nothing spreads from."""
+    roles: frozenset[tuple[int, int, int]] = frozenset()
+    """`(group of conflict sets, axis, role group)`: the role that gets the axis."""
+
+
+UNCHANGED = Change()
+"""Everything is decided as tactics say."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What stays the same while a schedule runs."""
+
+    analysis: Analysis
+    mesh: Mesh
+    hardware: Hardware
+    capacity: int
+    progress: Progress = lambda done, total, text: None
+    arguments: Any = ((), {})
+    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
+    results: Any = ()
+    """The results as a pytree, one leaf for each result of the program."""
+    change: Change = UNCHANGED
+    """What tactics decide otherwise than they say."""
+
+    def changed(self, change: Change) -> Context:
+        """The context with another change; all that is known of the program is kept."""
+        other = dataclasses.replace(self, change=change)
+        vars(other).update(vars(self) | {"change": change})
+        return other
+
+    @cached_property
+    def timing(self) -> Timing:
+        """When and how often things happen in the program."""
+        return Timing(self.analysis, self.hardware.kernels)
+
+    @cached_property
+    def colors(self) -> Colors:
+        """The analysis in words."""
+        return describe(self.analysis)
+
+    @cached_property
+    def scanned(self) -> frozenset[int]:
+        """Color groups of the dimensions of which a loop reads one index in each iteration."""
+        program = self.analysis.program
+        return frozenset(
+            color
+            for op in self.single.graph.ops
+            for factor, color in enumerate(op.colors)
+            if color >= 0 and read_one_by_one(program, op.op, factor)
+        )
+
+    @cached_property
+    def single(self) -> Spreader:
+        """A spreader over single operations and values."""
+        groups = self.analysis.groups.conflict_groups
+        return Spreader(discrete(self.analysis), self.mesh, groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A program in the middle of a schedule: the context, and what has been decided so far."""
+
+    context: Context
+    assignment: Assignment
+    memory: int | None = None
+    """Bytes per device that the plan may use, if a tactic has said so."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes per device that the plan may use."""
+        return self.context.capacity if self.memory is None else self.memory
+
+    def after(self, outcome: Outcome) -> Stage:
+        """The stage that an outcome leads to."""
+        memory = self.memory if outcome.memory is None else outcome.memory
+        return Stage(self.context, outcome.assignment, memory)
+
+    @cached_property
+    def folded(self) -> tuple[ClassGraph, Tiling]:
+        """The program folded into classes, and its tiling."""
+        return refold(self.context.analysis, self.assignment)
+
+    @cached_property
+    def cost(self) -> CostModel:
+        """What prices lowerings of the folded program."""
+        context = self.context
+        return CostModel(
+            self.folded[0],
+            context.analysis,
+            context.mesh,
+            context.hardware,
+            self.capacity,
+            context.timing,
+        )
+
+
+def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
+    """What several outcomes say together; each thing once.
+
+    Args:
+      outcomes: of steps that were taken one after the other.
+      assignment: where they led.
+    """
+
+    def every(field: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
+
+    said = (f.name for f in dataclasses.fields(Outcome) if f.name not in ("assignment", "memory"))
+    memory = [o.memory for o in outcomes if o.memory is not None]
+    return Outcome(
+        assignment,
+        **{field: every(field) for field in said},
+        memory=memory[-1] if memory else None,
+    )
+
+
+def in_turn(stage: Stage, tactics: Sequence[Tactic]) -> Outcome:
+    """What tactics decide one after the other, as the outcome of one."""
+    outcomes: list[Outcome] = []
+    for tactic in tactics:
+        outcome = tactic.apply(stage)
+        outcomes.append(_from(stage, outcome) if outcomes else outcome)
+        stage = stage.after(outcome)
+    return joined(outcomes, stage.assignment)
+
+
+@dataclasses.dataclass(frozen=True)
+class _From:
+    """A tactic that starts from what was decided between the stage that it is given and it."""
+
+    assignment: Assignment
+    tactic: Tactic
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.tactic.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Applies the tactic there."""
+        return self.tactic.apply(dataclasses.replace(stage, assignment=self.assignment))
+
+
+def _from(stage: Stage, outcome: Outcome) -> Outcome:
+    """An outcome whose alternatives start from a stage, wherever they are applied."""
+
+    def moved(way: WayOut) -> WayOut:
+        return dataclasses.replace(way, tactic=_From(stage.assignment, way.tactic))
+
+    refused = tuple(
+        dataclasses.replace(refusal, alternatives=tuple(map(moved, refusal.alternatives)))
+        for refusal in outcome.refused
+    )
+    return dataclasses.replace(outcome, refused=refused)
+
+
+def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
+    """Whether an operation in a loop reads one index of a factor each time around."""
+    inside = any(program.regions[r].repeats for r in program.around(op.region))
+    slices = op.kind == "stablehlo.dynamic_slice"
+    return inside and slices and op.rule.factors[factor].kind == "reduction"
+
+
+class Tactic(Protocol):
+    """A part of a partitioning strategy, written apart from the model."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Decides something, on top of what has been decided already.
+
+        Raises:
+          AxisError, UnknownNameError, TacticError: if it does not fit the mesh or the program.
+        """
+        ...

@@ -1,0 +1,84 @@
+"""How things are written for people: units, shardings, and tables of one style."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from partita.errors import HardwareError
+
+WIDTH = 120
+"""Columns of a report that is not printed to a terminal."""
+
+_NUMBERS = (
+    *("size", "alike", "count", "bytes", "bytes per device", "time", "predicted"),
+    *("combined", "time combined"),
+)
+
+
+def plain(report: RenderableType) -> str:
+    """Something that rich can print, as plain text."""
+    console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(report)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def seconds(value: float) -> str:
+    """A time for people: `1.23 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return (
+                f"{value / scale:.3g} {unit}"
+                if value < 1000 * scale
+                else f"{value / scale:.0f} {unit}"
+            )
+    return f"{value / 1e-9:.3g} ns"
+
+
+def size(value: float) -> str:
+    """A size for people: `15.8 GiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def parse_size(text: float | str, what: str) -> int:
+    """Bytes, of a number or a string such as `"12GiB"`.
+
+    Args:
+      text: the number or the string.
+      what: the argument that it was given for, for the message.
+
+    Raises:
+      HardwareError: it cannot be read.
+    """
+    if not isinstance(text, str):
+        return int(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", text)
+    if not match:
+        raise HardwareError(f'cannot read {what}="{text}"; expected bytes or e.g. "12GiB"')
+    power = " KMGT".index((match[2] or " ")[0].upper())
+    base = 1024 if (match[2] or "").endswith("i") else 1000
+    return int(float(match[1]) * base**power)
+
+
+def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
+    """The entries of a `PartitionSpec` for people: `(data, -, replica+model)`."""
+    if not any(parts):
+        return "replicated"
+    shown = ("-" if p is None else p if isinstance(p, str) else "+".join(p) for p in parts)
+    return f"({', '.join(shown)})"
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table in the style of reports."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for column in columns:
+        right = column in _NUMBERS
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    return table

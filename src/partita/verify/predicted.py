@@ -1,0 +1,49 @@
+"""What verification asks of a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from partita.cost import Estimate, Hardware
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.run.executable import Form
+from partita.spmd import Collective, SpmdProgram
+
+
+class Predicted(Protocol):
+    """A plan, as far as it can be held against what a compiler makes of it."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that it is for."""
+        ...
+
+    @property
+    def hardware(self) -> Hardware:
+        """The kind of device that it was priced for."""
+        ...
+
+    @property
+    def program(self) -> Program:
+        """The program that was planned."""
+        ...
+
+    @property
+    def spmd(self) -> SpmdProgram:
+        """The device-local program with its collectives."""
+        ...
+
+    @property
+    def estimate(self) -> Estimate:
+        """Predicted time and memory of a step."""
+        ...
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective of a step, in program order."""
+        ...
+
+    def lower(self, mesh: Any = None, form: Form = "partitioned") -> Any:
+        """The program lowered for a mesh, as `jax.jit(...).lower` gives it."""
+        ...

@@ -1,0 +1,1 @@
+"""Commands for those who develop partita: benchmarks and tables. Not part of the package."""

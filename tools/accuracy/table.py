@@ -1,0 +1,177 @@
+"""The accuracy table, and what it comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from scipy.stats import spearmanr
+
+from partita.text import seconds, size
+from partita.verify import REWRITES
+from tools.accuracy.run import Result
+
+FEWEST = 3
+"""Plans of a model that are needed to speak of their order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What the results come to."""
+
+    outcomes: dict[str, int]
+    median_memory_error: float | None
+    """Of the magnitudes of the relative errors."""
+    worst_memory_error: float | None
+    """The largest in magnitude, with its sign."""
+    false_fits: int
+    """Plans predicted to fit that the compiler cannot fit."""
+    false_misfits: int
+    """Plans predicted not to fit that the compiler fits."""
+    collectives: dict[str, int]
+    """Cells by how near their collectives are."""
+    rewrites: dict[str, int]
+    """Collectives that the compiler has rewritten, by the name of the rewrite."""
+    orders: list[Order]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Whether the plans of one model on one topology come in the right order."""
+
+    model: str
+    topology: str
+    plans: int
+    correlation: float | None
+    """Spearman's, of predicted and compiled step times; None if either are all the same."""
+    regret: float
+    """How much longer than the best the plan takes that was predicted to be best."""
+
+
+def summarise(results: Sequence[Result]) -> Summary:
+    """What results come to."""
+    errors = [r.memory_error for r in results if r.memory_error is not None]
+    return Summary(
+        dict(Counter(r.outcome for r in results)),
+        statistics.median(map(abs, errors)) if errors else None,
+        max(errors, key=abs) if errors else None,
+        sum(r.outcome == "out of memory" and r.fits for r in results),
+        sum(r.outcome == "compiled" and not r.fits for r in results),
+        dict(Counter(r.collectives for r in results if r.collectives)),
+        dict(sum((Counter(r.rewrites) for r in results), Counter())),
+        orders(results),
+    )
+
+
+def orders(results: Sequence[Result]) -> list[Order]:
+    """The order of plans, for every model and topology that has enough of them."""
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for r in results:
+        if r.predicted_time is not None and r.compiled_time is not None:
+            pair = r.predicted_time.step, r.compiled_time.step
+            groups.setdefault((r.cell.model, r.cell.topology), []).append(pair)
+    return [
+        _order(*names, np.array(pairs)) for names, pairs in groups.items() if len(pairs) >= FEWEST
+    ]
+
+
+def _order(model: str, topology: str, pairs: np.ndarray) -> Order:
+    predicted, compiled = pairs.T
+    constant = np.ptp(predicted) == 0 or np.ptp(compiled) == 0
+    correlation = None if constant else float(spearmanr(predicted, compiled).statistic)
+    chosen = float(compiled[predicted.argmin()])
+    return Order(model, topology, len(pairs), correlation, chosen / float(compiled.min()) - 1)
+
+
+def data(results: Sequence[Result]) -> dict[str, Any]:
+    """Table and summary, for JSON."""
+    return {
+        "cells": [dataclasses.asdict(r) for r in results],
+        "summary": dataclasses.asdict(summarise(results)),
+    }
+
+
+def view(results: Sequence[Result]) -> RenderableType:
+    """Table and summary, for people."""
+    table = Table(box=None, pad_edge=False)
+    left = ("topology", "model", "schedule", "collectives")
+    for column in (*left[:3], "memory\npredicted", "compiled", "error", left[3]):
+        table.add_column(column, justify="left" if column in left else "right")
+    for column in ("step time\npredicted", "compiled", "ratio", "seconds to\ncompile"):
+        table.add_column(column, justify="right")
+    before: tuple[str, ...] = ("", "")
+    for r in results:
+        names = (r.cell.topology, r.cell.model)
+        table.add_row(*(n if names != before else "" for n in names), r.cell.schedule, *_cells(r))
+        before = names
+    return Group(table, Text(), *map(Text, _summary(summarise(results))))
+
+
+def markdown(results: Sequence[Result], versions: Mapping[str, str], today: str) -> str:
+    """Table and summary as Markdown, as they stand in the documentation.
+
+    Args:
+      results: the cells.
+      versions: of what they were made with, by name.
+      today: the date.
+    """
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    columns = ["topology", "model", "schedule", "memory, predicted", "compiled", "error"]
+    columns += ["collectives", "step, predicted", "compiled", "ratio", "seconds to compile"]
+    rows = [columns, ["---"] * len(columns)]
+    for r in results:
+        cells = _cells(r)
+        blank = [""] * (len(columns) - 3 - len(cells))
+        rows.append([r.cell.topology, r.cell.model, r.cell.schedule, *cells, *blank])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    points = "\n".join(f"- {line.strip()}" for line in _summary(summarise(results)))
+    return f"Made on {today} with {made}.\n\n{points}\n\n{table}"
+
+
+def _cells(r: Result) -> list[str]:
+    if r.outcome in ("timeout", "failed"):
+        return ["", "", "", f"{r.outcome}: {r.reason}"]
+    predicted = size(r.predicted_memory) + ("" if r.fits else " !")
+    if r.compiled_memory is None or r.memory_error is None:
+        return [predicted, r.outcome]
+    found = [predicted, size(r.compiled_memory), f"{r.memory_error:+.0%}", r.collectives]
+    if r.predicted_time is None or r.compiled_time is None:
+        return [*found, "", "", "", f"{r.compile_seconds:.0f}"]
+    ratio = r.predicted_time.step / r.compiled_time.step
+    times = [seconds(r.predicted_time.step), seconds(r.compiled_time.step), f"{ratio:.2f}"]
+    return [*found, *times, f"{r.compile_seconds:.0f}"]
+
+
+def _summary(summary: Summary) -> list[str]:
+    """What it comes to, line by line."""
+
+    def counts(of: dict[str, int]) -> str:
+        return ", ".join(f"{count} {name}" for name, count in of.items()) or "none"
+
+    lines = [f"Cells: {counts(summary.outcomes)}"]
+    if summary.median_memory_error is not None and summary.worst_memory_error is not None:
+        lines.append(
+            f"Peak memory: median error {summary.median_memory_error:.1%}, worst "
+            f"{summary.worst_memory_error:+.1%}"
+        )
+    lines += [
+        f"False 'fits': {summary.false_fits}; false 'does not fit': {summary.false_misfits}",
+        f"Collectives: {counts(summary.collectives)}",
+    ]
+    lines += [
+        f"  {times} x {name}: {REWRITES[name]}" for name, times in sorted(summary.rewrites.items())
+    ]
+    for order in summary.orders:
+        known = "all alike" if order.correlation is None else f"{order.correlation:.2f}"
+        lines.append(
+            f"Order of {order.plans} plans of {order.model} on {order.topology}: Spearman {known}, "
+            f"regret of the first {order.regret:.1%}"
+        )
+    return lines

@@ -1,0 +1,153 @@
+"""`make bench`: how long the stages take on a 24-layer GPT train step, and how that grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from partita import cost, models
+from partita.analysis import Analysis, analyse, fold
+from partita.cost import CostModel
+from partita.cost.fusion import analyse_fusion
+from partita.mesh import Mesh
+from partita.models.strategies import data_parallel, fsdp, tensor_parallel
+from partita.planning.schedule import run_schedule
+from partita.program import Program
+from partita.search import Problem
+from partita.stablehlo.importer import import_stablehlo
+from partita.tactics import AutomaticPartition, Context, Stage
+from partita.tiling import replicated, untiled
+
+MESH = Mesh.of("data=4,model=8")
+HARDWARE = "tpu_v5e"
+
+LARGE_LAYERS = 200
+"""Unrolled, they make a program of more than 100,000 operations."""
+
+
+def main() -> None:
+    """Prints each figure beside its target."""
+    table = Table(title="gpt-24l on data=4,model=8, tpu_v5e", title_justify="left", box=None)
+    for column in ("what", "measured", "target"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    text = lowered_text(models.build("gpt-24l"))
+    analysis, importing = timed(lambda: read(text))
+    operations = len(analysis.program.operations)
+    table.add_row(f"import + analysis of {operations} operations", f"{importing:.2f} s", "2 s")
+    pricing, reaching = price_states(analysis, 1000)
+    table.add_row("pricing a search state, median", f"{pricing * 1e3:.2f} ms", "1 ms")
+    table.add_row("  and tiling it before", f"{reaching * 1e3:.2f} ms", "")
+    searching = search_seconds(analysis)
+    table.add_row("default search", f"{searching:.1f} s", "10 s")
+    table.add_row("one manual tactic, slowest", f"{tactic_seconds(analysis):.2f} s", "0.3 s")
+    few, many = (
+        search_seconds(analyse(import_stablehlo(lowered_text(m))))
+        for m in (models.build("gpt-24l", layers=layers) for layers in (12, 48))
+    )
+    table.add_row("search of 48 layers over 12", f"{many / few:.2f} x", "1.5 x")
+    table.add_row("  12 layers, 48 layers", f"{few:.1f} s, {many:.1f} s", "")
+    text = lowered_text(models.build("gpt-24l", layers=LARGE_LAYERS))
+    analysis, importing = timed(lambda: read(text))
+    operations = len(analysis.program.operations)
+    table.add_row(f"import + analysis of {operations} operations", f"{importing:.1f} s", "20 s")
+    Console().print(table)
+
+
+def lowered_text(model: models.Model) -> str:
+    """The step of a model, as JAX lowers it."""
+    jitted = jax.jit(model.fn, keep_unused=True, donate_argnums=model.donate_argnums)
+    lowered = jitted.trace(*model.args).lower()
+    text: str = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
+    return text
+
+
+def read(text: str) -> Analysis:
+    """Everything that is found once for a program: names, colors, classes, kernels."""
+    return analysed(import_stablehlo(text))
+
+
+def analysed(program: Program) -> Analysis:
+    """What is found once for an imported program."""
+    analysis = analyse(program)
+    fold(analysis)
+    analyse_fusion(program, analysis.uses)
+    return analysis
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What `work` returns, and the seconds it took."""
+    gc.collect()
+    start = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start
+
+
+def price_states(analysis: Analysis, count: int) -> tuple[float, float]:
+    """Median seconds to lower and price one of `count` new states of random playouts, and to
+    reach it by tiling as well."""
+    graph = fold(analysis)
+    model = CostModel(graph, analysis, MESH, cost.load(HARDWARE))
+    problem = Problem(analysis, graph, untiled(graph), MESH, model, range(len(MESH.names)))
+    rng = random.Random(0)
+    pricing: list[float] = []
+    reaching: list[float] = []
+    gc.collect()
+    gc.disable()
+    while len(pricing) < count:
+        state = problem.start
+        for _ in range(6):
+            move = rng.choice(problem.moves)
+            before = problem.evaluations
+            start = time.perf_counter()
+            spread = problem.spread(state, move)
+            tiled = time.perf_counter() - start
+            start = time.perf_counter()
+            following = problem.arrive(state, move, spread)
+            if problem.evaluations > before:
+                pricing.append(time.perf_counter() - start)
+                reaching.append(pricing[-1] + tiled)
+            state = following or state
+    gc.enable()
+    return statistics.median(pricing), statistics.median(reaching)
+
+
+def tactic_seconds(analysis: Analysis) -> float:
+    """Seconds to apply and report the slowest of an expert's tactics, the best of three each."""
+    done = run_schedule(context(analysis), [])
+    slowest = 0.0
+    for tactic in (data_parallel(), *tensor_parallel("gpt-24l"), fsdp()):
+        tries = [timed(partial(done.then, tactic)) for _ in range(3)]
+        slowest = max(slowest, min(seconds for _, seconds in tries))
+        done = tries[0][0]
+    return slowest
+
+
+def context(analysis: Analysis) -> Context:
+    """What tactics of an analysed program start from."""
+    hardware = cost.load(HARDWARE)
+    return Context(analysis, MESH, hardware, int(hardware.memory.value))
+
+
+def search_seconds(analysis: Analysis) -> float:
+    """Seconds of the default search on an analysed program, the best of three."""
+    stage = Stage(context(analysis), replicated(analysis.program))
+    # Classes and kernels are read off the program, and timed with the import.
+    _ = stage.folded, stage.context.timing
+    # The best of three: machines that share their cores are noisy, and only ever slower.
+    return min(timed(lambda: AutomaticPartition().apply(stage))[1] for _ in range(3))
+
+
+if __name__ == "__main__":
+    main()

@@ -118,7 +118,7 @@ def test_running_out_of_memory_is_a_failure_where_the_plan_was_to_fit(monkeypatc
     def full(*args, **options):
         raise OutOfMemoryError("compiling runs out of memory: 2.00G of 1.00G", 2**31, 2**30)
 
-    monkeypatch.setattr("partita.verify.verification.compile_plan", full)
+    monkeypatch.setattr("partita.verify.check.compile_plan", full)
     found = planned("FSDP", memory=memory).verify()
     assert found.estimate.fits is not passed
     assert found.passed is passed

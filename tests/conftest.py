@@ -31,7 +31,7 @@ from partita.models import gpt  # noqa: E402
 from partita.models.strategies import data_parallel  # noqa: E402
 from partita.spmd import Lowerer, unfold  # noqa: E402
 from partita.tiling import (  # noqa: E402
-    Spreader,
+    Propagator,
     spec,
     untiled,
 )
@@ -78,7 +78,7 @@ class Bench:
         self.analysis = analyse(program)
         self.graph = (fold if folded else discrete)(self.analysis)
         self.conflicts = self.analysis.groups.conflict_groups
-        self.spreader = Spreader(self.graph, self.mesh, self.conflicts)
+        self.propagator = Propagator(self.graph, self.mesh, self.conflicts)
         self.lowerer = Lowerer(self.graph, self.mesh)
         self.untiled = untiled(self.graph)
 
@@ -104,12 +104,12 @@ class Bench:
         for name, dim, axis, *place in actions:
             resolution = self.resolution(place[0] if place else None)
             color, number = self.color(name, dim), self.mesh.axis(axis)
-            tiling = self.spreader.tile_color(tiling, color, number, resolution).tiling
+            tiling = self.propagator.tile_color(tiling, color, number, resolution).tiling
         return tiling
 
-    def spread(self, name, dim, axis, tiling=None, place=None):
-        """Spreads an axis from a dimension of one argument or result."""
-        return self.spreader.tile_nodes(
+    def propagation(self, name, dim, axis, tiling=None, place=None):
+        """Propagates an axis from a dimension of one argument or result."""
+        return self.propagator.tile_nodes(
             self.untiled if tiling is None else tiling,
             [("value", self.value(name), dim)],
             self.mesh.axis(axis),

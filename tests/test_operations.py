@@ -433,7 +433,7 @@ GIVEN = """
 ## Given
 
 Operations of Shardy's dialect in which the program says itself how it is split. They are kept as
-they are; axes spread from them, and tactics do not split them otherwise.
+they are; axes propagate from them, and tactics do not split them otherwise.
 
 - `sdy.sharding_constraint` (`jax.lax.with_sharding_constraint`, `partita.constrain`): the value is
   moved to the layout given. Nothing is left of it in the partitioned program.

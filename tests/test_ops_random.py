@@ -1,6 +1,6 @@
 """Random small programs under random schedules: same numbers, and the collectives predicted.
 
-The whole program is run, not its parts: import, spreading, lowering, emission and XLA's compiler.
+The whole program is run, not its parts: import, propagation, lowering, emission and XLA's compiler.
 An example is one program under one schedule. For some, for all in a hunt, the loop nests of the
 plan are run as well (`Plan.core`), which share nothing with the lowering. Programs are numbered,
 and always the same for a number (`fuzzing/`); each is traced and run by itself once, and checked

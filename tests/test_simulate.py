@@ -1,4 +1,4 @@
-"""`simulate`: the user's own specs, spread, priced and run."""
+"""`simulate`: the user's own specs, propagate, priced and run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simulated(fn, *args, mesh=MESH, **options):
     return plan
 
 
-def test_specs_are_kept_and_spread():
+def test_specs_are_kept_and_propagate():
     plan = simulated(mlp, *ARGS, in_shardings=({"w1": P(None, "model"), "w2": None}, P("data")))
     assert plan.in_shardings == ({"w1": P(None, "model"), "w2": P("model")}, P("data"))
     assert plan.out_shardings == {"y": P("data"), "x": P("data")}

@@ -32,7 +32,7 @@ import partita as pt
 from partita.cli import run
 from partita.errors import closest
 from partita.models.partir import ROWS, SUBJECTS, Row, Subject
-from partita.planning.schedule import lower_and_price
+from partita.planning.schedule import lower_and_cost
 from partita.tactics import Tactic
 from partita.verify.comparison import side_by_side
 from partita.verify.exchanges import found_exchanges
@@ -103,7 +103,7 @@ def within(plan: pt.Plan, memory: int) -> pt.Plan:
     """The same tiling, lowered for a device with so many bytes."""
     done = plan.done
     stage = dataclasses.replace(done.stage, memory=memory)
-    lowering, estimate = lower_and_price(stage)
+    lowering, estimate = lower_and_cost(stage)
     return dataclasses.replace(
         plan, done=dataclasses.replace(done, stage=stage, lowering=lowering, estimate=estimate)
     )

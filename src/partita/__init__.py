@@ -37,7 +37,7 @@ from partita.planning.schedule import TacticReport
 from partita.program.ir import Constant
 from partita.run.core import Core
 from partita.simulate import simulate
-from partita.spmd import Collective, WholeUse
+from partita.spmd import Collective, ReplicatedUse
 from partita.stablehlo.rules.registry import register_rule
 from partita.tactics import (
     Action,
@@ -53,8 +53,8 @@ from partita.tactics import (
     Refusal,
     SequenceParallel,
     Stage,
+    Suggestion,
     Tactic,
-    WayOut,
     ZeRO,
     in_turn,
 )
@@ -93,10 +93,12 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "Refusal",
+    "ReplicatedUse",
     "RuleError",
     "SequenceParallel",
     "SpecError",
     "Stage",
+    "Suggestion",
     "Tactic",
     "TacticError",
     "TacticReport",
@@ -107,8 +109,6 @@ __all__ = [
     "ValueExplanation",
     "Verification",
     "VerifyError",
-    "WayOut",
-    "WholeUse",
     "ZeRO",
     "constrain",
     "in_turn",

@@ -30,7 +30,7 @@ from partita.run.executable import Executable, Form
 from partita.saved import contents as plan_file
 from partita.saved import take_up
 from partita.spmd import Collective, SpmdProgram
-from partita.tactics import Tactic, WayOut
+from partita.tactics import Suggestion, Tactic
 from partita.text import plain
 from partita.tiling import Assignment, LoopNests
 from partita.verify import Verification, verify
@@ -64,8 +64,8 @@ class Plan:
             done = done.then(tactic)
         return dataclasses.replace(self, done=done)
 
-    def alternatives(self, number: int = -1) -> tuple[WayOut, ...]:
-        """The ways out of what a tactic was refused because of sizes, with their prices.
+    def alternatives(self, number: int = -1) -> tuple[Suggestion, ...]:
+        """The suggestions of what a tactic was refused because of sizes, with their prices.
 
         Reports have the prices already, but for large programs.
 

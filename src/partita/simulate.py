@@ -40,12 +40,12 @@ def simulate(
     donate_argnums: int | Sequence[int] = (),
     **kwargs: Any,
 ) -> Plan:
-    """What given shardings cost: they are placed, spread through the program, and priced.
+    """What given shardings cost: they are placed, propagate through the program, and priced.
 
     Nothing is searched, and there are no tactics. The plan that comes out is one like any other:
-    it prints, runs and explains itself. Shardings inside of the function count too. Axes spread
+    it prints, runs and explains itself. Shardings inside of the function count too. Axes propagate
     from arguments first, then from constraints in program order, then from results; where two
-    meet that differ, the value is moved. A compiler may spread them otherwise.
+    meet that differ, the value is moved. A compiler may propagate them otherwise.
 
     Args:
       fn: a JAX function, plain or under `jax.jit`, whose shardings and donation are taken over; or
@@ -121,7 +121,7 @@ def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator
     if _are_patterns(specs, tree, of_results):
         found = _matched(specs, names, program.name)
     else:
-        found = _spread_out(specs, tree, "out_shardings" if of_results else "in_shardings")
+        found = _broadcast(specs, tree, "out_shardings" if of_results else "in_shardings")
     for number, spec in found:
         if spec is not None:
             rank = len(leaves[number].shape) if number < len(leaves) else None
@@ -154,7 +154,7 @@ def _matched(
     yield from found.items()
 
 
-def _spread_out(specs: Any, tree: Any, what: str) -> Iterator[tuple[int, Any]]:
+def _broadcast(specs: Any, tree: Any, what: str) -> Iterator[tuple[int, Any]]:
     """Specs of a pytree prefix, one for each leaf of the tree."""
 
     def is_spec(leaf: Any) -> bool:

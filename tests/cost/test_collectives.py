@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.cost import load, topology
+from partita.cost import interconnect, load
 from partita.cost.hardware import Efficiency, Figure, Hardware, Network
 from partita.errors import MeshError
 from partita.mesh import Mesh
@@ -49,7 +49,7 @@ SWITCH = hardware(network("nvlink", "switch", 8, FAST, HOP), ETHERNET)
 def seconds(device, mesh, kind, axes, size):
     mesh = Mesh.of(mesh)
     numbers = tuple(mesh.axis(name) for name in axes.split("+"))
-    return topology(mesh, device).collective_seconds(kind, numbers, size)
+    return interconnect(mesh, device).collective_seconds(kind, numbers, size)
 
 
 # -------------------------------------------------------------------- one axis, kind by kind
@@ -131,7 +131,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("mesh", "expected"), LAYOUTS)
 def test_axes_lie_on_networks_fastest_last(mesh, expected):
-    parts = topology(Mesh.of(mesh), TORUS).parts
+    parts = interconnect(Mesh.of(mesh), TORUS).parts
     assert [" + ".join(f"{p.network.name} {p.size}" for p in axis) for axis in parts] == expected
 
 
@@ -145,12 +145,12 @@ def test_axes_lie_on_networks_fastest_last(mesh, expected):
 )
 def test_a_mesh_that_does_not_fit_the_networks_is_refused(mesh, message):
     with pytest.raises(MeshError, match=message):
-        topology(Mesh.of(mesh), TORUS)
+        interconnect(Mesh.of(mesh), TORUS)
 
 
 def test_axes_of_a_torus_have_links_of_their_own_and_a_switch_is_shared():
     def links(mesh, device):
-        return [[part.link for part in axis] for axis in topology(Mesh.of(mesh), device).parts]
+        return [[part.link for part in axis] for axis in interconnect(Mesh.of(mesh), device).parts]
 
     assert links("x=2,y=4", TORUS) == [[0], [1]]
     assert links("x=2,y=4", SWITCH) == [[0], [0]]
@@ -158,7 +158,7 @@ def test_axes_of_a_torus_have_links_of_their_own_and_a_switch_is_shared():
 
 
 def test_on_real_hardware_the_last_axes_are_inside_a_node():
-    parts = topology(Mesh.of("data=16,model=8"), load("h100")).parts
+    parts = interconnect(Mesh.of("data=16,model=8"), load("h100")).parts
     assert [axis[0].network.name for axis in parts] == ["infiniband", "nvlink"]
 
 
@@ -188,13 +188,13 @@ def test_a_step_of_a_reshard_is_priced_by_its_payload():
     (step,) = reshard(TensorType((512, 512), "f32"), ((0,), ()), frozenset(), ((), ()), mesh)
     assert step.bytes == MIB
     expected = 7 / 8 * MIB / FAST + 4 * HOP
-    assert topology(mesh, TORUS).seconds(step) == pytest.approx(expected)
+    assert interconnect(mesh, TORUS).seconds(step) == pytest.approx(expected)
 
 
 def test_a_local_slice_is_free():
     mesh = Mesh.of("x=8")
     (step,) = reshard(TensorType((512,), "f32"), ((),), frozenset(), ((0,),), mesh)
-    assert step.kind == "slice" and topology(mesh, TORUS).seconds(step) == 0.0
+    assert step.kind == "slice" and interconnect(mesh, TORUS).seconds(step) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_local_slice_is_free():
 )
 def test_a_scatter_over_a_whole_slice_may_be_a_sum(mesh, axes, as_sum):
     whole = Network("ici", "torus", 8, figure(FAST), figure(HOP), scattered_as_sums=(8,))
-    on = topology(Mesh.of(mesh), hardware(whole, ETHERNET))
+    on = interconnect(Mesh.of(mesh), hardware(whole, ETHERNET))
     assert on.is_sum("reduce_scatter", axes) == as_sum
     alike = on.collective_seconds("all_reduce" if as_sum else "all_gather", axes, MIB)
     assert on.collective_seconds("reduce_scatter", axes, MIB) == pytest.approx(alike)

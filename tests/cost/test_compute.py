@@ -33,7 +33,7 @@ TOY = Hardware(
 
 def seconds(bench, *actions, hardware=TOY):
     model = CostModel(bench.graph, bench.analysis, bench.mesh, hardware)
-    return model.price(bench.lowerer.lower(bench.tile(*actions))).compute_time
+    return model.cost(bench.lowerer.lower(bench.tile(*actions))).compute_time
 
 
 def multiplied(*sizes, of=MATMUL):

@@ -307,7 +307,7 @@ def test_a_whole_train_step_updates_behind_each_gradient(gpt_program):
         for v in updated
         if program.values[v].producer in made.order
     )
-    # Updates are spread over the backward pass rather than bunched behind it.
+    # Updates are propagated over the backward pass rather than bunched behind it.
     assert places[0] < len(made.order) * 0.75
     assert sorted(made.order.values()) == list(range(len(made.kernels)))
 

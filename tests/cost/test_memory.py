@@ -24,13 +24,13 @@ def model(bench, capacity=PLENTY):
 
 
 def price(bench, *actions, capacity=PLENTY):
-    return model(bench, capacity).price(bench.lowerer.lower(bench.tile(*actions)))
+    return model(bench, capacity).cost(bench.lowerer.lower(bench.tile(*actions)))
 
 
 def profile(bench, *actions):
     """Bytes alive besides the arguments while each kernel runs; and the bytes of the arguments."""
     cost = model(bench)
-    made = cost.price(bench.lowerer.lower(bench.tile(*actions)))
+    made = cost.cost(bench.lowerer.lower(bench.tile(*actions)))
     live = cost.memory.live(made.kept, [c for plan in made.plans for c in plan.copies]).tolist()
     assert live[-1] == 0  # everything has been taken off again
     kernels = analyse_fusion(bench.program, bench.analysis.uses, ALONE).kernels
@@ -75,8 +75,8 @@ def test_a_program_may_need_no_memory_but_its_arguments(bench):
     b = bench(lambda s, g: s - g, "f32[4,8]", "f32[4,8]", mesh="x=2", donate=0)
     assert profile(b) == ([0], 2 * X)
     cost = model(b)
-    tiling = b.spreader.restrict(b.untiled, [("value", b.value("g"), 0)], 0).tiling
-    priced = cost.price(b.lowerer.lower(tiling))
+    tiling = b.propagator.restrict(b.untiled, [("value", b.value("g"), 0)], 0).tiling
+    priced = cost.cost(b.lowerer.lower(tiling))
     assert priced.peak == (X + X / 2) + X
 
 
@@ -132,12 +132,12 @@ def test_what_is_gathered_ahead_is_there_two_products_before(bench):
     b = bench(
         lambda x, ws: x @ ws[0] @ ws[1] @ ws[2] @ ws[3] @ ws[4], "f32[4,8]", weights, mesh="x=2"
     )
-    lowering = b.lowerer.lower(b.spread("ws[4]", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
+    lowering = b.lowerer.lower(b.propagation("ws[4]", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
     live = []
     for overlapped in ((), ("all_gather",)):
         hardware = msgspec.structs.replace(load("cpu"), overlapped=overlapped)
         cost = CostModel(b.graph, b.analysis, b.mesh, hardware, PLENTY)
-        made = cost.price(lowering)
+        made = cost.cost(lowering)
         live.append(cost.memory.live(made.kept, [c for p in made.plans for c in p.copies])[:5])
     assert (live[1] - live[0]).tolist() == [0, 0, W, W, 0]
 
@@ -150,8 +150,8 @@ def test_what_is_made_late_is_not_gathered_before(bench):
     hardware = msgspec.structs.replace(load("cpu"), overlapped=("all_gather",))
     for kind in (hardware, load("cpu")):
         cost = CostModel(b.graph, b.analysis, b.mesh, kind, PLENTY)
-        made = cost.price(
-            b.lowerer.lower(b.spread("result", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
+        made = cost.cost(
+            b.lowerer.lower(b.propagation("result", 0, "x", b.tile(("x", 0, "x")), 0).tiling)
         )
         gathered = [c for p in made.plans for c in p.copies]
         assert gathered and all(c.start.min() >= 2 for c in gathered)

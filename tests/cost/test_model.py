@@ -14,7 +14,7 @@ from partita.cost import CostModel
 from partita.cost.hardware import Efficiency, Figure, Hardware, Network
 from partita.mesh import Mesh
 from partita.spmd import COLLECTIVES, Lowerer
-from partita.tiling import Spreader, Tiling, assignment, untiled
+from partita.tiling import Propagator, Tiling, assignment, untiled
 
 FLOPS, BANDWIDTH = 1e14, 1e12
 MATMUL, MEMORY = 0.8, 0.5  # the fractions of them that are reached
@@ -40,7 +40,7 @@ def model(bench):
 
 
 def price(bench, *actions):
-    return model(bench).price(bench.lowerer.lower(bench.tile(*actions)))
+    return model(bench).cost(bench.lowerer.lower(bench.tile(*actions)))
 
 
 def same(a, b):
@@ -138,12 +138,12 @@ def test_a_weight_gathered_far_ahead_is_hidden(bench):
 
     def fsdp(fn, types, count):
         b = bench(fn, *types, mesh="x=8")
-        # Each weight is spread for itself, as the batch has taken x of the activations.
+        # Each weight is propagated for itself, as the batch has taken x of the activations.
         tiling = b.tile(*actions)
         for number in range(count):
-            tiling = b.spread(f"ws[{number}]", 1, "x", tiling, 0).tiling
+            tiling = b.propagation(f"ws[{number}]", 1, "x", tiling, 0).tiling
         lowering = b.lowerer.lower(tiling)
-        return model(b).price(lowering)
+        return model(b).cost(lowering)
 
     near, far = fsdp(*few, 4), fsdp(*many, 60)
     each = 7 / 8 * 4 * 512**2 / 1e11 + 4e-6
@@ -169,8 +169,8 @@ def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
     b = bench(lambda x, ws: lax.scan(layer, wait(x), ws)[0], "f32[1024,512]", weights, mesh="x=8")
     tiling = b.tile(("x", 0, "x"))
     for name in weights:
-        tiling = b.spread(f"ws['{name}']", 2, "x", tiling, 0).tiling
-    priced = model(b).price(b.lowerer.lower(tiling))
+        tiling = b.propagation(f"ws['{name}']", 2, "x", tiling, 0).tiling
+    priced = model(b).cost(b.lowerer.lower(tiling))
     each = 4 * (7 / 8 * 4 * 512**2 / 1e11 + 4e-6)
     assert (priced.exposed_time, priced.hidden_time) == pytest.approx((each, each))
 
@@ -178,11 +178,11 @@ def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
 def test_what_moves_is_written_and_read_besides(bench):
     """The kernel of the product would convert the weight itself, if it were not gathered."""
     b = bench(lambda x, w: x @ w.astype(jnp.bfloat16), "bf16[8,512]", "f32[512,512]", mesh="x=8")
-    tiling = b.spread("w", 1, "x", b.tile(("x", 0, "x")), 0).tiling
+    tiling = b.propagation("w", 1, "x", b.tile(("x", 0, "x")), 0).tiling
     product = stream(512 + 512, 2)
     piece, whole = 512 * 64, 512 * 512
     converted = stream(piece) + stream(piece, 2) + stream(whole, 2)
-    priced = model(b).price(b.lowerer.lower(tiling))
+    priced = model(b).cost(b.lowerer.lower(tiling))
     assert priced.compute_time == pytest.approx(product + converted)
 
 
@@ -196,7 +196,7 @@ def test_what_the_compiler_does_not_overlap_is_exposed(gpt_bench):
     times = {}
     for kinds in (COLLECTIVES, ("all_gather",), ()):
         hardware = msgspec.structs.replace(TOY, overlapped=kinds)
-        times[kinds] = CostModel(b.graph, b.analysis, b.mesh, hardware).price(lowering)
+        times[kinds] = CostModel(b.graph, b.analysis, b.mesh, hardware).cost(lowering)
     every, gathers, none = times.values()
     total = every.exposed_time + every.hidden_time
     for priced in (gathers, none):
@@ -219,7 +219,7 @@ def test_an_estimate_says_what_was_priced(bench):
     b = bench(fn, *types, mesh="x=8")
     lowering = b.lowerer.lower(b.tile(("x", 0, "x")))
     cost = model(b)
-    priced = cost.price(lowering)
+    priced = cost.cost(lowering)
     estimate = cost.estimate(priced, lowering)
     assert estimate.step_time == priced.step_time
     assert estimate.serial_time == pytest.approx(
@@ -237,7 +237,7 @@ def test_traffic_is_the_sum_of_the_collectives(gpt_bench):
     actions = (batch, 0, "x"), (heads, 1, "y")
     cost, spmd = model(b), b.spmd(*actions)
     lowering = b.lowerer.lower(b.tile(*actions))
-    priced = cost.price(lowering)
+    priced = cost.cost(lowering)
     traffic = cost.estimate(priced, lowering).traffic
     assert {key[1] for key in traffic} == {("x",), ("y",)}
     for (kind, axes), entry in traffic.items():
@@ -272,17 +272,17 @@ def program_of(name, program, gpt_program):
 def test_pricing_what_changed_equals_pricing_from_scratch(program, gpt_program, name, seed):
     analysis = analyse(program_of(name, program, gpt_program))
     graph, mesh = fold(analysis), Mesh.of("x=4,y=2")
-    spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+    propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
     lowerer, cost = Lowerer(graph, mesh), CostModel(graph, analysis, mesh, TOY)
     tiling = untiled(graph)
     lowering = lowerer.lower(tiling)
-    priced = cost.price(lowering)
+    priced = cost.cost(lowering)
     for color, axis, resolution in random_actions(analysis, mesh, seed):
-        spread = spreader.tile_color(tiling, color, axis, resolution)
-        tiling = spread.tiling
-        lowering = lowerer.lower(tiling, lowering, spread.ops, spread.values)
-        priced = cost.price(lowering, priced)
-        fresh = CostModel(graph, analysis, mesh, TOY).price(Lowerer(graph, mesh).lower(tiling))
+        propagation = propagator.tile_color(tiling, color, axis, resolution)
+        tiling = propagation.tiling
+        lowering = lowerer.lower(tiling, lowering, propagation.ops, propagation.values)
+        priced = cost.cost(lowering, priced)
+        fresh = CostModel(graph, analysis, mesh, TOY).cost(Lowerer(graph, mesh).lower(tiling))
         assert same(priced, fresh)
 
 
@@ -292,10 +292,10 @@ def test_the_folded_price_is_the_unfolded_one(program, gpt_program, name, seed):
     """Where both lower alike: a class decides as one whether to hand partial values on."""
     analysis = analyse(program_of(name, program, gpt_program))
     graph, single, mesh = fold(analysis), discrete(analysis), Mesh.of("x=4,y=2")
-    spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+    propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
     tiling = untiled(graph)
     for color, axis, resolution in random_actions(analysis, mesh, seed, count=3):
-        tiling = spreader.tile_color(tiling, color, axis, resolution).tiling
+        tiling = propagator.tile_color(tiling, color, axis, resolution).tiling
     each = assignment(graph, tiling)
     folded = Lowerer(graph, mesh).lower(tiling)
     unfolded = Lowerer(single, mesh).lower(Tiling(each.ops, each.values, each.pins))
@@ -304,8 +304,8 @@ def test_the_folded_price_is_the_unfolded_one(program, gpt_program, name, seed):
         for v in range(len(single.values))
     ):
         pytest.skip("the class cannot hand on what a single member could")
-    ours = CostModel(graph, analysis, mesh, TOY).price(folded)
-    theirs = CostModel(single, analysis, mesh, TOY).price(unfolded)
+    ours = CostModel(graph, analysis, mesh, TOY).cost(folded)
+    theirs = CostModel(single, analysis, mesh, TOY).cost(unfolded)
     assert same(ours, theirs)
 
 

@@ -32,23 +32,23 @@ from fuzzing.pool import (
 MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
 MOST_TACTICS, MOST_WISHES = 3, 3
 
-Wish = tuple[Value | str, Any]
+Request = tuple[Value | str, Any]
 """An argument, or a pattern of results, and a dimension of it, or several, or "replicate"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A mesh and tactics; those by hand as (wishes, axis, resolve)."""
+    """A mesh and tactics; those by hand as (requests, axis, resolve)."""
 
     mesh: str
-    manual: tuple[tuple[tuple[Wish, ...], str, int | None], ...]
+    manual: tuple[tuple[tuple[Request, ...], str, int | None], ...]
     search: int | None = None
     """Seed of a search that follows them."""
 
     def __str__(self) -> str:
         lines = [f"mesh {self.mesh}"]
-        for wishes, axis, resolve in self.manual:
-            text = ", ".join(f"{what}: {dims}" for what, dims in wishes)
+        for requests, axis, resolve in self.manual:
+            text = ", ".join(f"{what}: {dims}" for what, dims in requests)
             lines.append(f"  tactic: {text} -> {axis}, resolve {resolve}")
         if self.search is not None:
             lines.append(f"  tactic: search with seed {self.search}")
@@ -181,13 +181,13 @@ def _schedule(found: Program, rng: random.Random) -> Schedule:
     axes = [part.partition("=")[0] for part in mesh.split(",")]
     manual = []
     for _ in range(rng.randint(1, MOST_TACTICS)):
-        wishes = tuple(_wish(found, rng) for _ in range(rng.randint(1, MOST_WISHES)))
-        manual.append((wishes, rng.choice(axes), rng.choice([None, 0, 1])))
+        requests = tuple(_wish(found, rng) for _ in range(rng.randint(1, MOST_WISHES)))
+        manual.append((requests, rng.choice(axes), rng.choice([None, 0, 1])))
     search = rng.randint(0, 9) if rng.random() < 0.15 else None
     return Schedule(mesh, tuple(manual), search)
 
 
-def _wish(found: Program, rng: random.Random) -> Wish:
+def _wish(found: Program, rng: random.Random) -> Request:
     shaped = [v for v in found.pool.arguments if v.ndim]
     if not shaped or rng.random() < 0.2:
         return "result*", [rng.randint(0, 2)]
@@ -198,10 +198,10 @@ def _wish(found: Program, rng: random.Random) -> Wish:
 def tactics(found: Program, schedule: Schedule, roles: int) -> list[Any]:
     """A schedule as partita's tactics; conflicts of the program have at most so many roles."""
     names, made = found.names(), []
-    for wishes, axis, resolve in schedule.manual:
+    for requests, axis, resolve in schedule.manual:
         patterns = {
             what if isinstance(what, str) else f"args['{names[what]}']": dims
-            for what, dims in wishes
+            for what, dims in requests
             if isinstance(what, str) or what in names  # its argument may have been taken away
         }
         resolve = None if resolve is None or not roles else min(resolve, roles - 1)

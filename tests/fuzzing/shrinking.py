@@ -68,9 +68,9 @@ def _smaller(program: Program, schedule: Schedule) -> Iterator[Example]:
         yield _changed(program, gradient=False), schedule
     yield from ((_cut(program, step), schedule) for step in program.steps)
     manual = schedule.manual
-    for i, (wishes, *how) in enumerate(manual):
-        fewer = [(), *((*wishes[:j], *wishes[j + 1 :]) for j in range(len(wishes)))]
-        for kept in fewer if len(wishes) > 1 else [()]:
+    for i, (requests, *how) in enumerate(manual):
+        fewer = [(), *((*requests[:j], *requests[j + 1 :]) for j in range(len(requests)))]
+        for kept in fewer if len(requests) > 1 else [()]:
             left = ((kept, *how),) if kept else ()
             yield (
                 program,

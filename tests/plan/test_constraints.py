@@ -81,7 +81,7 @@ def test_axes_that_move_are_exchanged_and_nothing_is_ever_whole(given):
     assert {c.bytes for c in plan.collectives} == {a.nbytes // 8}
 
 
-def test_axes_spread_backward_and_forward_from_a_constraint():
+def test_axes_propagate_backward_and_forward_from_a_constraint():
     def fn(a, w):
         return jnp.tanh(constrained(a + 1, named("x", None))) @ w
 

@@ -66,7 +66,7 @@ def test_a_composite_dimension_says_which_factors_it_is_made_of():
     assert refusal.reason == (
         "3 is not divisible by tp=4 (the dimension of 288 is made of 3 x 6 x 16, major first)"
     )
-    # The wish is met as far as it goes: the matrix is sharded, its product gathered.
+    # The request is met as far as it goes: the matrix is sharded, its product gathered.
     assert p.in_shardings[1] == PartitionSpec(None, "tp")
     assert [c.kind for c in p.collectives] == ["all_gather"]
 

@@ -53,7 +53,7 @@ def test_it_does_not_depend_on_the_process(seed):
     script = f"""
         import jax, jax.numpy as jnp
         from partita.program.fingerprint import fingerprint
-        from partita.program.trace import trace
+        from partita.frontend.trace import trace
         {textwrap.indent(CODE, " " * 8).strip()}
         x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
         print(fingerprint(trace(fn, (x, x), {{}}).program).digest)

@@ -99,10 +99,10 @@ def states(problem):
     while queue:
         state = queue.pop()
         for move in problem.moves:
-            spread = problem.spreader.tile_color(
+            propagation = problem.propagator.tile_color(
                 state.tiling, move.color, move.axis, dict(move.roles)
             )
-            parts = range(len(problem.parts(spread, move)))
+            parts = range(len(problem.parts(propagation, move)))
             changed = [move, dataclasses.replace(move, sums=False)]
             changed += [dataclasses.replace(move, without=(n,)) for n in parts]
             for each in changed:

@@ -92,7 +92,7 @@ def exhausted(build):
 def test_the_best_of_all_states_is_found(build, exhausted, sizes, share):
     states = exhausted(sizes)
     assert 100 < len(states) < 5000
-    capacity = int(share * max(state.price.peak for state in states))
+    capacity = int(share * max(state.cost.peak for state in states))
     p = build(forward, **SIZES[sizes], capacity=max(capacity, 1))
     best = search(p)
     assert cost_of(p, best) == min(cost_of(p, state) for state in states)
@@ -163,7 +163,7 @@ def test_equal_seeds_give_equal_results(train):
     first, second = (search(train(), 100, seed=3) for _ in range(2))
     assert first.moves == second.moves
     assert first.tiling == second.tiling
-    assert first.price.step_time == second.price.step_time
+    assert first.cost.step_time == second.cost.step_time
 
 
 @pytest.mark.parametrize(
@@ -178,18 +178,18 @@ def test_no_state_that_was_priced_is_better_than_the_result(train, quantile, see
     """For capacities between the smallest and the largest peak seen."""
     seen = train()
     search(seen, 150, seed)
-    peaks = [state.price.peak for state in seen._states.values()]
+    peaks = [state.cost.peak for state in seen._states.values()]
     p = train(capacity=int(np.quantile(peaks, quantile)))
     best = search(p, 150, seed)
     assert cost_of(p, best) == min(cost_of(p, state) for state in p._states.values())
-    if any(s.price.peak <= p.cost.capacity for s in p._states.values()):
-        assert best.price.peak <= p.cost.capacity
+    if any(s.cost.peak <= p.cost_model.capacity for s in p._states.values()):
+        assert best.cost.peak <= p.cost_model.capacity
 
 
 def test_below_every_peak_the_smallest_plan_is_taken(train):
     p = train(capacity=1)
     best = search(p, 100)
-    assert best.price.peak == min(state.price.peak for state in p._states.values())
+    assert best.cost.peak == min(state.cost.peak for state in p._states.values())
 
 
 @pytest.mark.parametrize("budget", [1, 7, 50])
@@ -244,8 +244,10 @@ def by_parts(p):
     for first in p.moves:
         state = p.replay((first,))
         for move in p.moves:
-            spread = p.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
-            parts = p.spreader.parts(spread.taken)
+            propagation = p.propagator.tile_color(
+                state.tiling, move.color, move.axis, dict(move.roles)
+            )
+            parts = p.propagator.parts(propagation.taken)
             if len(parts) > 1:
                 yield state, move, parts
 
@@ -255,9 +257,9 @@ def test_without_parts_only_the_others_take_the_axis(build):
     found = list(by_parts(p))
     assert found
     for state, move, parts in found:
-        whole = p.spread(state, move)
+        whole = p.propagation(state, move)
         for number, part in enumerate(parts):
-            less = p.spread(state, dataclasses.replace(move, without=(number,)))
+            less = p.propagation(state, dataclasses.replace(move, without=(number,)))
             assert less.taken == whole.taken - part
             assert p.step(state, dataclasses.replace(move, without=(number,))).tiling == less.tiling
 
@@ -289,10 +291,10 @@ def test_small_parameters_are_left_whole(program):
     layer = ("f32[2048,2048]", "f32[2048]")
     traced = program(step, [layer, layer], "f32[1024,2048]", donate=0)
     free = problem(traced, "data=8")
-    everywhere = min(s.price.peak for s in every_state(free))
+    everywhere = min(s.cost.peak for s in every_state(free))
     p = problem(traced, "data=8", capacity=int(everywhere * 1.02))
     best = search(p)
-    assert best.price.peak <= p.cost.capacity
+    assert best.cost.peak <= p.cost_model.capacity
     assert cost_of(p, best) <= min(cost_of(p, s) for s in every_state(p))
 
 
@@ -348,4 +350,4 @@ def test_exchanging_tokens_for_experts_is_a_candidate_with_a_price(experts_probl
     assert exchanging in list(changes(found, found.replay(plain)))
     state = found.replay(exchanging)
     assert "all_to_all" in kinds(state)
-    assert state.price.step_time > 0
+    assert state.cost.step_time > 0

@@ -11,7 +11,7 @@ from jax import lax
 
 from partita.analysis import discrete
 from partita.spmd import Lowerer, unfold
-from partita.tiling import Spreader, untiled
+from partita.tiling import Propagator, untiled
 
 INNER = ("a", 1, "x")  # the contracted dimension of the first matrix
 
@@ -320,7 +320,7 @@ def masked_by_one_iota(x):
 @pytest.mark.parametrize("dim", [0, 1])
 def test_values_made_from_nothing_cost_no_collective_where_uses_differ(bench, dim):
     b = bench(masked_by_one_iota, "f32[8,8]", mesh="x=4")
-    spmd = unfold(b.lowerer.lower(b.spread("x", dim, "x", place=dim).tiling))
+    spmd = unfold(b.lowerer.lower(b.propagation("x", dim, "x", place=dim).tiling))
     assert spmd.argument_layouts[0][dim] == (0,)
     assert spmd.counts() == {}
 
@@ -406,11 +406,11 @@ def test_folded_and_unfolded_programs_are_lowered_alike(gpt_bench, actions):
     folded = gpt_bench(1, "data=4,model=2")
     spmd = folded.spmd(*actions)
     graph = discrete(folded.analysis)
-    spreader = Spreader(graph, folded.mesh, folded.conflicts)
+    propagator = Propagator(graph, folded.mesh, folded.conflicts)
     tiling = untiled(graph)
     for name, dim, axis in actions:
         color, number = folded.color(name, dim), folded.mesh.axis(axis)
-        tiling = spreader.tile_color(tiling, color, number, {}).tiling
+        tiling = propagator.tile_color(tiling, color, number, {}).tiling
     other = unfold(Lowerer(graph, folded.mesh).lower(tiling))
     assert moves(other) == moves(spmd)
     assert str(other) == str(spmd)
@@ -456,20 +456,22 @@ def test_lowering_step_by_step_is_lowering_at_once(bench, gpt_bench, name, seed)
     for _ in range(12):
         color, axis = rng.randrange(b.analysis.groups.colors), rng.randrange(3)
         resolution = {n: rng.choice(roles) for n, roles in enumerate(b.conflicts)}
-        spread = b.spreader.tile_color(tiling, color, axis, resolution)
+        propagation = b.propagator.tile_color(tiling, color, axis, resolution)
         if rng.random() < 0.3:  # as refinement does: only some of what the action takes
-            some = [node for node in sorted(spread.taken) if rng.random() < 0.7]
-            spread = b.spreader.restrict(tiling, some, axis)
-        effective += spread.tiling != tiling
-        after = step_by_step.lower(spread.tiling, lowering, spread.ops, spread.values)
-        assert content(after) == content(Lowerer(b.graph, b.mesh).lower(spread.tiling))
+            some = [node for node in sorted(propagation.taken) if rng.random() < 0.7]
+            propagation = b.propagator.restrict(tiling, some, axis)
+        effective += propagation.tiling != tiling
+        after = step_by_step.lower(
+            propagation.tiling, lowering, propagation.ops, propagation.values
+        )
+        assert content(after) == content(Lowerer(b.graph, b.mesh).lower(propagation.tiling))
         assert {i for i, f in enumerate(after.forms) if f is not lowering.forms[i]} <= set(
             after.changed_ops
         )
         assert {i for i, p in enumerate(after.plans) if p is not lowering.plans[i]} <= set(
             after.changed_values
         )
-        tiling, lowering = spread.tiling, after
+        tiling, lowering = propagation.tiling, after
     assert effective >= 3
 
 
@@ -477,9 +479,9 @@ def test_lowering_step_by_step_is_lowering_at_once(bench, gpt_bench, name, seed)
 def test_a_base_may_be_any_other_tiling(bench, gpt_bench, name):
     """A search goes back: the tiling may have fewer axes than the one it starts from."""
     b = PROGRAMS[name](bench, gpt_bench)
-    spread = b.spreader.tile_color(b.untiled, 0, 0, b.resolution(0))
-    assert spread.taken
+    propagation = b.propagator.tile_color(b.untiled, 0, 0, b.resolution(0))
+    assert propagation.taken
     lowerer = Lowerer(b.graph, b.mesh)
-    plain, tiled = lowerer.lower(b.untiled), lowerer.lower(spread.tiling)
-    back = lowerer.lower(b.untiled, tiled, spread.ops, spread.values)
+    plain, tiled = lowerer.lower(b.untiled), lowerer.lower(propagation.tiling)
+    back = lowerer.lower(b.untiled, tiled, propagation.ops, propagation.values)
     assert content(back) == content(plain) != content(tiled)

@@ -1,4 +1,4 @@
-"""A wish that a size stands against is refused with what could be done instead, and its price.
+"""A request that a size stands against is refused with what could be done instead, and its price.
 
 The case: grouped-query attention of eight query heads and two key/value heads of size 16. Four
 devices can split the query heads, but not the others.

@@ -1,8 +1,8 @@
 """Order: tactics on different axes commute where both fit, on one axis the earlier wins.
 
-Both *fit* if, in either order, no wish is refused, no spreading is blocked, no conflict is left
-open, and every wish takes the first dimension that it names. Layouts are compared with the axes of
-each dimension as a set: who comes first is the outer one.
+Both *fit* if, in either order, no request is refused, no propagation is blocked, no conflict is
+left open, and every request takes the first dimension that it names. Layouts are compared with the
+axes of each dimension as a set: who comes first is the outer one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def tactics(args, axis):
     one = st.integers(0, len(args) - 1).flatmap(
         lambda n: st.tuples(st.just(f"args[{n}]"), st.integers(0, len(args[n].shape) - 1))
     )
-    wishes = st.lists(one, min_size=1, max_size=2)
-    return wishes.map(lambda pairs: pt.ManualPartition(dict(pairs), axis=axis))
+    requests = st.lists(one, min_size=1, max_size=2)
+    return requests.map(lambda pairs: pt.ManualPartition(dict(pairs), axis=axis))
 
 
 def plan(fn, args, *tactics, mesh="a=2,b=2"):

@@ -8,7 +8,7 @@ import pytest
 
 import partita as pt
 from partita.cost import load
-from partita.cost.collectives import topology
+from partita.cost.collectives import interconnect
 from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import Collective
@@ -144,7 +144,7 @@ def test_time_is_cycles_by_the_clock_and_collectives_by_the_ring_model():
     module = parse(ASYNC)
     found = found_exchanges(module)
     time = compiled_time(module, executions(module), found, mesh, hardware)
-    ring = topology(mesh, hardware)
+    ring = interconnect(mesh, hardware)
     assert time.compute_time == pytest.approx(1e-6)
     assert time.exposed_time == pytest.approx(ring.collective_seconds("all_reduce", (1,), 32))
     assert time.hidden_time == pytest.approx(ring.collective_seconds("all_gather", (0, 1), 128))

@@ -1,24 +1,24 @@
 """Cost: an SPMD program and a kind of hardware -> time and memory of a step."""
 
-from partita.cost.collectives import Topology, topology
+from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.combine import Combined, Together, after_combining, combine
 from partita.cost.estimate import Estimate, Traffic
 from partita.cost.hardware import Hardware, kind_of, kinds, load
-from partita.cost.model import CostModel, Price
+from partita.cost.model import Cost, CostModel
 
 __all__ = [
     "Combined",
+    "Cost",
     "CostModel",
     "Estimate",
     "Hardware",
-    "Price",
+    "Interconnect",
     "Together",
-    "Topology",
     "Traffic",
     "after_combining",
     "combine",
+    "interconnect",
     "kind_of",
     "kinds",
     "load",
-    "topology",
 ]

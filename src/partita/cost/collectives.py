@@ -62,7 +62,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Topology:
+class Interconnect:
     """The parts of every axis of a mesh, innermost first."""
 
     mesh: Mesh
@@ -123,7 +123,7 @@ class Topology:
                 left /= part.size
 
 
-def topology(mesh: Mesh, hardware: Hardware) -> Topology:
+def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
     """Lays the axes of a mesh on the networks of a device kind.
 
     Where the mesh does not say, the last axes fill the fastest network, the rest lie on slower
@@ -164,7 +164,7 @@ def topology(mesh: Mesh, hardware: Hardware) -> Topology:
         own = axis if networks[name].topology == "torus" else -1
         return links.setdefault((name, own), len(links))
 
-    return Topology(
+    return Interconnect(
         mesh,
         tuple(
             tuple(Part(networks[name], size, link(name, axis)) for name, size in parts[axis])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from partita.cost.collectives import topology
+from partita.cost.collectives import interconnect
 from partita.cost.hardware import Hardware
 from partita.spmd import SpmdProgram
 from partita.spmd.instructions import Case, Instruction, Move, While
@@ -31,7 +31,10 @@ def after_combining(
     spmd: SpmdProgram, hardware: Hardware
 ) -> Mapping[tuple[str, tuple[str, ...]], Together]:
     """What a compiler makes of the all_reduces of a program, by kind and axes as in `Traffic`."""
-    network, found = topology(spmd.mesh, hardware), dict[tuple[str, tuple[str, ...]], Together]()
+    network, found = (
+        interconnect(spmd.mesh, hardware),
+        dict[tuple[str, tuple[str, ...]], Together](),
+    )
     for one in combine(spmd, int(hardware.combine.value)):
         key = ("all_reduce", spmd.mesh.axis_names(one.axes))
         before = found.get(key, Together(0, 0.0))

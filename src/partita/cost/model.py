@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from partita.analysis import Analysis, ClassGraph
-from partita.cost.collectives import Topology, topology
+from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, Traffic
 from partita.cost.hardware import Hardware
@@ -34,7 +34,7 @@ class PlanPrice:
     kept: float
     """Bytes of one member's kept piece."""
     moves: bool
-    """Whether there is anything else to price."""
+    """Whether there is anything else to cost."""
     compute: float
     """Seconds of writing and reading what is moved, if kernels did not do so anyway."""
     exposed: float
@@ -49,7 +49,7 @@ class PlanPrice:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Price:
+class Cost:
     """A priced lowering, with what is needed to price the next one from it.
 
     Of the two ways to treat gathered copies, keep or gather again, it takes the quicker one that
@@ -96,7 +96,7 @@ class CostModel:
         self.hardware = hardware
         self.capacity = int(hardware.memory.value) if capacity is None else capacity
         timing = timing or Timing(analysis, hardware.kernels)
-        self.topology: Topology = topology(mesh, hardware)
+        self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
         self.memory = MemoryModel(graph, mesh, timing, hardware.tile, hardware.overlapped)
         classes = np.array(graph.value_class, dtype=np.int64)
@@ -119,21 +119,19 @@ class CostModel:
         )
         """Of every value class, the share of members that are not stored: those that have to be
         written to be moved, and those that are other names of what is stored."""
-        self._priced: dict[ValuePlan, PlanPrice] = {}
+        self._plan_costs: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, np.ndarray] = {}
-        self._idle = np.zeros(self.topology.links)
+        self._idle = np.zeros(self.interconnect.links)
         self._inside = self._inside_regions()
         """Traffic inside of `shard_map` regions, which compute waits for."""
         self._waiting = sum(traffic.seconds for _, traffic in self._inside)
 
-    def price(
-        self, lowering: Lowering, base: Price | None = None, again: bool | None = None
-    ) -> Price:
+    def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """Prices a lowering, from scratch or from the price of the one it was derived from.
 
         Args:
           lowering: of this model's graph.
-          base: the price of the lowering that it was derived from.
+          base: the cost of the lowering that it was derived from.
           again: whether copies are gathered again, or kept; by default what is better.
         """
         ops = self.graph.ops
@@ -146,7 +144,7 @@ class CostModel:
         else:
             seconds, plans, kept = base.ops.copy(), base.plans.copy(), base.kept.copy()
             changed_ops, changed_values = lowering.changed_ops, lowering.changed_values
-        priced, forms, lowered = self._priced, lowering.forms, lowering.plans
+        priced, forms, lowered = self._plan_costs, lowering.forms, lowering.plans
         for index in changed_ops:
             seconds[index] = self.compute.seconds(ops[index], forms[index])
         for index in changed_values:
@@ -168,12 +166,12 @@ class CostModel:
                 peak, regather = smaller, True
                 exposed = self._waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
-        return Price(seconds, plans, kept, compute, exposed, hidden, peak, regather)
+        return Cost(seconds, plans, kept, compute, exposed, hidden, peak, regather)
 
-    def estimate(self, price: Price, lowering: Lowering) -> Estimate:
+    def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
         """A price in full, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
-        for index, step, repeats in lowering.moves(price.regather):
+        for index, step, repeats in lowering.moves(cost.regather):
             if step.is_collective:
                 times = repeats * self._times[index]
                 key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
@@ -182,14 +180,14 @@ class CostModel:
         for key, inside in self._inside:
             _add(traffic, key, inside)
         return Estimate(
-            price.compute_time,
-            price.exposed_time,
-            price.hidden,
-            round(price.peak),
-            round(self.memory.arguments(price.kept)),
+            cost.compute_time,
+            cost.exposed_time,
+            cost.hidden,
+            round(cost.peak),
+            round(self.memory.arguments(cost.kept)),
             self.memory.constants,
             self.capacity,
-            price.regather,
+            cost.regather,
             traffic,
         )
 
@@ -198,17 +196,17 @@ class CostModel:
         for op in self.graph.program.operations:
             for exchange in op.work.exchanges if op.work else ():
                 axes = tuple(self.mesh.axis(name) for name in exchange.axes)
-                once = self.topology.collective_seconds(exchange.kind, axes, exchange.bytes)
+                once = self.interconnect.collective_seconds(exchange.kind, axes, exchange.bytes)
                 times = op.times * exchange.times
                 traffic = Traffic(times, times * exchange.bytes, times * once)
                 found.append(((exchange.kind, exchange.axes), traffic))
         return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
-        price = self._priced[plan] = self._price_plan(index, plan)
-        return price
+        cost = self._plan_costs[plan] = self._cost_of_plan(index, plan)
+        return cost
 
-    def _price_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
+    def _cost_of_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
         value = self.graph.values[index]
         count = self._times[index]
         behind, ahead = self._behind[index], self._first_use[index]
@@ -284,7 +282,7 @@ class CostModel:
         known = self._seconds.get(step)
         if known is None:
             known = self._idle.copy()
-            for link, seconds in self.topology.step_by_link(step):
+            for link, seconds in self.interconnect.step_by_link(step):
                 known[link] += seconds
             self._seconds[step] = known
         return known

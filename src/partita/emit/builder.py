@@ -108,7 +108,7 @@ class Builder:
         at = [starts.get(dim, zero) for dim in range(len(shape))]
         return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
 
-    def spread(self, scalar: Any, like: Any) -> Any:
+    def propagation(self, scalar: Any, like: Any) -> Any:
         """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
         shape = ir.RankedTensorType(like.type).shape
         element = ir.RankedTensorType(scalar.type).element_type
@@ -136,7 +136,7 @@ class Builder:
     def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
         """`value` on the first device along the axes, `neutral` on the others."""
         first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")
-        return hlo.select(self.spread(first, value), value, neutral)
+        return hlo.select(self.propagation(first, value), value, neutral)
 
     def fill_ends(
         self, value: Any, fill: Any, dim: int, reach: tuple[int, int], piece: int, axes: Axes
@@ -156,10 +156,10 @@ class Builder:
         i64 = ir.IntegerType.get_signless(64)
         position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
         first = hlo.subtract(self.offset(axes, piece), self.scalar(reach[0]))
-        position = hlo.add(position, self.spread(first, position))
+        position = hlo.add(position, self.propagation(first, position))
         end = self.mesh.size(axes) * piece
         inside = hlo.and_(
             self.compare(position, self.fill(i32, 0), "GE"),
             self.compare(position, self.fill(i32, end), "LT"),
         )
-        return hlo.select(inside, value, self.spread(fill, value))
+        return hlo.select(inside, value, self.propagation(fill, value))

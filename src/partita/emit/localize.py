@@ -102,7 +102,7 @@ def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     offset = build.offset(axes, run.outputs[0].shape[dim])
     element = ir.RankedTensorType(result.type).element_type
     offset = hlo.convert(ir.RankedTensorType.get([], element), offset)
-    return [hlo.add(result, build.spread(offset, result))]
+    return [hlo.add(result, build.propagation(offset, result))]
 
 
 def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -120,7 +120,7 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         op.operands[1] = build.fill(init.type, neutral)
         init = build.only_first(init, op.operands[1], run.sums)
     (result,) = build.place(op, run.outputs)
-    return [combine(result, build.spread(init, result))]
+    return [combine(result, build.propagation(init, result))]
 
 
 def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -142,7 +142,7 @@ def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     if inside is None:
         return results
     (result,) = results
-    return [hlo.select(build.spread(inside, result), result, build.fill(result.type, 0))]
+    return [hlo.select(build.propagation(inside, result), result, build.fill(result.type, 0))]
 
 
 def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
@@ -167,7 +167,7 @@ def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[An
         whole, update, *starts = op.operands
         shape = list(ir.RankedTensorType(update.type).shape)
         before = hlo.dynamic_slice(whole, starts, ir.DenseI64ArrayAttr.get(shape))
-        op.operands[1] = hlo.select(build.spread(inside, update), update, before)
+        op.operands[1] = hlo.select(build.propagation(inside, update), update, before)
     return build.place(op, run.outputs)
 
 
@@ -328,7 +328,7 @@ def _shift_indices(
             low, high = build.fill(type_, 0), build.fill(type_, clamp_to[dim] - 1)
             indices = hlo.select(here, hlo.clamp(low, indices, high), indices)
         offset = hlo.convert(scalar, build.offset(layout[dim], local.shape[dim]))
-        shifted = hlo.subtract(indices, build.spread(offset, indices))
+        shifted = hlo.subtract(indices, build.propagation(offset, indices))
         fits = hlo.and_(
             build.compare(shifted, build.fill(type_, 0), "GE"),
             build.compare(shifted, build.fill(type_, local.shape[dim]), "LT"),

@@ -81,7 +81,7 @@ class _Iteration(Builder):
             before = self.slice(whole, piece.shape, starts)
             first = self.compare(self.index(sums), self.scalar(0), "EQ")
             combined = COMBINE[nest.loops[-1].combine](before, made)
-            made = hlo.select(self.spread(first, made), made, combined)
+            made = hlo.select(self.propagation(first, made), made, combined)
         zero = self.scalar(0)
         at = [starts.get(dim, zero) for dim in range(len(piece.shape))]
         return hlo.dynamic_update_slice(whole, made, at)

@@ -20,7 +20,7 @@ from partita.program.blocks import Block, Branch, Loop
 from partita.program.ir import Program, TensorType
 from partita.spmd.instructions import Case, Hold, Instruction, Move, Run, While
 from partita.spmd.program import SpmdProgram
-from partita.spmd.reshard import Rim, Step, permutation
+from partita.spmd.reshard import HaloExchange, Step, permutation
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir
 from partita.tiling import Layout
@@ -322,7 +322,7 @@ class _Emitter(Writer):
             return self._permute(value, permutation(self.mesh, *step.layouts))
         return self._with_rim(value, step, step.rim)
 
-    def _with_rim(self, value: Any, step: Step, rim: Rim) -> Any:
+    def _with_rim(self, value: Any, step: Step, rim: HaloExchange) -> Any:
         """The piece, and the neighbour's rim beside it; at the ends of the mesh zeros."""
         shape = step.before.shape
         limits, strides = list(shape), [1] * len(shape)

@@ -1,7 +1,7 @@
 """Explaining a plan: which decision split a value, what a collective is for, what else would cost.
 
 Nothing is decided here. What a schedule did is read from its history, the layouts before and after
-each tactic; reasons are those of the spreading and of the lowering; alternatives are applied,
+each tactic; reasons are those of the propagation and of the lowering; alternatives are applied,
 lowered and priced as plans are.
 """
 

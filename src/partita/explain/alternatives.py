@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
 from partita.garbage import paused
-from partita.planning.schedule import Scheduled, TacticReport, lower_and_price
+from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
 from partita.search import Move, taken_by
 from partita.spmd import Lowering
 from partita.tactics import Action, AutomaticPartition, Change, Context, Stage
 from partita.tactics.manual import place
-from partita.tactics.protocol import UNCHANGED, Wish
+from partita.tactics.protocol import UNCHANGED, Request
 from partita.tactics.recorded import Recorded
 from partita.text import seconds, size
-from partita.tiling import Assignment, Spreader, assignment
+from partita.tiling import Assignment, Propagator, assignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Candidate:
     pins: frozenset[tuple[int, int]] = frozenset()
     """`(value, axis)` pairs: values kept whole from that tactic on."""
     seeds: frozenset[tuple[int, int, int]] = frozenset()
-    """`(value, dimension, axis)` from which axes spread after the last tactic."""
+    """`(value, dimension, axis)` from which axes propagate after the last tactic."""
     again: bool | None = None
     """Whether copies are gathered again, or kept; by default what is better."""
 
@@ -104,9 +104,9 @@ class Pricing:
 
     def _priced(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
         if again is None or not same:
-            return lower_and_price(stage)
-        lowering, cost = self.done.lowering, self.done.stage.cost
-        return lowering, cost.estimate(cost.price(lowering, again=again), lowering)
+            return lower_and_cost(stage)
+        lowering, model = self.done.lowering, self.done.stage.cost_model
+        return lowering, model.estimate(model.cost(lowering, again=again), lowering)
 
 
 def replay(done: Scheduled, candidate: Candidate) -> Stage | None:
@@ -140,11 +140,11 @@ def _moved(stage: Stage, actions: Iterable[Action], candidate: Candidate) -> Ass
     """Applies the moves of a search, but for those left out."""
     context = stage.context
     graph, tiling = stage.folded
-    spreader = Spreader(graph, context.mesh, context.analysis.groups.conflict_groups)
+    propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
     for action in actions:
         if action.move is not None and action.move not in candidate.moves:
             move = _given(action.move, candidate.change)
-            tiling = taken_by(move, spreader, tiling).tiling
+            tiling = taken_by(move, propagator, tiling).tiling
     return assignment(graph, tiling)
 
 
@@ -158,12 +158,12 @@ def _given(move: Move, change: Change) -> Move:
 def _seeded(stage: Stage, candidate: Candidate) -> Assignment:
     program = stage.context.analysis.program
     for axis in sorted({axis for *_, axis in candidate.seeds}):
-        wishes = [
-            Wish(program.describe(value), value, (dim,))
+        requests = [
+            Request(program.describe(value), value, (dim,))
             for value, dim, a in sorted(candidate.seeds)
             if a == axis
         ]
-        stage = Stage(stage.context, place(stage, wishes, axis).assignment)
+        stage = Stage(stage.context, place(stage, requests, axis).assignment)
     return stage.assignment
 
 

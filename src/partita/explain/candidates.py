@@ -21,7 +21,7 @@ from partita.tactics.manual import sharing_a_buffer
 from partita.tiling import Node
 
 MOST_WISHES = 4
-"""Wishes of a tactic that a change names."""
+"""Requests of a tactic that a change names."""
 
 
 def candidates(
@@ -47,7 +47,7 @@ def candidates(
 
 
 def _dropped(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
-    """Leaves out the action that brought an axis to a node, and those of the same wish."""
+    """Leaves out the action that brought an axis to a node, and those of the same request."""
     for node in nodes:
         trail = reader.origins.trail(node, axis)
         if trail is None or trail.action is None:
@@ -55,16 +55,16 @@ def _dropped(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate
         actions = reader.done.history[trail.position].actions
         alike = [a for a in actions if _like(a, trail.action)]
         yield _without(reader, alike, trail.position, axis)
-        # Another wish for the same color may lead to the same.
+        # Another request for the same color may lead to the same.
         color = _color(reader, trail.action)
         every = [a for a in actions if a.axis == trail.action.axis and _color(reader, a) == color]
         yield _without(reader, every, trail.position, axis)
 
 
 def _without(reader: Reader, actions: list[Action], position: int, axis: int) -> Candidate:
-    wishes = dict.fromkeys(a.wish or pattern(a.what) for a in actions)
-    shown = ", ".join([*wishes][:MOST_WISHES])
-    more = f" and {len(wishes) - MOST_WISHES} more" if len(wishes) > MOST_WISHES else ""
+    requests = dict.fromkeys(a.request or pattern(a.what) for a in actions)
+    shown = ", ".join([*requests][:MOST_WISHES])
+    more = f" and {len(requests) - MOST_WISHES} more" if len(requests) > MOST_WISHES else ""
     return Candidate(
         f"without {shown}{more} -> {reader.mesh.names[axis]} in history[{position}]",
         position,
@@ -82,8 +82,8 @@ def _color(reader: Reader, action: Action) -> object:
 
 def _like(action: Action, other: Action) -> bool:
     same = action.axis == other.axis and action.color == other.color
-    if not same or other.wish:
-        return same and action.wish == other.wish
+    if not same or other.request:
+        return same and action.request == other.request
     return pattern(action.what) == pattern(other.what)
 
 

@@ -1,4 +1,4 @@
-"""Where the axes of a dimension come from: the tactic, its action, and the way it spread.
+"""Where the axes of a dimension come from: the tactic, its action, and the way it propagate.
 
 A tactic took an axis on the nodes (dimensions of values, factors of operations) whose layout has it
 after the tactic and had it not before. The way from an action to one of them is a shortest path
@@ -16,7 +16,7 @@ from functools import cached_property
 from partita.analysis.describe import factor_place
 from partita.planning.schedule import Scheduled
 from partita.tactics import Action
-from partita.tiling import Assignment, Node, Spreader, Tiling
+from partita.tiling import Assignment, Node, Propagator, Tiling
 
 MOST_STEPS = 6
 """Operations of a chain that are printed; of longer ones, the first and last."""
@@ -40,7 +40,7 @@ class Decision:
     color: int | None
     """The color group that the action tiled as a whole, if it did."""
     chain: tuple[str, ...]
-    """The operations along which the axis spread from there, in order, with their source lines."""
+    """The operations along which the axis propagated, in order, with their source lines."""
 
     def __str__(self) -> str:
         lines = [f"{self.where} along {self.axis}: {_tactic(self.position, self.tactic)}"]
@@ -49,14 +49,14 @@ class Decision:
         elif self.action and not self.chain:
             lines.append(f"  put it at {self.action}")
         elif self.action:
-            lines.append(f"  put it at {self.action}, and it spread along")
+            lines.append(f"  put it at {self.action}, and it propagate along")
             lines += [f"    {step}" for step in _shortened(self.chain)]
         return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """Why a dimension has not taken an axis that a tactic wanted there, or spread up to it."""
+    """Why a dimension has not taken an axis that a tactic wanted there, or propagate up to it."""
 
     dim: int
     axis: str
@@ -93,7 +93,7 @@ class Origins:
         self._parents: dict[tuple[int, int], dict[Node, Node | None]] = {}
 
     @cached_property
-    def spreader(self) -> Spreader:
+    def propagator(self) -> Propagator:
         """Over single operations and values."""
         return self.context.single
 
@@ -128,7 +128,7 @@ class Origins:
         whole = next((a for a in actions if a.color is not None and a.color == color), None)
         if whole is not None:
             return Trail(position, whole, ())
-        parents = self._spread(position, axis)
+        parents = self._propagate(position, axis)
         if node not in parents:
             return Trail(position, None, ())
         path, at = [node], parents[node]
@@ -175,9 +175,9 @@ class Origins:
         name = self.mesh.names[axis]
         if refused := self._refusal(node, axis, position):
             return refused
-        role = self.spreader.role(node)
+        role = self.propagator.role(node)
         if role >= 0:
-            conflict = self.spreader.conflict_of[role]
+            conflict = self.propagator.conflict_of[role]
             colors = self.context.colors
             roles = self.context.analysis.groups.conflict_groups[conflict]
             winner = self.winner(conflict, axis, position)
@@ -193,7 +193,7 @@ class Origins:
             return refused
         if any(action.color is not None for action in self.done.history[position].actions):
             return "the search left it out"
-        return f"{name} did not spread up to it"
+        return f"{name} did not propagate up to it"
 
     def free(self, node: Node, axis: int) -> bool:
         """Whether a node could take an axis after all tactics."""
@@ -201,11 +201,11 @@ class Origins:
 
     def size(self, node: Node) -> int:
         """Number of indices along a node."""
-        return self.spreader.size(node)
+        return self.propagator.size(node)
 
     def near(self, node: Node, axis: int, position: int) -> bool:
         """Whether a neighbour of a node took an axis with the tactic at a position."""
-        neighbours = self.spreader.neighbours.get(node, ())
+        neighbours = self.propagator.neighbours.get(node, ())
         return any(self.gained(other, axis, position) for other in neighbours)
 
     def describe(self, node: Node) -> str:
@@ -224,7 +224,7 @@ class Origins:
         """Why a node has not taken an axis; None if nobody wanted it there."""
         if self._wanted(node, axis, position) or self.near(node, axis, position):
             return self.reason(node, axis, position)
-        for other in self.spreader.neighbours.get(node, ()):
+        for other in self.propagator.neighbours.get(node, ()):
             if axis not in self.axes(other, position + 1) and self.near(other, axis, position):
                 return f"{self.describe(other)} did not take it: " + self.reason(
                     other, axis, position
@@ -239,11 +239,11 @@ class Origins:
     def _refusal(self, node: Node, axis: int, position: int) -> str:
         state = self.states[position]
         tiling = Tiling(state.ops, state.values, state.pins)
-        refused = self.spreader.refusal(tiling, node, axis)
+        refused = self.propagator.refusal(tiling, node, axis)
         if refused is None:
             return ""
         kind, index, _ = node
-        layout = self.spreader.layout(tiling, node)
+        layout = self.propagator.layout(tiling, node)
         place = next((n for n, axes in enumerate(layout) if axis in axes), None)
         if place is None:
             return refused[0]
@@ -261,19 +261,19 @@ class Origins:
 
     def _winners(self, axis: int, position: int) -> dict[int, int]:
         found = {}
-        for node in self._spread(position, axis):
-            role = self.spreader.role(node)
+        for node in self._propagate(position, axis):
+            role = self.propagator.role(node)
             if role >= 0:
-                found[self.spreader.conflict_of[role]] = role
+                found[self.propagator.conflict_of[role]] = role
         return found
 
     def color(self, node: Node) -> int:
         """The color group of a node."""
         kind, index, place = node
-        graph = self.spreader.graph
+        graph = self.propagator.graph
         return (graph.ops if kind == "op" else graph.values)[index].colors[place]
 
-    def _spread(self, position: int, axis: int) -> dict[Node, Node | None]:
+    def _propagate(self, position: int, axis: int) -> dict[Node, Node | None]:
         """For every node that a tactic's seeds reach, the one before it on a shortest path."""
         key = (position, axis)
         if key not in self._parents:
@@ -290,7 +290,7 @@ class Origins:
             queue = deque(parents)
             while queue:
                 node = queue.popleft()
-                for other in self.spreader.neighbours.get(node, ()):
+                for other in self.propagator.neighbours.get(node, ()):
                     if other not in parents and self.gained(other, axis, position):
                         parents[other] = node
                         queue.append(other)
@@ -307,7 +307,7 @@ class Origins:
             at = queue.popleft()
             if at[0] == "value" and at[1] in values:
                 return at[1]
-            for other in self.spreader.neighbours.get(at, ()):
+            for other in self.propagator.neighbours.get(at, ()):
                 if other not in seen and self.gained(other, axis, position):
                     seen.add(other)
                     queue.append(other)

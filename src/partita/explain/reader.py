@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from partita.analysis.describe import pattern, shared_pattern
-from partita.cost import Topology, topology
+from partita.cost import Interconnect, interconnect
 from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
 from partita.planning.schedule import Scheduled
@@ -40,9 +40,9 @@ class Reader:
         self.lowering: Lowering = done.lowering
 
     @cached_property
-    def topology(self) -> Topology:
+    def interconnect(self) -> Interconnect:
         """The networks of the mesh."""
-        return topology(self.mesh, self.context.hardware)
+        return interconnect(self.mesh, self.context.hardware)
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -136,7 +136,7 @@ class Reader:
 
     def seconds(self, move: Move) -> float:
         """Time of one execution of a move."""
-        return self.topology.seconds(move.step)
+        return self.interconnect.seconds(move.step)
 
     def hidden(self, move: Move) -> bool:
         """Whether a move has other work to run under."""

@@ -27,8 +27,8 @@ def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
     """Says how a value inside of a function is split over the mesh of the plan.
 
     Where partita plans the function, it is a constraint as `jax.lax.with_sharding_constraint` is
-    under a mesh: the value is moved to that layout, the axes spread from there, and tactics do not
-    split it further. Anywhere else it is the identity, so that a model runs without partita's
+    under a mesh: the value is moved to that layout, the axes propagate from there, and tactics do
+    not split it further. Anywhere else it is the identity, so that a model runs without partita's
     plans, and on a single device. The gradient is constrained alike; under `jax.vmap` the added
     dimension is left open.
 

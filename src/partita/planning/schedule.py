@@ -9,12 +9,21 @@ from functools import cached_property, partial
 from typing import Any
 
 from partita.analysis.describe import Colors, pattern, shared_pattern
-from partita.cost import Estimate, Hardware, Together, Topology, after_combining, topology
+from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.program import Program
-from partita.spmd import Lowerer, Lowering, SpmdProgram, Step, WholeUse, added, unfold, whole_uses
+from partita.spmd import (
+    Lowerer,
+    Lowering,
+    ReplicatedUse,
+    SpmdProgram,
+    Step,
+    added,
+    replicated_uses,
+    unfold,
+)
 from partita.tactics import (
     Action,
     Blocked,
@@ -22,8 +31,8 @@ from partita.tactics import (
     Outcome,
     Refusal,
     Stage,
+    Suggestion,
     Tactic,
-    WayOut,
 )
 from partita.text import seconds
 from partita.tiling import Assignment, Layout, entries, replicated
@@ -46,18 +55,18 @@ class TacticReport:
     """Patterns of arguments and tagged values whose sharding the tactic changed, with the entries
     of the `PartitionSpec` after it."""
     actions: tuple[Action, ...]
-    """Where it put axes, before they spread from there."""
+    """Where it put axes, before they propagate from there."""
     refused: tuple[Refusal, ...]
-    """Wishes that were not met, with the reasons."""
+    """Requests that were not met, with the reasons."""
     blocked: tuple[Blocked, ...]
-    """Where axes stopped spreading, and why."""
+    """Where axes stopped propagation, and why."""
     conflicts: tuple[str, ...]
     """Conflicts that were met and not resolved, with the choices."""
     resolved: tuple[str, ...]
     """Conflicts that were met and resolved, with the role that got the axis."""
     warnings: tuple[str, ...]
     """What was done as asked, but costs more than it looks."""
-    whole: tuple[WholeUse, ...]
+    whole: tuple[ReplicatedUse, ...]
     """Operations that need dimensions whole which the tactic sharded, and what is gathered."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
@@ -116,36 +125,36 @@ class Scheduled:
     def spmd(self) -> SpmdProgram:
         """The device-local program, operation for operation."""
         context = self.stage.context
-        network = topology(context.mesh, context.hardware)
+        network = interconnect(context.mesh, context.hardware)
         spmd = unfold(self.lowering, self.estimate.regather)
         return dataclasses.replace(spmd, time=partial(_shown_time, network))
 
     @cached_property
-    def whole(self) -> tuple[WholeUse, ...]:
+    def whole(self) -> tuple[ReplicatedUse, ...]:
         """Operations that need sharded dimensions whole."""
-        return whole_uses(self.lowering)
+        return replicated_uses(self.lowering)
 
     @cached_property
     def footprint(self) -> Footprint:
         """What lies in memory over the step."""
         stage, regather = self.stage, self.estimate.regather
         timing = stage.context.timing
-        return footprint(self.lowering, stage.cost.memory, timing, regather, stage.capacity)
+        return footprint(self.lowering, stage.cost_model.memory, timing, regather, stage.capacity)
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""
         with paused():
             outcome = tactic.apply(self.stage)
             after = self.stage.after(outcome)
-            done = Scheduled(after, *lower_and_price(after))
+            done = Scheduled(after, *lower_and_cost(after))
             if len(self.lowering.graph.program.operations) <= MOST_PRICED:
                 refused = with_prices(self.stage, outcome.refused)
                 outcome = dataclasses.replace(outcome, refused=refused)
             report = _report(tactic, outcome, self, done)
         return dataclasses.replace(done, history=(*self.history, report))
 
-    def alternatives(self, number: int) -> tuple[WayOut, ...]:
-        """The ways out of the refusals of a tactic, by its place in the history; all priced."""
+    def alternatives(self, number: int) -> tuple[Suggestion, ...]:
+        """The suggestions of the refusals of a tactic, by its place in the history; all priced."""
         number %= len(self.history)
         stage, refused = self.before(number), self.history[number].refused
         ways = (way for refusal in refused for way in refusal.alternatives)
@@ -157,7 +166,7 @@ class Scheduled:
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     """Applies tactics in order, to a program of which nothing is split."""
     stage = Stage(context, replicated(context.analysis.program))
-    done = Scheduled(stage, *lower_and_price(stage))
+    done = Scheduled(stage, *lower_and_cost(stage))
     for tactic in tactics:
         done = done.then(tactic)
     return done
@@ -170,9 +179,9 @@ def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]
       stage: what had been decided before the tactic that was refused.
       refused: its refusals.
     """
-    known: dict[str, WayOut] = {}  # refusals of one cause have the same
+    known: dict[str, Suggestion] = {}  # refusals of one cause have the same
 
-    def priced(way: WayOut) -> WayOut:
+    def priced(way: Suggestion) -> Suggestion:
         if way.text not in known:
             known[way.text] = price_alternative(stage, way)
         return known[way.text]
@@ -183,24 +192,24 @@ def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]
     )
 
 
-def price_alternative(stage: Stage, way: WayOut) -> WayOut:
+def price_alternative(stage: Stage, way: Suggestion) -> Suggestion:
     """Applies an alternative to a stage, on the mesh that it is for, and prices where it leads."""
     if way.mesh is not None:
         stage = dataclasses.replace(
             stage, context=dataclasses.replace(stage.context, mesh=way.mesh)
         )
-    _, estimate = lower_and_price(stage.after(way.tactic.apply(stage)))
+    _, estimate = lower_and_cost(stage.after(way.tactic.apply(stage)))
     return dataclasses.replace(way, estimate=estimate)
 
 
-def lower_and_price(stage: Stage) -> tuple[Lowering, Estimate]:
+def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
     """The lowering of a stage, and what it costs."""
     graph, tiling = stage.folded
     lowering = Lowerer(graph, stage.context.mesh).lower(tiling)
-    return lowering, stage.cost.estimate(stage.cost.price(lowering), lowering)
+    return lowering, stage.cost_model.estimate(stage.cost_model.cost(lowering), lowering)
 
 
-def _shown_time(network: Topology, step: Step) -> str:
+def _shown_time(network: Interconnect, step: Step) -> str:
     return seconds(network.seconds(step))
 
 

@@ -263,8 +263,9 @@ class Executable:
             raise MeshError(
                 f"mesh {self.spmd.mesh} takes the first {self.spmd.mesh.devices} of "
                 f"{len(devices)} devices, and these belong to {len(processes)} of "
-                f"{jax.process_count()} processes; every process must have a part: plan for {len(devices)} devices, or give a mesh= of "
-                f"{self.spmd.mesh.devices} that all processes share"
+                f"{jax.process_count()} processes; every process must have a part: "
+                f"plan for {len(devices)} devices, or give a mesh= of {self.spmd.mesh.devices} "
+                "that all processes share"
             )
         if len(devices) == self.spmd.mesh.devices:
             return jax.make_mesh(

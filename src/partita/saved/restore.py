@@ -14,13 +14,13 @@ from partita.cost import Estimate, Traffic
 from partita.errors import AxisError, FileError, MeshError
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh
-from partita.planning.schedule import Scheduled, TacticReport, lower_and_price
+from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, differences, fingerprint
 from partita.saved import keep
 from partita.saved.placements import Reader, from_runs
 from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
-from partita.spmd import WholeUse
+from partita.spmd import ReplicatedUse
 from partita.tactics import Action, Blocked, Context, Refusal, Stage
 from partita.tactics.recorded import Recorded
 from partita.tiling import Assignment, replicated
@@ -128,7 +128,7 @@ class Saved:
                 "that its tactics led to"
             )
         stage = Stage(context, assigned)
-        return Scheduled(stage, *lower_and_price(stage), history)
+        return Scheduled(stage, *lower_and_cost(stage), history)
 
     def _differences(self, program: Program, traced: Traced, now: Fingerprint) -> list[str]:
         said = self.table.program
@@ -248,7 +248,7 @@ _KINDS: dict[str, Any] = {
     "actions": Action,
     "refused": Refusal,
     "blocked": Blocked,
-    "whole": WholeUse,
+    "whole": ReplicatedUse,
 }
 """What entries of a tactic's lists are in a report."""
 

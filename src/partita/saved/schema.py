@@ -119,7 +119,7 @@ class ActionTable(_Table, frozen=True):
     what: str
     seeds: tuple[tuple[Count, Count], ...]
     color: Count | None
-    wish: str
+    request: str
 
 
 class BlockedTable(_Table, frozen=True):
@@ -132,7 +132,7 @@ class BlockedTable(_Table, frozen=True):
 
 
 class WholeTable(_Table, frozen=True):
-    """A `WholeUse`."""
+    """A `ReplicatedUse`."""
 
     operation: str
     source: str

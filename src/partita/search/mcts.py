@@ -93,11 +93,11 @@ class _Tree:
             each.best = min(each.best, cost)
 
     def _select(self, node: _Node) -> _Node:
-        spread = max(self.highest - self.lowest, 1e-9)
+        span = max(self.highest - self.lowest, 1e-9)
         log_visits = math.log(node.visits + 1)
 
         def value(child: _Node) -> float:
-            exploit = (self.highest - child.best) / spread
+            exploit = (self.highest - child.best) / span
             return exploit + EXPLORATION * math.sqrt(log_visits / (child.visits + 1))
 
         return max((child for _, child in node.children), key=value)

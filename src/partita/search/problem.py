@@ -8,10 +8,10 @@ import math
 from collections.abc import Container, Sequence
 
 from partita.analysis import Analysis, ClassGraph
-from partita.cost import CostModel, Price
+from partita.cost import Cost, CostModel
 from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
-from partita.tiling import Node, Spread, Spreader, Tiling
+from partita.tiling import Node, Propagation, Propagator, Tiling
 
 MOST_RESOLUTIONS = 8
 """Ways to resolve a color's conflicts that are offered as moves of their own."""
@@ -40,7 +40,7 @@ class State:
 
     tiling: Tiling
     lowering: Lowering
-    price: Price
+    cost: Cost
     moves: tuple[Move, ...]
     key: int
     """Equal for equal tilings, whatever moves led there."""
@@ -59,20 +59,20 @@ class Problem:
         graph: ClassGraph,
         tiling: Tiling,
         mesh: Mesh,
-        cost: CostModel,
+        cost_model: CostModel,
         axes: Sequence[int],
         colors: Container[int] | None = None,
     ) -> None:
         self.graph = graph
         self.mesh = mesh
-        self.cost = cost
-        self.spreader = Spreader(graph, mesh, analysis.groups.conflict_groups)
+        self.cost_model = cost_model
+        self.propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
         self.lowerer = Lowerer(graph, mesh)
         every = _moves(analysis, graph, axes)
         self.moves = [move for move in every if colors is None or move.color in colors]
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
-        self.start = State(tiling, lowering, cost.price(lowering), (), 0)
+        self.start = State(tiling, lowering, cost_model.cost(lowering), (), 0)
         self._steps: dict[tuple[int, Move], State | None] = {}
         self._states: dict[int, State] = {0: self.start}
         self.best = self.start
@@ -82,7 +82,7 @@ class Problem:
         """The state after a move; None if the move changes nothing."""
         key = (state.key, move)
         if key not in self._steps:
-            self._steps[key] = self.arrive(state, move, self.spread(state, move))
+            self._steps[key] = self.arrive(state, move, self.propagation(state, move))
         return self._steps[key]
 
     def replay(self, moves: Sequence[Move], limit: float = math.inf) -> State:
@@ -97,13 +97,13 @@ class Problem:
             state = self.step(state, move) or state
         return state
 
-    def spread(self, state: State, move: Move) -> Spread:
+    def propagation(self, state: State, move: Move) -> Propagation:
         """What a move takes in a state."""
-        return taken_by(move, self.spreader, state.tiling)
+        return taken_by(move, self.propagator, state.tiling)
 
-    def parts(self, spread: Spread, move: Move) -> list[frozenset[Node]]:
+    def parts(self, propagation: Propagation, move: Move) -> list[frozenset[Node]]:
         """The parts of what a move takes, numbered as in its `without`."""
-        return parts(self.spreader, spread, move)
+        return parts(self.propagator, propagation, move)
 
     def better(self, a: State, b: State) -> bool:
         """Whether `a` is a better plan than `b`."""
@@ -111,59 +111,63 @@ class Problem:
 
     def rank(self, state: State) -> tuple[bool, float, float, int]:
         """Order of plans: those that fit by time, the others behind them by peak memory."""
-        price = state.price
-        fits = price.peak <= self.cost.capacity
-        first, second = (price.step_time, price.peak) if fits else (price.peak, price.step_time)
+        cost = state.cost
+        fits = cost.peak <= self.cost_model.capacity
+        first, second = (cost.step_time, cost.peak) if fits else (cost.peak, cost.step_time)
         return (not fits, first, second, len(state.moves))
 
     def log_cost(self, state: State) -> float:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""
-        price = state.price
-        excess = math.log(max(price.peak / self.cost.capacity, 1.0))
-        return math.log(max(price.step_time, 1e-12)) + 4.0 * excess
+        cost = state.cost
+        excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
+        return math.log(max(cost.step_time, 1e-12)) + 4.0 * excess
 
-    def arrive(self, state: State, move: Move, spread: Spread) -> State | None:
-        """The state to which a spread leads, lowered and priced if it is new."""
-        if not spread.ops and not spread.values:
+    def arrive(self, state: State, move: Move, propagation: Propagation) -> State | None:
+        """The state to which a propagation leads, lowered and priced if it is new."""
+        if not propagation.ops and not propagation.values:
             return None
         key, axis, tiling = state.key, move.axis, state.tiling
-        for index, place in spread.ops.items():
+        for index, place in propagation.ops.items():
             key ^= hash((index, place, axis, len(tiling.ops[index][place])))
-        for index, place in spread.values.items():
+        for index, place in propagation.values.items():
             key ^= hash((~index, place, axis, len(tiling.values[index][place])))
         known = self._states.get(key)
         if known is None:
             self.evaluations += 1
-            lowering = self.lowerer.lower(spread.tiling, state.lowering, spread.ops, spread.values)
-            price = self.cost.price(lowering, state.price)
-            known = State(spread.tiling, lowering, price, (*state.moves, move), key)
+            lowering = self.lowerer.lower(
+                propagation.tiling, state.lowering, propagation.ops, propagation.values
+            )
+            cost = self.cost_model.cost(lowering, state.cost)
+            known = State(propagation.tiling, lowering, cost, (*state.moves, move), key)
             self._states[key] = known
             if self.better(known, self.best):
                 self.best = known
         return known
 
 
-def taken_by(move: Move, spreader: Spreader, tiling: Tiling) -> Spread:
+def taken_by(move: Move, propagator: Propagator, tiling: Tiling) -> Propagation:
     """What a move takes in a tiling."""
-    spread = spreader.tile_color(tiling, move.color, move.axis, dict(move.roles))
+    propagation = propagator.tile_color(tiling, move.color, move.axis, dict(move.roles))
     if not move.without and move.sums:
-        return spread
-    kept = [part for n, part in enumerate(parts(spreader, spread, move)) if n not in move.without]
+        return propagation
+    kept = [
+        part for n, part in enumerate(parts(propagator, propagation, move)) if n not in move.without
+    ]
     taken: frozenset[Node] = frozenset().union(*kept)
-    return spreader.restrict(tiling, taken, move.axis)
+    return propagator.restrict(tiling, taken, move.axis)
 
 
-def parts(spreader: Spreader, spread: Spread, move: Move) -> list[frozenset[Node]]:
+def parts(propagator: Propagator, propagation: Propagation, move: Move) -> list[frozenset[Node]]:
     """The parts of what a move takes, numbered as in its `without`."""
-    taken = spread.taken
+    taken = propagation.taken
     if not move.sums:
-        ops = spreader.graph.ops
+        ops = propagator.graph.ops
         taken = frozenset(
             node
             for node in taken
             if node[0] == "value" or ops[node[1]].op.rule.factors[node[2]].kind != "reduction"
         )
-    return spreader.parts(taken)
+    return propagator.parts(taken)
 
 
 def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[Move]:

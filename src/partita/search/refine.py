@@ -80,8 +80,10 @@ def changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
 def _without_parts(problem: Problem, moves: tuple[Move, ...]) -> Iterator[tuple[Move, ...]]:
     state = problem.start
     for i, move in enumerate(moves):
-        spread = problem.spreader.tile_color(state.tiling, move.color, move.axis, dict(move.roles))
-        parts = len(problem.parts(spread, move))
+        propagation = problem.propagator.tile_color(
+            state.tiling, move.color, move.axis, dict(move.roles)
+        )
+        parts = len(problem.parts(propagation, move))
         if parts > 1:
             for number in range(parts):
                 if number in move.without:

@@ -3,7 +3,7 @@
 from partita.spmd.instructions import Buffer, Collective, Move, Run
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import SpmdProgram
-from partita.spmd.replication import WholeUse, added, whole_uses
+from partita.spmd.replication import ReplicatedUse, added, replicated_uses
 from partita.spmd.reshard import COLLECTIVES, Step, reshard
 from partita.spmd.unfold import unfold
 
@@ -14,13 +14,13 @@ __all__ = [
     "Lowerer",
     "Lowering",
     "Move",
+    "ReplicatedUse",
     "Run",
     "SpmdProgram",
     "Step",
     "ValuePlan",
-    "WholeUse",
     "added",
+    "replicated_uses",
     "reshard",
     "unfold",
-    "whole_uses",
 ]

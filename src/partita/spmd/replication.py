@@ -12,7 +12,7 @@ from partita.spmd.lower import Lowering
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WholeUse:
+class ReplicatedUse:
     """An operation that cannot be split along a dimension of a value that is.
 
     Where it makes a value that is kept sharded, every device makes all of it and keeps its piece.
@@ -43,15 +43,17 @@ class WholeUse:
         return f"{where} needs {what} whole, {cost}: {self.reason}"
 
 
-def added(uses: Sequence[WholeUse], before: Sequence[WholeUse]) -> tuple[WholeUse, ...]:
+def added(
+    uses: Sequence[ReplicatedUse], before: Sequence[ReplicatedUse]
+) -> tuple[ReplicatedUse, ...]:
     """Those that there were not before, though what they gathered may have changed since."""
     known = set(map(_key, before))
     return tuple(use for use in uses if _key(use) not in known)
 
 
-def whole_uses(lowering: Lowering) -> tuple[WholeUse, ...]:
+def replicated_uses(lowering: Lowering) -> tuple[ReplicatedUse, ...]:
     """The operations that need sharded dimensions whole, each line once, in program order."""
-    found: dict[object, WholeUse] = {}
+    found: dict[object, ReplicatedUse] = {}
     for use in _uses(lowering):
         known = found.get(_key(use))
         if known is not None:
@@ -61,11 +63,11 @@ def whole_uses(lowering: Lowering) -> tuple[WholeUse, ...]:
     return tuple(found.values())
 
 
-def _key(use: WholeUse) -> object:
+def _key(use: ReplicatedUse) -> object:
     return use.operation, use.source, use.dim, use.reason, use.made
 
 
-def _uses(lowering: Lowering) -> Iterator[WholeUse]:
+def _uses(lowering: Lowering) -> Iterator[ReplicatedUse]:
     graph = lowering.graph
     program = graph.program
     concerned = [_concerned(lowering, op) for op in graph.ops]
@@ -109,11 +111,11 @@ def _concerned(lowering: Lowering, op: OpClass) -> bool:
 
 def _use(
     program: Program, op: Operation, value: int, dim: int, reason: str, size: int, made: bool
-) -> WholeUse:
+) -> ReplicatedUse:
     name = program.describe(value)
     if made and value in program.results:
         name = program.result_names[program.results.index(value)]
-    return WholeUse(op.title, op.source, name, dim, reason, size, 1, made)
+    return ReplicatedUse(op.title, op.source, name, dim, reason, size, 1, made)
 
 
 def needed_whole(op: Operation, dimension: tuple[int, ...]) -> str:

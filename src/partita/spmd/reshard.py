@@ -48,7 +48,7 @@ with a collective more has to save as many."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rim:
+class HaloExchange:
     """What a collective_permute hands to a neighbour: `size` indices from `start` on."""
 
     start: int
@@ -72,7 +72,7 @@ class Step:
     after: TensorType
     """Local type after the step."""
     combine: str = "add"
-    rim: Rim | None = None
+    rim: HaloExchange | None = None
     """Of a collective_permute, what is handed on if not all of the piece."""
     layouts: tuple[Layout, ...] = ()
     """Of a collective_permute that hands on whole pieces, the layouts before and after."""
@@ -145,7 +145,7 @@ def _rims(piece: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ...]:
                 shape = list(piece.shape)
                 shape[dim] += size
                 wider = TensorType(tuple(shape), piece.dtype)
-                rim = Rim(0 if after else own - size, size, after)
+                rim = HaloExchange(0 if after else own - size, size, after)
                 kind: StepKind = "collective_permute"
                 steps.append(Step(kind, layout[dim], dim, -1, piece, wider, rim=rim))
                 piece = wider

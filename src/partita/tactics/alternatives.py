@@ -1,4 +1,4 @@
-"""Ways out where a size does not divide: keep it whole, use fewer devices, split another dimension.
+"""Suggestions where a size does not divide: leave it, use fewer devices, another dimension.
 
 They are named here, as tactics; what they cost is filled in by whoever can price a plan.
 """
@@ -9,92 +9,94 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from partita.analysis.describe import pattern
-from partita.tactics.protocol import Stage, Tactic, WayOut, Wish
+from partita.tactics.protocol import Request, Stage, Suggestion, Tactic
 from partita.tiling import Tiling
 
 MOST_NAMED = 3
 """Names that an alternative lists."""
 
-Again = Callable[[Iterable[Wish], Iterable[Wish]], Tactic]
-"""The tactic that was refused something, with other wishes, and with values kept whole."""
+Again = Callable[[Iterable[Request], Iterable[Request]], Tactic]
+"""The tactic that was refused something, with other requests, and with values kept whole."""
 
 
 def alternatives(
-    stage: Stage, wishes: Sequence[Wish], misfits: Sequence[Wish], axis: int, again: Again
-) -> tuple[WayOut, ...]:
-    """What can be done instead of a tactic that was refused wishes because of their sizes.
+    stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
+) -> tuple[Suggestion, ...]:
+    """What can be done instead of a tactic that was refused requests because of their sizes.
 
     Args:
       stage: what had been decided before the tactic.
-      wishes: all of the tactic, and of each of the refused ones the one dimension.
-      misfits: the wishes that were refused.
+      requests: all of the tactic, and of each of the refused ones the one dimension.
+      misfits: the requests that were refused.
       axis: position of the axis in the mesh.
       again: makes the tactic anew.
     """
     mesh = stage.context.mesh
-    fitting = [wish for wish in wishes if wish not in misfits]
+    fitting = [request for request in requests if request not in misfits]
     whole = f"keep {_names(stage, misfits)} whole along {mesh.names[axis]}"
     return (
-        WayOut(whole, again(fitting, misfits)),
-        *_on_fewer_devices(stage, wishes, misfits, axis, again),
-        *_in_another_dimension(stage, wishes, misfits, axis, again),
+        Suggestion(whole, again(fitting, misfits)),
+        *_on_fewer_devices(stage, requests, misfits, axis, again),
+        *_in_another_dimension(stage, requests, misfits, axis, again),
     )
 
 
 def _on_fewer_devices(
-    stage: Stage, wishes: Sequence[Wish], misfits: Sequence[Wish], axis: int, again: Again
-) -> Iterator[WayOut]:
-    """The most devices along the axis that fit all wishes, and still split something."""
+    stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
+) -> Iterator[Suggestion]:
+    """The most devices along the axis that fit all requests, and still split something."""
     mesh, values = stage.context.mesh, stage.context.analysis.program.values
     for parts in range(mesh.sizes[axis] - 1, 1, -1):
         fits = mesh.sizes[axis] % parts == 0 and all(
-            values[wish.value].type.shape[dim]
-            % (parts * mesh.size(stage.assignment.values[wish.value][dim]))
+            values[request.value].type.shape[dim]
+            % (parts * mesh.size(stage.assignment.values[request.value][dim]))
             == 0
-            for wish in misfits
-            for dim in wish.dims
+            for request in misfits
+            for dim in request.dims
         )
         if fits:
             sizes = (*mesh.sizes[:axis], parts, *mesh.sizes[axis + 1 :])
             smaller = dataclasses.replace(mesh, sizes=sizes)
             devices = f"{smaller.devices} of the {mesh.devices} devices"
             text = f"{mesh.names[axis]}={parts}, on {devices}"
-            yield WayOut(text, again(wishes, ()), smaller)
+            yield Suggestion(text, again(requests, ()), smaller)
             return
 
 
 def _in_another_dimension(
-    stage: Stage, wishes: Sequence[Wish], misfits: Sequence[Wish], axis: int, again: Again
-) -> Iterator[WayOut]:
+    stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
+) -> Iterator[Suggestion]:
     """Dimensions that all refused values can take instead; what asked for the same goes along."""
-    spreader, now = stage.context.single, stage.assignment
+    propagator, now = stage.context.single, stage.assignment
     tiling = Tiling(now.ops, now.values, now.pins)
 
-    def can(wish: Wish, dim: int) -> bool:
-        shape = spreader.graph.program.values[wish.value].type.shape
-        node = ("value", wish.value, dim)
-        return dim < len(shape) and spreader.refusal(tiling, node, axis) is None
+    def can(request: Request, dim: int) -> bool:
+        shape = propagator.graph.program.values[request.value].type.shape
+        node = ("value", request.value, dim)
+        return dim < len(shape) and propagator.refusal(tiling, node, axis) is None
 
     asked = tuple(misfits[0].dims)
-    if any(tuple(wish.dims) != asked for wish in misfits):
+    if any(tuple(request.dims) != asked for request in misfits):
         return
-    shape = spreader.graph.program.values[misfits[0].value].type.shape
+    shape = propagator.graph.program.values[misfits[0].value].type.shape
     for dim in range(len(shape)):
-        if dim in asked or not all(can(wish, dim) for wish in misfits):
+        if dim in asked or not all(can(request, dim) for request in misfits):
             continue
-        moved = [tuple(wish.dims) == asked and can(wish, dim) for wish in wishes]
+        moved = [tuple(request.dims) == asked and can(request, dim) for request in requests]
         changed = [
-            dataclasses.replace(wish, dims=(dim,)) if move else wish
-            for wish, move in zip(wishes, moved, strict=True)
+            dataclasses.replace(request, dims=(dim,)) if move else request
+            for request, move in zip(requests, moved, strict=True)
         ]
-        names = _names(stage, [wish for wish, move in zip(wishes, moved, strict=True) if move])
-        yield WayOut(f"dimension {dim} instead of {asked[0]} of {names}", again(changed, ()))
+        names = _names(
+            stage, [request for request, move in zip(requests, moved, strict=True) if move]
+        )
+        yield Suggestion(f"dimension {dim} instead of {asked[0]} of {names}", again(changed, ()))
 
 
-def _names(stage: Stage, wishes: Sequence[Wish]) -> str:
-    """What wishes are for: arguments, if some are, repeated structure written once."""
+def _names(stage: Stage, requests: Sequence[Request]) -> str:
+    """What requests are for: arguments, if some are, repeated structure written once."""
     values = stage.context.analysis.program.values
-    arguments = [wish for wish in wishes if values[wish.value].producer is None]
-    names = list(dict.fromkeys(pattern(wish.name) for wish in arguments or wishes))
+    arguments = [request for request in requests if values[request.value].producer is None]
+    names = list(dict.fromkeys(pattern(request.name) for request in arguments or requests))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

@@ -62,7 +62,7 @@ class AutomaticPartition:
         """Searches, refines, and takes over the best plan seen."""
         context, mesh = stage.context, stage.context.mesh
         problem = self._problem(stage)
-        graph, capacity = problem.graph, problem.cost.capacity
+        graph, capacity = problem.graph, problem.cost_model.capacity
         report = _Reporter(stage, self)
         with paused():
             best = tree_search(problem, self.budget * 2 // 3, self.seed, report)
@@ -70,12 +70,12 @@ class AutomaticPartition:
         report.finish(problem.evaluations, best)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused: tuple[Refusal, ...] = ()
-        if best.price.peak > capacity:
+        if best.cost.peak > capacity:
             refused = (
                 Refusal(
                     "fitting into memory",
                     f"the smallest of {problem.evaluations} plans needs "
-                    f"{size(best.price.peak)} per device, of {size(capacity)}",
+                    f"{size(best.cost.peak)} per device, of {size(capacity)}",
                     "this is that plan; use more devices, a smaller batch, or rematerialisation",
                 ),
             )
@@ -101,7 +101,7 @@ class AutomaticPartition:
         start = keeping(stage, self._frozen(stage, axes))
         start = dataclasses.replace(start, memory=self._capacity(stage))
         analysis, colors = stage.context.analysis, self._colors(stage)
-        return Problem(analysis, *start.folded, mesh, start.cost, axes, colors)
+        return Problem(analysis, *start.folded, mesh, start.cost_model, axes, colors)
 
     def _capacity(self, stage: Stage) -> int:
         """Bytes per device that the plan may use."""
@@ -160,7 +160,7 @@ class _Reporter:
 
 
 def _progress_text(best: State) -> str:
-    return f"best {seconds(best.price.step_time)}, {size(best.price.peak)}"
+    return f"best {seconds(best.cost.step_time)}, {size(best.cost.peak)}"
 
 
 def _describe(stage: Stage, move: Move) -> str:

@@ -10,9 +10,9 @@ from partita.tactics.protocol import Outcome, Stage
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A `ManualPartition` that does not spread past named values.
+    """A `ManualPartition` that does not propagate past named values.
 
-    They are kept whole along the axis while it spreads, and only then: unlike values with
+    They are kept whole along the axis while it propagates, and only then: unlike values with
     `"replicate"`, later tactics may split them along it. So two tactics can use one axis on both
     sides of a value, and the value is exchanged between them.
 

@@ -37,8 +37,8 @@ class DataParallel:
         return f"DataParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Seeds the dimension of the examples and spreads the axis from there."""
+        """Seeds the dimension of the examples and propagates the axis from there."""
         if isinstance(self.patterns, Mapping):
             return ManualPartition(self.patterns, self.axis).apply(stage)
-        wishes = examples(stage, self.name, self.patterns, 0)
-        return place(stage, wishes, stage.context.mesh.axis(self.axis))
+        requests = examples(stage, self.name, self.patterns, 0)
+        return place(stage, requests, stage.context.mesh.axis(self.axis))

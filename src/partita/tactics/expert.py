@@ -10,7 +10,7 @@ from partita.errors import TacticError
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.products import dims_for
-from partita.tactics.protocol import Outcome, Stage, Wish
+from partita.tactics.protocol import Outcome, Request, Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,21 +37,23 @@ class ExpertParallel:
         return f"ExpertParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Finds the experts, seeds their dimension and spreads the axis from there."""
+        """Finds the experts, seeds their dimension and propagates the axis from there."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
         if isinstance(self.patterns, Mapping):
             return ManualPartition(self.patterns, self.axis).apply(stage)
         named = learned(program) if self.patterns is None else matched(program, self.patterns)
-        wishes = [
-            Wish(name, value, (dim,))
+        requests = [
+            Request(name, value, (dim,))
             for name, value in named
             for dim in list(dims_for(stage.context.analysis, value, "shared"))[:1]
         ]
-        if not wishes:
+        if not requests:
             raise TacticError(
                 f"{self.name}: no parameter of {program.name} has a dimension that it shares with "
                 "tokens in a product, as those of experts have; say which dimension counts the "
                 f"""experts, as in patterns={{"*['experts']*": 0}}. {arguments(program)}"""
             )
-        said = (f"{pattern(wish.name)} dim {wish.dims[0]} as experts" for wish in wishes)
-        return dataclasses.replace(place(stage, wishes, axis), decisions=tuple(dict.fromkeys(said)))
+        said = (f"{pattern(request.name)} dim {request.dims[0]} as experts" for request in requests)
+        return dataclasses.replace(
+            place(stage, requests, axis), decisions=tuple(dict.fromkeys(said))
+        )

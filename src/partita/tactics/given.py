@@ -10,9 +10,9 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import MANUAL, GivenSharding, show_axes
 from partita.tactics.automatic import AutomaticPartition
-from partita.tactics.manual import after_spread, named_roles, sharing_a_buffer
+from partita.tactics.manual import after_propagation, named_roles, sharing_a_buffer
 from partita.tactics.protocol import Action, Outcome, Stage, Tactic, joined
-from partita.tiling import Assignment, Axes, Layout, Spreader, Tiling
+from partita.tiling import Assignment, Axes, Layout, Propagator, Tiling
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -23,17 +23,17 @@ class GivenShardings:
     """Lays out what the program gives a sharding, and all that follows from it.
 
     These are arguments, results, and operations inside: constraints and regions. Dimensions that
-    are not said to be open are not split further by the tactics that come later. Axes spread from
-    arguments first, then from operations in their order, then from results; where two facts meet,
-    the value is moved from one layout to the other.
+    are not said to be open are not split further by the tactics that come later. Axes propagate
+    from arguments first, then from operations in their order, then from results; where two facts
+    meet, the value is moved from one layout to the other.
     """
 
     given: tuple[GivenSharding, ...]
     """Of arguments and results."""
     operations: tuple[Operation, ...] = ()
     """Those that the program gives a sharding."""
-    spreads: bool = True
-    """Whether axes spread from operations and results; from arguments they always do."""
+    propagations: bool = True
+    """Whether axes propagate from operations and results; from arguments they always do."""
     decides: bool = False
     """Whether a conflict that is met is resolved: for the role of what is given a sharding, or else
     for the role that comes first in the program."""
@@ -50,7 +50,7 @@ class GivenShardings:
         return [op for op in self.operations if named.isdisjoint(op.results)]
 
     def apply(self, stage: Stage) -> Outcome:
-        """Places every sharding, then spreads each axis from where it is."""
+        """Places every sharding, then propagates each axis from where it is."""
         program, mesh = stage.context.analysis.program, stage.context.mesh
         ops, values = list(stage.assignment.ops), list(stage.assignment.values)
         placed = _placed(program, self.given, self.operations, mesh)
@@ -66,8 +66,8 @@ class GivenShardings:
         stage = _at(stage, Tiling(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
-        outcomes = [_spread(stage, arguments, self.decides)]
-        if self.spreads:
+        outcomes = [_propagate(stage, arguments, self.decides)]
+        if self.propagations:
             after = _at(stage, outcomes[0].assignment)
             facts = SpreadFacts(self.given, self.operations, self.decides)
             outcomes.append(facts.apply(after))
@@ -88,7 +88,7 @@ class GivenShardings:
 
 @dataclasses.dataclass(frozen=True)
 class SpreadFacts:
-    """Spreads axes from operations and results that the program gives a sharding.
+    """Propagates axes from operations and results that the program gives a sharding.
 
     Where a schedule begins with tactics by hand, this comes after them: what is named goes first.
     """
@@ -100,19 +100,19 @@ class SpreadFacts:
     @property
     def name(self) -> str:
         """What reports call it."""
-        return "Spread from the shardings in the program"
+        return "Propagate from the shardings in the program"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Spreads each axis from operations in their order, then from results."""
+        """Propagates each axis from operations in their order, then from results."""
         program = stage.context.analysis.program
         outcomes = [Outcome(stage.assignment)]
         placed = _placed(program, self.given, self.operations, stage.context.mesh)
         for op in self.operations:
-            outcomes.append(_spread(stage, {v: placed[v] for v in op.results}, self.decides, op))
+            outcomes.append(_propagate(stage, {v: placed[v] for v in op.results}, self.decides, op))
             stage = _at(stage, outcomes[-1].assignment)
         made = {v: placed[v] for v in (given.value for given in self.given)}
         made = {v: layout for v, layout in made.items() if program.values[v].producer is not None}
-        outcomes.append(_spread(stage, made, self.decides))
+        outcomes.append(_propagate(stage, made, self.decides))
         return dataclasses.replace(joined(outcomes, outcomes[-1].assignment), blocked=())
 
 
@@ -121,7 +121,7 @@ def with_facts(
 ) -> list[Tactic]:
     """A schedule with what the program says itself in its place.
 
-    Everything is placed before any tactic. Axes spread from constraints and results before the
+    Everything is placed before any tactic. Axes propagate from constraints and results before the
     first search, so that what is said by hand can still say otherwise.
 
     Args:
@@ -167,9 +167,11 @@ def _said(op: Operation) -> str:
     return region if op.kind == MANUAL else str(op.given)
 
 
-def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None = None) -> Outcome:
-    """Spreads the axes of values from there, and those of the operation that makes them."""
-    spreader, mesh = stage.context.single, stage.context.mesh
+def _propagate(
+    stage: Stage, values: _Places, decides: bool, op: Operation | None = None
+) -> Outcome:
+    """Propagates the axes of values from there, and those of the operation that makes them."""
+    propagator, mesh = stage.context.single, stage.context.mesh
     layouts: list[tuple[str, int, Layout]] = [("value", v, layout) for v, layout in values.items()]
     if op is not None:
         layouts.append(("op", op.index, _given_layout(op, mesh)))
@@ -181,26 +183,26 @@ def _spread(stage: Stage, values: _Places, decides: bool, op: Operation | None =
             for place, axes in enumerate(layout)
             if axes[: len(inside) + 1] == (*inside, axis)
         ]
-        around = [node for seed in seeds for node in spreader.neighbours.get(seed, [])]
+        around = [node for seed in seeds for node in propagator.neighbours.get(seed, [])]
         now = stage.assignment
         tiling = Tiling(now.ops, now.values, now.pins)
-        roles: dict[int, int] = named_roles(spreader, seeds) if decides else {}
-        spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
-        if decides and spread.unresolved:
-            roles |= {number: _first_role(spreader, number) for number in spread.unresolved}
-            spread = spreader.tile_nodes(tiling, around, axis, roles, inside)
-        outcomes.append(after_spread(stage, spread, axis, roles))
-        stage = _at(stage, spread.tiling)
+        roles: dict[int, int] = named_roles(propagator, seeds) if decides else {}
+        propagation = propagator.tile_nodes(tiling, around, axis, roles, inside)
+        if decides and propagation.unresolved:
+            roles |= {number: _first_role(propagator, number) for number in propagation.unresolved}
+            propagation = propagator.tile_nodes(tiling, around, axis, roles, inside)
+        outcomes.append(after_propagation(stage, propagation, axis, roles))
+        stage = _at(stage, propagation.tiling)
     return joined(outcomes, stage.assignment)
 
 
-def _first_role(spreader: Spreader, conflict: int) -> int:
+def _first_role(propagator: Propagator, conflict: int) -> int:
     """The role of a conflict whose dimension comes first, where the program first meets it."""
     return next(
         role
-        for op in spreader.graph.ops
+        for op in propagator.graph.ops
         for role in op.roles
-        if role >= 0 and spreader.conflict_of[role] == conflict
+        if role >= 0 and propagator.conflict_of[role] == conflict
     )
 
 
@@ -283,7 +285,7 @@ def _layout(
 def _outer_first(layouts: Iterable[Layout]) -> list[tuple[int, Axes]]:
     """The axes in use, each with those that split the dimension before it; outer ones first.
 
-    An axis spreads only to where the same ones come before it, as compilers have it: two layouts
+    An axis propagates only to where the same ones come before it, as compilers have it: two layouts
     of one dimension are never mixed.
     """
     found = {

@@ -19,7 +19,7 @@ import jax
 from partita.errors import TacticError
 from partita.mesh import Mesh
 from partita.tactics.manual import keeping, place, sharing_a_buffer
-from partita.tactics.protocol import Outcome, Refusal, Stage, Wish, joined
+from partita.tactics.protocol import Outcome, Refusal, Request, Stage, joined
 
 Axes = str | Sequence[str] | None
 """Mesh axes of a logical name: one, several (major first), or none."""
@@ -72,7 +72,7 @@ class LogicalAxes:
         return _pairs(self.rules)
 
     def apply(self, stage: Stage) -> Outcome:
-        """Reads the names, then seeds and spreads one mesh axis after the other."""
+        """Reads the names, then seeds and propagates one mesh axis after the other."""
         context = stage.context
         program, mesh = context.analysis.program, context.mesh
         for axis in self.axes:
@@ -90,13 +90,13 @@ class LogicalAxes:
         now = keeping(stage, _others(placements, stage))
         outcomes = []
         for axis_name in _outer_first(placements, mesh):
-            wishes = [
-                Wish(placement.array.name, placement.array.value, (dim,), name)
+            requests = [
+                Request(placement.array.name, placement.array.value, (dim,), name)
                 for placement in placements
                 for (dim, name), axes in sorted(placement.given.items())
                 if axis_name in axes
             ]
-            outcomes.append(_without_ways_out(place(now, wishes, mesh.axis(axis_name))))
+            outcomes.append(_without_ways_out(place(now, requests, mesh.axis(axis_name))))
             now = now.after(outcomes[-1])
         assignment = dataclasses.replace(now.assignment, pins=stage.assignment.pins)
         done = joined(outcomes, assignment)

@@ -16,12 +16,12 @@ from partita.tactics.protocol import (
     Context,
     Outcome,
     Refusal,
+    Request,
     Stage,
-    Wish,
     read_one_by_one,
 )
 from partita.text import size
-from partita.tiling import Assignment, Node, Spread, Spreader, Stop, Tiling
+from partita.tiling import Assignment, Node, Propagation, Propagator, Stop, Tiling
 
 Dims = int | Sequence[int] | Literal["replicate"]
 
@@ -52,14 +52,14 @@ class ManualPartition:
     @property
     def name(self) -> str:
         """What reports call it."""
-        wishes = ", ".join(f"{pattern}: {dims}" for pattern, dims in self.patterns.items())
-        return f"ManualPartition({wishes} -> {self.axis})"
+        requests = ", ".join(f"{pattern}: {dims}" for pattern, dims in self.patterns.items())
+        return f"ManualPartition({requests} -> {self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Seeds the named dimensions and spreads the axis from them."""
+        """Seeds the named dimensions and propagates the axis from them."""
         program = stage.context.analysis.program
         axis = stage.context.mesh.axis(self.axis)
-        wishes: list[Wish] = []
+        requests: list[Request] = []
         kept: list[int] = []
         seen: set[int] = set()
         for pattern, dims in self.patterns.items():
@@ -70,9 +70,9 @@ class ManualPartition:
                     kept += sharing_a_buffer(program, value)
                 else:
                     tried = as_dims(dims, name, program, value)
-                    wishes.append(Wish(name, value, tried, pattern))
+                    requests.append(Request(name, value, tried, pattern))
         roles = chosen_roles(stage, self.resolve, self.name)
-        placement = Placement(tuple(wishes), axis, tuple(kept), roles)
+        placement = Placement(tuple(requests), axis, tuple(kept), roles)
         keeps = tuple(f"keeps {program.describe(v)} whole along {self.axis}" for v in kept)
         return dataclasses.replace(placement.apply(stage), decisions=keeps)
 
@@ -105,24 +105,24 @@ def keeping(stage: Stage, pins: Iterable[tuple[int, int]]) -> Stage:
 
 
 def place(
-    stage: Stage, wishes: Iterable[Wish], axis: int, roles: Mapping[int, int] | None = None
+    stage: Stage, requests: Iterable[Request], axis: int, roles: Mapping[int, int] | None = None
 ) -> Outcome:
-    """Seeds the dimensions wished for, spreads the axis from them, and says what stood in the way.
+    """Seeds what is requested, propagates the axis from there, and says what stood in the way.
 
     Args:
       stage: what has been decided so far.
-      wishes: what should take the axis.
+      requests: what should take the axis.
       axis: position of the axis in the mesh.
       roles: for conflicts, the role that gets the axis; by default that of the seeds.
     """
-    return Placement(tuple(wishes), axis, roles=roles or {}).apply(stage)
+    return Placement(tuple(requests), axis, roles=roles or {}).apply(stage)
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Wishes along one axis, with values to keep whole along it: what tactics come down to."""
+    """Requests along one axis, with values to keep whole along it: what tactics come down to."""
 
-    wishes: tuple[Wish, ...]
+    requests: tuple[Request, ...]
     axis: int
     kept: tuple[int, ...] = ()
     roles: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -131,72 +131,74 @@ class Placement:
     @property
     def name(self) -> str:
         """What reports call it."""
-        return ", ".join(f"{wish.name}: {wish.dims}" for wish in self.wishes)
+        return ", ".join(f"{request.name}: {request.dims}" for request in self.requests)
 
     def apply(self, stage: Stage) -> Outcome:
-        """Seeds the dimensions wished for, and spreads the axis from them."""
-        context, spreader, axis = stage.context, stage.context.single, self.axis
+        """Seeds the dimensions requested, and propagates the axis from them."""
+        context, propagator, axis = stage.context, stage.context.single, self.axis
         now = keeping(stage, ((value, axis) for value in self.kept)).assignment
         tiling = Tiling(now.ops, now.values, now.pins)
         change = context.change
         seeds: list[Node] = []
         refused: list[Refusal] = []
-        misfits: list[Wish] = []
+        misfits: list[Request] = []
         actions: list[Action] = []
-        for wish in self.wishes:
-            if any((wish.value, dim, axis) in change.without for dim in wish.dims):
+        for request in self.requests:
+            if any((request.value, dim, axis) in change.without for dim in request.dims):
                 continue
-            dims = _in_order(context, wish.value, wish.dims)
-            seed, refusal = _seed(spreader, tiling, wish.name, wish.value, dims, axis)
+            dims = _in_order(context, request.value, request.dims)
+            seed, refusal = _seed(propagator, tiling, request.name, request.value, dims, axis)
             if seed is not None:
                 seeds.append(seed)
-                what = f"{wish.name} dim {seed[2]}"
+                what = f"{request.name} dim {seed[2]}"
                 name = context.mesh.names[axis]
-                actions.append(Action(name, what, (seed[1:],), wish=wish.told))
+                actions.append(Action(name, what, (seed[1:],), request=request.told))
             elif refusal is not None:
                 refused.append(refusal)
-                if _misfit(spreader, tiling, wish, axis):
-                    misfits.append(wish)
-        roles = dict(self.roles or named_roles(spreader, seeds))
+                if _misfit(propagator, tiling, request, axis):
+                    misfits.append(request)
+        roles = dict(self.roles or named_roles(propagator, seeds))
         roles |= {conflict: role for conflict, a, role in change.roles if a == axis}
-        spread = spreader.tile_nodes(tiling, seeds, axis, roles)
-        outcome = after_spread(stage, spread, axis, roles)
+        propagation = propagator.tile_nodes(tiling, seeds, axis, roles)
+        outcome = after_propagation(stage, propagation, axis, roles)
         asked = self._with_ways_out(stage, misfits, refused)
         return dataclasses.replace(
             outcome, refused=(*asked, *outcome.refused), actions=tuple(actions)
         )
 
     def _with_ways_out(
-        self, stage: Stage, misfits: Sequence[Wish], refused: Sequence[Refusal]
+        self, stage: Stage, misfits: Sequence[Request], refused: Sequence[Refusal]
     ) -> Iterable[Refusal]:
         """The refusals, each once, those because of a size with what can be done instead."""
         if not misfits:
             return dict.fromkeys(refused)
         program = stage.context.analysis.program
 
-        def again(wishes: Iterable[Wish], whole: Iterable[Wish]) -> Placement:
-            kept = {v for wish in whole for v in sharing_a_buffer(program, wish.value)}
+        def again(requests: Iterable[Request], whole: Iterable[Request]) -> Placement:
+            kept = {v for request in whole for v in sharing_a_buffer(program, request.value)}
             kept = kept.union(self.kept)
-            return dataclasses.replace(self, wishes=tuple(wishes), kept=tuple(sorted(kept)))
+            return dataclasses.replace(self, requests=tuple(requests), kept=tuple(sorted(kept)))
 
-        ways = alternatives(stage, self.wishes, misfits, self.axis, again)
-        whats = {_asked(wish.name, wish.dims) for wish in misfits}
+        ways = alternatives(stage, self.requests, misfits, self.axis, again)
+        whats = {_asked(request.name, request.dims) for request in misfits}
         return dict.fromkeys(
             dataclasses.replace(refusal, alternatives=ways) if refusal.what in whats else refusal
             for refusal in refused
         )
 
 
-def after_spread(stage: Stage, spread: Spread, axis: int, roles: Mapping[int, int]) -> Outcome:
-    """Where a spread of an axis has led, and what stood in its way."""
-    spreader = stage.context.single
+def after_propagation(
+    stage: Stage, propagation: Propagation, axis: int, roles: Mapping[int, int]
+) -> Outcome:
+    """Where the propagation of an axis has led, and what stood in its way."""
+    propagator = stage.context.single
     return Outcome(
-        Assignment(spread.tiling.ops, spread.tiling.values, spread.tiling.pins),
-        refused=tuple(_size_stops(spreader, spread.stops)),
-        conflicts=_conflicts(stage, spread),
-        warnings=_scanned(stage.context, spread, axis),
-        blocked=_blocked(spreader, spread.stops, axis),
-        resolved=_resolved(stage, spread, roles),
+        Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pins),
+        refused=tuple(_size_stops(propagator, propagation.stops)),
+        conflicts=_conflicts(stage, propagation),
+        warnings=_scanned(stage.context, propagation, axis),
+        blocked=_blocked(propagator, propagation.stops, axis),
+        resolved=_resolved(stage, propagation, roles),
     )
 
 
@@ -253,15 +255,15 @@ def as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
 
 
 def _asked(name: str, dims: Sequence[int]) -> str:
-    """A wish in words."""
+    """A request in words."""
     return f"{name} dimension {', '.join(map(str, dims))}"
 
 
-def _misfit(spreader: Spreader, tiling: Tiling, wish: Wish, axis: int) -> bool:
-    """Whether it is the size of the one dimension wished for that stands in the way."""
-    if len(wish.dims) != 1:
+def _misfit(propagator: Propagator, tiling: Tiling, request: Request, axis: int) -> bool:
+    """Whether it is the size of the one dimension requested that stands in the way."""
+    if len(request.dims) != 1:
         return False
-    refusal = spreader.refusal(tiling, ("value", wish.value, wish.dims[0]), axis)
+    refusal = propagator.refusal(tiling, ("value", request.value, request.dims[0]), axis)
     return refusal is not None and not refusal[1]
 
 
@@ -273,26 +275,26 @@ def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int
     return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
 
 
-def named_roles(spreader: Spreader, seeds: Sequence[Node]) -> dict[int, int]:
+def named_roles(propagator: Propagator, seeds: Sequence[Node]) -> dict[int, int]:
     """The roles that seeds are in: who names a dimension has chosen between it and its rivals."""
     chosen: dict[int, set[int]] = {}
     for seed in seeds:
-        role = spreader.role(seed)
+        role = propagator.role(seed)
         if role >= 0:
-            chosen.setdefault(spreader.conflict_of[role], set()).add(role)
+            chosen.setdefault(propagator.conflict_of[role], set()).add(role)
     return {conflict: roles.pop() for conflict, roles in chosen.items() if len(roles) == 1}
 
 
 def _seed(
-    spreader: Spreader, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
+    propagator: Propagator, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
 ) -> tuple[Node | None, Refusal | None]:
     """The first of some dimensions that can take the axis, or why none can."""
-    type_ = spreader.graph.program.values[value].type
+    type_ = propagator.graph.program.values[value].type
     rank = len(type_.shape)
     reasons = []
     for dim in dims:
         node: Node = ("value", value, dim)
-        refusal = spreader.refusal(tiling, node, axis)
+        refusal = propagator.refusal(tiling, node, axis)
         if refusal is None:
             return node, None
         reasons.append((dim, refusal))
@@ -300,12 +302,12 @@ def _seed(
         return None, Refusal(name, f"{type_} has none of these dimensions")
     if all(axis in tiling.values[value][dim] for dim, _ in reasons):
         return None, None
-    mesh = spreader.mesh
+    mesh = propagator.mesh
     others = [
         dim
         for dim in range(rank)
         if dim not in {d for d, _ in reasons}
-        and spreader.refusal(tiling, ("value", value, dim), axis) is None
+        and propagator.refusal(tiling, ("value", value, dim), axis) is None
     ]
     instead = ""
     if others:
@@ -319,57 +321,57 @@ def _seed(
     return None, Refusal(asked, reason, instead, mesh.names[axis], wished)
 
 
-def _size_stops(spreader: Spreader, stops: Sequence[Stop]) -> list[Refusal]:
-    """Operations at which spreading stopped because of a size, each kind and line once."""
+def _size_stops(propagator: Propagator, stops: Sequence[Stop]) -> list[Refusal]:
+    """Operations at which propagation stopped because of a size, each kind and line once."""
     found: dict[tuple[str, str], Refusal] = {}
     for stop in stops:
         kind, index, _ = stop.node
         if not stop.divides and kind == "op":
-            op = spreader.graph.ops[index].op
+            op = propagator.graph.ops[index].op
             where = f"{op.short} at {op.source}" if op.source else op.short
             refusal = Refusal(where, stop.reason, "the value is gathered there")
             found.setdefault((where, stop.reason), refusal)
     return list(found.values())
 
 
-def _blocked(spreader: Spreader, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
+def _blocked(propagator: Propagator, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
     """Where something else than a size stopped the axis, each reason once."""
     places: dict[str, list[Node]] = {}
     for stop in stops:
         if stop.divides:
             places.setdefault(stop.reason, []).append(stop.node)
-    name = spreader.mesh.names[axis]
+    name = propagator.mesh.names[axis]
     return tuple(
-        Blocked(name, reason, len(nodes), _describe(spreader, min(nodes)))
+        Blocked(name, reason, len(nodes), _describe(propagator, min(nodes)))
         for reason, nodes in places.items()
     )
 
 
-def _describe(spreader: Spreader, node: Node) -> str:
+def _describe(propagator: Propagator, node: Node) -> str:
     """A node in the user's words."""
     kind, index, place = node
-    program = spreader.graph.program
+    program = propagator.graph.program
     if kind == "value":
         return f"{program.describe(index)} dim {place}"
     op = program.operations[index]
     return f"{op.title} at {op.source}" if op.source else op.title
 
 
-def _resolved(stage: Stage, spread: Spread, roles: Mapping[int, int]) -> tuple[str, ...]:
+def _resolved(stage: Stage, propagation: Propagation, roles: Mapping[int, int]) -> tuple[str, ...]:
     """Conflicts that the axis met, and which role got it."""
     colors, groups = stage.context.colors, stage.context.analysis.groups.conflict_groups
     found = []
-    for number in sorted(spread.resolved):
+    for number in sorted(propagation.resolved):
         role = groups[number].index(roles[number])
         found.append(f"{colors.conflict(number)}; it went to {role}")
     return tuple(found)
 
 
-def _scanned(context: Context, spread: Spread, axis: int) -> tuple[str, ...]:
+def _scanned(context: Context, propagation: Propagation, axis: int) -> tuple[str, ...]:
     """Loops that now exchange what they read each time around, each stack and line once."""
     program, graph = context.analysis.program, context.single.graph
     found: dict[str, None] = {}
-    for index, factor in spread.ops.items():
+    for index, factor in propagation.ops.items():
         op = graph.ops[index].op
         if not read_one_by_one(program, op, factor):
             continue
@@ -395,9 +397,9 @@ def _scanned(context: Context, spread: Spread, axis: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _conflicts(stage: Stage, spread: Spread) -> tuple[str, ...]:
+def _conflicts(stage: Stage, propagation: Propagation) -> tuple[str, ...]:
     colors = stage.context.colors
     return tuple(
         f"unresolved: {colors.conflict(number)}; choose with resolve=0, 1, ..."
-        for number in sorted(spread.unresolved)
+        for number in sorted(propagation.unresolved)
     )

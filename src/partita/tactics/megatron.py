@@ -17,7 +17,7 @@ from partita.errors import TacticError
 from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, arguments, learned, matched, path
 from partita.tactics.products import DimPurpose, dims_for
-from partita.tactics.protocol import Outcome, Stage, Wish
+from partita.tactics.protocol import Outcome, Request, Stage
 from partita.tiling import uses_axis
 
 
@@ -65,7 +65,7 @@ class Megatron:
         return f"Megatron({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Finds the widths, seeds them and spreads the axis from there."""
+        """Finds the widths, seeds them and propagates the axis from there."""
         axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
             return ManualPartition(self.patterns, self.axis).apply(stage)
@@ -79,10 +79,10 @@ class Megatron:
                 f"{arguments(stage.context.analysis.program)}"
             )
         layouts = stage.assignment.values
-        free = [wish for wish, _ in widths if not uses_axis(layouts[wish.value], axis)]
+        free = [request for request, _ in widths if not uses_axis(layouts[request.value], axis)]
         return dataclasses.replace(place(stage, free, axis), decisions=_decisions(widths))
 
-    def _widths(self, stage: Stage) -> Iterator[tuple[Wish, str]]:
+    def _widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
         """The matrices with the dimension to split, and what it is."""
         program = stage.context.analysis.program
         if self.patterns is not None:
@@ -93,13 +93,15 @@ class Megatron:
         heads = set()
         for name, value, title in named:
             if title in QUERIES:
-                for wish, what in _width(stage, name, value, "heads", "own"):
-                    heads.add(_color(stage, wish))
-                    yield wish, what
+                for request, what in _width(stage, name, value, "heads", "own"):
+                    heads.add(_color(stage, request))
+                    yield request, what
         for name, value, title in named:
             if title in KEYS:  # those of multi-query attention have no heads
                 found = _width(stage, name, value, "heads", "own")
-                yield from ((wish, what) for wish, what in found if _color(stage, wish) in heads)
+                yield from (
+                    (request, what) for request, what in found if _color(stage, request) in heads
+                )
             elif title in HIDDEN:
                 yield from _width(stage, name, value, "hidden units", "own")
             elif self.vocabulary and title in EMBEDDINGS:
@@ -123,18 +125,18 @@ def _title(name: str) -> str:
 
 def _width(
     stage: Stage, name: str, value: int, what: str, *wanted: DimPurpose
-) -> list[tuple[Wish, str]]:
-    """A wish for the first dimension that is for some purpose, if there is one."""
+) -> list[tuple[Request, str]]:
+    """A request for the first dimension that is for some purpose, if there is one."""
     dims = list(dims_for(stage.context.analysis, value, *wanted))
-    return [(Wish(name, value, (dims[0],)), what)] if dims else []
+    return [(Request(name, value, (dims[0],)), what)] if dims else []
 
 
-def _color(stage: Stage, wish: Wish) -> int:
-    """The color group of the dimension wished for."""
-    return stage.context.single.graph.values[wish.value].colors[wish.dims[0]]
+def _color(stage: Stage, request: Request) -> int:
+    """The color group of the dimension requested."""
+    return stage.context.single.graph.values[request.value].colors[request.dims[0]]
 
 
-def _decisions(widths: Sequence[tuple[Wish, str]]) -> tuple[str, ...]:
+def _decisions(widths: Sequence[tuple[Request, str]]) -> tuple[str, ...]:
     """What was taken for what, repeated structure once."""
-    said = (f"{pattern(wish.name)} dim {wish.dims[0]} as {what}" for wish, what in widths)
+    said = (f"{pattern(request.name)} dim {request.dims[0]} as {what}" for request, what in widths)
     return tuple(dict.fromkeys(said))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from partita.errors import TacticError
 from partita.program import Program
 from partita.tactics.manual import Dims, match
-from partita.tactics.protocol import Stage, Wish
+from partita.tactics.protocol import Request, Stage
 
 Patterns = str | Sequence[str] | Mapping[str, Dims]
 """Names of arguments and results: a pattern, several, or each with its dimensions."""
@@ -102,8 +102,8 @@ def matched(program: Program, patterns: Patterns) -> list[tuple[str, int]]:
     return [(name, value) for value, name in found.items()]
 
 
-def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> list[Wish]:
-    """A wish for a dimension of all that holds examples and has that dimension.
+def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> list[Request]:
+    """A request for a dimension of all that holds examples and has that dimension.
 
     Args:
       stage: whose program to look through.
@@ -124,7 +124,7 @@ def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> 
         found = matched(program, patterns)
         missing = f"matches {', '.join(map(repr, as_patterns(patterns)))}"
     wide = [
-        Wish(name, value, (dim,))
+        Request(name, value, (dim,))
         for name, value in found
         if len(program.values[value].type.shape) > dim
     ]

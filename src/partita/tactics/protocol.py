@@ -18,14 +18,14 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.search import Move
 from partita.text import seconds, size
-from partita.tiling import Assignment, Spreader, Tiling, refold
+from partita.tiling import Assignment, Propagator, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class Request:
     """An argument or result that should be sharded, on the first of these dimensions that can."""
 
     name: str
@@ -36,8 +36,8 @@ class Wish:
 
 
 @dataclasses.dataclass(frozen=True)
-class WayOut:
-    """A way out of a refusal: what to do instead of the tactic, and what that would cost."""
+class Suggestion:
+    """A suggestion of a refusal: what to do instead of the tactic, and what that would cost."""
 
     text: str
     tactic: Tactic = dataclasses.field(repr=False, compare=False)
@@ -56,17 +56,17 @@ class WayOut:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A wish that was not met: what was asked, why not, and what would be possible instead."""
+    """A request that was not met: what was asked, why not, and what would be possible instead."""
 
     what: str
     reason: str
     instead: str = ""
     axis: str = ""
-    """The axis that was wished for, if the wish was for one."""
+    """The axis that was requested, if the request was for one."""
     seeds: tuple[tuple[int, int], ...] = ()
-    """The `(value, dimension)` pairs that were wished for."""
-    alternatives: tuple[WayOut, ...] = dataclasses.field(default=(), compare=False, repr=False)
-    """Ways out, where a size is in the way; refusals of one cause have the same."""
+    """The `(value, dimension)` pairs that were requested."""
+    alternatives: tuple[Suggestion, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """Suggestions, where a size is in the way; refusals of one cause have the same."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
@@ -74,7 +74,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """One tile action: where a tactic put an axis, before it spread from there."""
+    """One tile action: where a tactic put an axis, before it propagate from there."""
 
     axis: str
     what: str
@@ -83,9 +83,9 @@ class Action:
     """The `(value, dimension)` pairs that it started from."""
     color: int | None = None
     """The color group that was tiled as a whole, if it was one."""
-    wish: str = ""
+    request: str = ""
     """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
-    Several actions can come of one wish."""
+    Several actions can come of one request."""
     move: Move | None = dataclasses.field(default=None, repr=False, compare=False)
     """The move of a search, by which it can be applied again without a search."""
 
@@ -95,7 +95,7 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class Blocked:
-    """Where an axis stopped spreading, and why: all places of one reason."""
+    """Where an axis stopped propagation, and why: all places of one reason."""
 
     axis: str
     reason: str
@@ -124,7 +124,7 @@ class Outcome:
     actions: tuple[Action, ...] = ()
     """The tile actions, in order."""
     blocked: tuple[Blocked, ...] = ()
-    """Where spreading stopped."""
+    """Where propagation stopped."""
     resolved: tuple[str, ...] = ()
     """Conflicts that were met and resolved, with the role that got the axis."""
     memory: int | None = None
@@ -136,7 +136,7 @@ class Change:
     """What is decided otherwise when tactics are applied again, to see what it would cost."""
 
     without: frozenset[tuple[int, int, int]] = frozenset()
-    """`(value, dimension, axis)` seeds that nothing spreads from."""
+    """`(value, dimension, axis)` seeds that nothing propagates from."""
     roles: frozenset[tuple[int, int, int]] = frozenset()
     """`(group of conflict sets, axis, role group)`: the role that gets the axis."""
 
@@ -189,10 +189,10 @@ class Context:
         )
 
     @cached_property
-    def single(self) -> Spreader:
-        """A spreader over single operations and values."""
+    def single(self) -> Propagator:
+        """A propagator over single operations and values."""
         groups = self.analysis.groups.conflict_groups
-        return Spreader(discrete(self.analysis), self.mesh, groups)
+        return Propagator(discrete(self.analysis), self.mesh, groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Stage:
         return refold(self.context.analysis, self.assignment)
 
     @cached_property
-    def cost(self) -> CostModel:
+    def cost_model(self) -> CostModel:
         """What prices lowerings of the folded program."""
         context = self.context
         return CostModel(
@@ -283,7 +283,7 @@ class _From:
 def _from(stage: Stage, outcome: Outcome) -> Outcome:
     """An outcome whose alternatives start from a stage, wherever they are applied."""
 
-    def moved(way: WayOut) -> WayOut:
+    def moved(way: Suggestion) -> Suggestion:
         return dataclasses.replace(way, tactic=_From(stage.assignment, way.tactic))
 
     refused = tuple(

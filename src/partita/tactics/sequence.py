@@ -58,7 +58,7 @@ class SequenceParallel:
 class _Sequence:
     """The second step: the sequence, wherever the axis is free.
 
-    It is taken as a whole color. Spreading from the examples would end at an embedding whose
+    It is taken as a whole color. Propagation from the examples would end at an embedding whose
     vocabulary is split.
     """
 
@@ -75,13 +75,13 @@ class _Sequence:
         if not isinstance(batch, Mapping):
             batch = {w.name: w.dims[0] for w in examples(stage, self.name, batch, 1)}
         outcome = ManualPartition(batch, axis_name, resolve).apply(stage)
-        spreader, axis = stage.context.single, stage.context.mesh.axis(axis_name)
+        propagator, axis = stage.context.single, stage.context.mesh.axis(axis_name)
         roles = chosen_roles(stage, resolve, self.name)
         now = outcome.assignment
         tiling = Tiling(now.ops, now.values, now.pins)
         seeds = (seed for action in outcome.actions for seed in action.seeds)
-        for color in sorted({spreader.graph.values[value].colors[dim] for value, dim in seeds}):
+        for color in sorted({propagator.graph.values[value].colors[dim] for value, dim in seeds}):
             if color >= 0:
-                tiling = spreader.tile_color(tiling, color, axis, roles).tiling
+                tiling = propagator.tile_color(tiling, color, axis, roles).tiling
         assigned = Assignment(tiling.ops, tiling.values, tiling.pins)
         return dataclasses.replace(outcome, assignment=assigned)

@@ -1,6 +1,6 @@
 """`ZeRO`: what is learned is split over the devices that have different examples.
 
-Gradients are values of the program, and the axis that splits optimizer state spreads into them
+Gradients are values of the program, and the axis that splits optimizer state propagates into them
 through the update. So the stages differ in what is kept whole:
 
 | stage | optimizer state | gradients | parameters | collectives of a parameter |
@@ -21,7 +21,7 @@ from partita.errors import TacticError
 from partita.program import Program
 from partita.tactics.manual import keeping, place, sharing_a_buffer
 from partita.tactics.parts import Patterns, State, arguments, state
-from partita.tactics.protocol import Outcome, Stage, Wish, joined
+from partita.tactics.protocol import Outcome, Request, Stage, joined
 from partita.tiling import uses_axis
 
 
@@ -82,7 +82,7 @@ class ZeRO:
         now = keeping(stage, ((value, axis) for value in whole))
         outcomes = []
         for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]:
-            outcomes.append(place(now, _wishes(now, tensors, axis), axis))
+            outcomes.append(place(now, _requests(now, tensors, axis), axis))
             now = now.after(outcomes[-1])
         return dataclasses.replace(
             joined(outcomes, now.assignment),
@@ -113,15 +113,15 @@ class ZeRO:
         )
 
 
-def _wishes(stage: Stage, tensors: Iterable[tuple[str, int]], axis: int) -> list[Wish]:
-    """A wish for every tensor that does not use the axis yet, its largest dimension first."""
+def _requests(stage: Stage, tensors: Iterable[tuple[str, int]], axis: int) -> list[Request]:
+    """A request for every tensor that does not use the axis yet, its largest dimension first."""
     values, layouts = stage.context.analysis.program.values, stage.assignment.values
     found = []
     for name, value in tensors:
         shape = values[value].type.shape
         if shape and not uses_axis(layouts[value], axis):
             dims = sorted(range(len(shape)), key=lambda dim: -shape[dim])
-            found.append(Wish(name, value, tuple(dims)))
+            found.append(Request(name, value, tuple(dims)))
     return found
 
 

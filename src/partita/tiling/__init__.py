@@ -3,7 +3,7 @@
 from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
 from partita.tiling.layouts import entries, spec
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
-from partita.tiling.propagate import Node, Resolution, Spread, Spreader, Stop
+from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
     Assignment,
     Axes,
@@ -27,9 +27,10 @@ __all__ = [
     "Nest",
     "Node",
     "OpForm",
+    "Propagate",
+    "Propagation",
+    "Propagator",
     "Resolution",
-    "Spread",
-    "Spreader",
     "Stop",
     "Tiling",
     "assignment",

@@ -1,10 +1,10 @@
-"""`tile`: spreads an axis from seeds along identity and flow, and stops where it must.
+"""`tile`: propagates an axis from seeds along identity and flow, and stops where it must.
 
 An operation takes the axis on a factor, a value on a dimension, only if it does not use the axis
 already, the size divides, and no conflict speaks against it. Earlier tilings stay: that is how
 strategies compose, and why order matters.
 
-Two forms of the same thing: `tile_nodes` starts from named dimensions and spreads step by step,
+Two forms of the same thing: `tile_nodes` starts from named dimensions and propagates step by step,
 `tile_color` takes a whole color group at once (every operation of it is a seed).
 """
 
@@ -27,7 +27,7 @@ Resolution = Mapping[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where spreading stopped, and why."""
+    """Where propagation stopped, and why."""
 
     node: Node
     reason: str
@@ -36,7 +36,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class Propagation:
     """Outcome of one tile action."""
 
     tiling: Tiling
@@ -78,7 +78,7 @@ class _ColorRows:
     values: list[_ValueRow]
 
 
-class Spreader:
+class Propagator:
     """Applies tile actions to tilings of one class graph over one mesh."""
 
     def __init__(
@@ -202,8 +202,8 @@ class Spreader:
         axis: int,
         resolution: Resolution,
         inside: Axes | None = None,
-    ) -> Spread:
-        """Spreads `axis` from `seeds` as far as it goes.
+    ) -> Propagation:
+        """Propagates `axis` from `seeds` as far as it goes.
 
         With `inside`, only to where these axes, and no others, split already.
         """
@@ -232,15 +232,17 @@ class Spreader:
                     continue
             reached.add(node)
             queue.extend(self.neighbours.get(node, ()))
-        spread = self._spread(tiling, reached, axis)
+        propagation = self._propagate(tiling, reached, axis)
         return dataclasses.replace(
-            spread,
+            propagation,
             stops=tuple(stops.values()),
             unresolved=frozenset(unresolved),
             resolved=frozenset(resolved),
         )
 
-    def tile_color(self, tiling: Tiling, color: int, axis: int, resolution: Resolution) -> Spread:
+    def tile_color(
+        self, tiling: Tiling, color: int, axis: int, resolution: Resolution
+    ) -> Propagation:
         """Tiles every operation of a color group that can take the axis, and values with them.
 
         A value goes along if an operation next to it does, or if it is an argument.
@@ -266,7 +268,7 @@ class Spreader:
         for row in alone:
             if any(values.get(partner) == row.dim for partner in row.partners):
                 values.setdefault(row.value, row.dim)
-        return Spread(self._commit(tiling, ops, values, axis), ops, values)
+        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
 
     def _open(self, layout: Layout, place: int, size: int, axis: int, least: int = 1) -> bool:
         """Whether a layout has room for an axis at a place of this size."""
@@ -346,20 +348,20 @@ class Spreader:
             found.append(frozenset(part))
         return found
 
-    def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Spread:
+    def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
         """The action by which just these nodes take the axis, where they still can."""
-        return self._spread(
+        return self._propagate(
             tiling, (n for n in taken if self.refusal(tiling, n, axis) is None), axis
         )
 
-    def _spread(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Spread:
+    def _propagate(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Propagation:
         """Takes the axis on these nodes, at most one of each operation and value."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         for kind, index, place in sorted(nodes):
             (ops if kind == "op" else values).setdefault(index, place)
         tiled = self._commit(tiling, ops, values, axis)
-        return Spread(tiled, ops, values)
+        return Propagation(tiled, ops, values)
 
     def _commit(
         self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from partita.cost import Hardware
-from partita.cost.collectives import Part, Topology, topology
+from partita.cost.collectives import Interconnect, Part, interconnect
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
 from partita.tiling import Axes
@@ -40,7 +40,7 @@ def compiled_time(
     cycles = estimated_cycles(module, runs)
     if hardware.clock is None or not cycles:
         return None
-    networks = topology(mesh, hardware)
+    networks = interconnect(mesh, hardware)
     exposed, links = 0.0, [0.0] * networks.links
     for each in found:
         for link, seconds in exchange_seconds(each.exchange, networks, hardware):
@@ -63,7 +63,7 @@ def estimated_cycles(module: Module, runs: Executions) -> int:
 
 
 def exchange_seconds(
-    exchange: Exchange, networks: Topology, hardware: Hardware
+    exchange: Exchange, networks: Interconnect, hardware: Hardware
 ) -> list[tuple[int, float]]:
     """The links that an exchange uses, each with the seconds it takes.
 
@@ -73,7 +73,7 @@ def exchange_seconds(
     if axes is None:
         size = max(map(len, exchange.groups))
         ring = Part(hardware.networks[0], size, 0)
-        axes, networks = (0,), Topology(Mesh(("group",), (size,)), ((ring,),))
+        axes, networks = (0,), Interconnect(Mesh(("group",), (size,)), ((ring,),))
     return list(networks.by_link(exchange.kind, axes, exchange.bytes))
 
 

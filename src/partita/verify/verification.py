@@ -133,7 +133,10 @@ class Verification:
         if self.out_of_memory is not None:
             lines.append(Text(str(self.out_of_memory), style="red"))
         if self.widened:
-            note = "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
+            note = (
+                "A host computes bfloat16 in float32; "
+                "such collectives are told with twice the bytes."
+            )
             lines.append(Text(note, style="yellow"))
         if self.collectives is not None:
             for name, times in self.collectives.rewrites.items():

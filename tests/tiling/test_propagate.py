@@ -1,4 +1,4 @@
-"""Tiling: how an axis spreads through a program, where it stops, and that earlier actions win."""
+"""Tiling: how an axis propagates through a program, where it stops; earlier actions win."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from partita.analysis import fold
-from partita.tiling import Spreader, assignment, refold
+from partita.tiling import Propagator, assignment, refold
 
 
 def matmul(x, w):
@@ -34,11 +34,11 @@ def pin(tiling, value, axis):
     return dataclasses.replace(tiling, pins=tiling.pins | {(value, axis)})
 
 
-def reasons(spread):
-    return [(stop.reason, stop.divides) for stop in spread.stops]
+def reasons(propagation):
+    return [(stop.reason, stop.divides) for stop in propagation.stops]
 
 
-# -------------------------------------------------------------------------------- spreading
+# -------------------------------------------------------------------------------- propagation
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def reasons(spread):
         *("transpose", "broadcast", "reduce", "merge"),
     ],
 )
-def test_an_axis_spreads_along_identity_and_flow(bench, fn, types, seed, expected):
+def test_an_axis_propagates_along_identity_and_flow(bench, fn, types, seed, expected):
     b = bench(fn, *types)
-    assert b.layouts(b.spread(*seed, "x").tiling) == expected
+    assert b.layouts(b.propagation(*seed, "x").tiling) == expected
 
 
 def test_operations_on_the_way_take_the_axis_on_their_factor(bench):
     b = bench(chain, *CHAIN)
-    assert b.spread("x", 1, "x").tiling.ops == (((), (), (0,)), ((), (), ()))
-    assert b.spread("x", 0, "x").tiling.ops == (((0,), (), ()), ((0,), (), ()))
+    assert b.propagation("x", 1, "x").tiling.ops == (((), (), (0,)), ((), (), ()))
+    assert b.propagation("x", 0, "x").tiling.ops == (((0,), (), ()), ((0,), (), ()))
 
 
-def test_donated_buffers_spread_to_their_results(bench):
+def test_donated_buffers_propagate_to_their_results(bench):
     b = bench(lambda old, new: new + 1.0, "f32[8]", "f32[8]", donate=0)
-    assert b.layouts(b.spread("old", 0, "x").tiling).keys() == {"old", "new", "result"}
+    assert b.layouts(b.propagation("old", 0, "x").tiling).keys() == {"old", "new", "result"}
 
 
-def test_nothing_spreads_from_no_seed(bench):
+def test_nothing_propagates_from_no_seed(bench):
     b = bench(chain, *CHAIN)
-    spread = b.spreader.tile_nodes(b.untiled, [], 0, {})
-    assert spread.tiling == b.untiled and not spread.taken
+    propagation = b.propagator.tile_nodes(b.untiled, [], 0, {})
+    assert propagation.tiling == b.untiled and not propagation.taken
 
 
 # --------------------------------------------------------------------------------- stopping
@@ -113,7 +113,7 @@ def test_nothing_spreads_from_no_seed(bench):
 )
 def test_an_axis_does_not_pass_blocked_factors(bench, fn, types, seed, expected):
     b = bench(fn, *types)
-    assert b.layouts(b.spread(*seed, "x").tiling) == expected
+    assert b.layouts(b.propagation(*seed, "x").tiling) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,20 @@ def test_an_axis_does_not_pass_blocked_factors(bench, fn, types, seed, expected)
 )
 def test_only_sizes_that_divide_are_tiled(bench, mesh, size, tiled):
     b = bench(lambda a: a * 2.0, f"f32[{size}]", mesh=mesh)
-    spread = b.spread("a", 0, "x")
-    assert bool(spread.taken) is tiled
-    assert reasons(spread) == ([] if tiled else [(f"{size} is not divisible by {b.mesh}", False)])
+    propagation = b.propagation("a", 0, "x")
+    assert bool(propagation.taken) is tiled
+    assert reasons(propagation) == (
+        [] if tiled else [(f"{size} is not divisible by {b.mesh}", False)]
+    )
 
 
 def test_two_axes_on_one_dimension_must_divide_together(bench):
     b = bench(lambda a: a * 2.0, "f32[12]", mesh="x=4,y=3,z=2")
-    spread = b.spread("a", 0, "x")
-    both = b.spread("a", 0, "y", spread.tiling)
+    propagation = b.propagation("a", 0, "x")
+    both = b.propagation("a", 0, "y", propagation.tiling)
     assert b.layouts(both.tiling) == {"a": (("x", "y"),), "result": (("x", "y"),)}
-    third = b.spread("a", 0, "z", spread.tiling)
-    assert third.tiling == spread.tiling
+    third = b.propagation("a", 0, "z", propagation.tiling)
+    assert third.tiling == propagation.tiling
     assert reasons(third) == [("12 is not divisible by x=4 x z=2", False)]
 
 
@@ -148,12 +150,12 @@ def test_a_composite_dimension_is_tiled_by_its_leading_factor_only(bench):
         return a.reshape(4, 3, 5)
 
     whole = bench(split, "f32[12,5]", mesh="x=2")
-    assert whole.layouts(whole.spread("a", 0, "x").tiling) == {"a": ("x",), "result": ("x",)}
+    assert whole.layouts(whole.propagation("a", 0, "x").tiling) == {"a": ("x",), "result": ("x",)}
 
     b = bench(split, "f32[12,5]", mesh="x=3")
-    spread = b.spread("a", 0, "x")
-    assert b.layouts(spread.tiling) == {"a": ("x",)}
-    assert reasons(spread) == [
+    propagation = b.propagation("a", 0, "x")
+    assert b.layouts(propagation.tiling) == {"a": ("x",)}
+    assert reasons(propagation) == [
         ("4 is not divisible by x=3 (the dimension of 12 is made of 4 x 3, major first)", False)
     ]
 
@@ -161,20 +163,20 @@ def test_a_composite_dimension_is_tiled_by_its_leading_factor_only(bench):
 # ------------------------------------------------------------------------------------- pins
 
 
-def test_a_pinned_value_stays_whole_along_that_axis_and_stops_the_spread(bench):
+def test_a_pinned_value_stays_whole_along_that_axis_and_stops_the_propagate(bench):
     b = bench(lambda a: jnp.tanh(a) * 2.0, "f32[8]", mesh="x=2,y=2")
     pinned = pin(b.untiled, b.value("result"), b.mesh.axis("x"))
-    spread = b.spread("a", 0, "x", pinned)
-    assert b.layouts(spread.tiling) == {"a": ("x",)}
-    assert reasons(spread) == [("it is kept whole along x", True)]
-    other = b.spread("a", 0, "y", pinned)
+    propagation = b.propagation("a", 0, "x", pinned)
+    assert b.layouts(propagation.tiling) == {"a": ("x",)}
+    assert reasons(propagation) == [("it is kept whole along x", True)]
+    other = b.propagation("a", 0, "y", pinned)
     assert b.layouts(other.tiling) == {"a": ("y",), "result": ("y",)}
 
 
 def test_color_actions_leave_pinned_values_whole(bench):
     b = bench(chain, *CHAIN)
     pinned = pin(b.untiled, b.value("x"), 0)
-    tiling = b.spreader.tile_color(pinned, b.color("x", 0), 0, {}).tiling
+    tiling = b.propagator.tile_color(pinned, b.color("x", 0), 0, {}).tiling
     assert b.layouts(tiling) == {"result": ("x",)}
     assert tiling.pins == pinned.pins
 
@@ -184,8 +186,8 @@ def test_color_actions_leave_pinned_values_whole(bench):
 
 def test_earlier_wins_where_both_want_the_axis(bench):
     b = bench(matmul, "f32[8,16]", "f32[16,4]")
-    first = b.spread("x", 0, "x").tiling
-    second = b.spread("w", 0, "x", first)
+    first = b.propagation("x", 0, "x").tiling
+    second = b.propagation("w", 0, "x", first)
     # x and the product already use the axis; only the weight takes it.
     assert b.layouts(second.tiling) == {"x": ("x",), "w": ("x",), "result": ("x",)}
     assert second.tiling.ops == first.ops
@@ -220,7 +222,7 @@ def test_an_action_twice_is_the_action_once(bench):
 def test_a_tiling_is_never_changed_in_place(bench):
     b = bench(chain, *CHAIN)
     before = (b.untiled.ops, b.untiled.values)
-    b.spread("x", 0, "x")
+    b.propagation("x", 0, "x")
     b.tile(("x", 0, "x"))
     assert (b.untiled.ops, b.untiled.values) == before
 
@@ -240,7 +242,7 @@ def test_a_tiling_is_never_changed_in_place(bench):
         (lambda a, b: jnp.tanh(a) / b.sum(0), ["f32[8,4]", "f32[2,4]"], ("b", 1)),
     ],
 )
-def test_a_color_action_is_a_spread_from_all_arguments_with_that_color(bench, fn, types, where):
+def test_a_color_action_is_a_propagate_from_all_arguments_with_that_color(bench, fn, types, where):
     b = bench(fn, *types)
     color = b.color(*where)
     seeds = [
@@ -249,8 +251,8 @@ def test_a_color_action_is_a_spread_from_all_arguments_with_that_color(bench, fn
         for dim, each in enumerate(b.graph.values[v].colors)
         if each == color
     ]
-    by_color = b.spreader.tile_color(b.untiled, color, 0, {})
-    by_seeds = b.spreader.tile_nodes(b.untiled, seeds, 0, {})
+    by_color = b.propagator.tile_color(b.untiled, color, 0, {})
+    by_seeds = b.propagator.tile_nodes(b.untiled, seeds, 0, {})
     assert by_color.taken and by_color.taken == by_seeds.taken
     assert by_color.tiling == by_seeds.tiling
 
@@ -277,8 +279,8 @@ def test_on_a_gpt_too(gpt_bench, where):
         for dim, each in enumerate(v.colors)
         if each == color
     ]
-    by_color = b.spreader.tile_color(b.untiled, color, 0, {})
-    by_seeds = b.spreader.tile_nodes(b.untiled, seeds, 0, {})
+    by_color = b.propagator.tile_color(b.untiled, color, 0, {})
+    by_seeds = b.propagator.tile_nodes(b.untiled, seeds, 0, {})
     assert by_color.tiling == by_seeds.tiling
 
 
@@ -287,24 +289,24 @@ def test_on_a_gpt_too(gpt_bench, where):
 
 def test_without_a_resolution_a_conflict_is_left_alone_and_said(bench):
     b = bench(attention, *ATTENTION)
-    spread = b.spread("x", 0, "x")
-    assert spread.unresolved == {0}
-    assert b.layouts(spread.tiling) == {"x": ("x",)}
-    assert not [o for o in spread.ops if any(r >= 0 for r in b.graph.ops[o].roles)]
+    propagation = b.propagation("x", 0, "x")
+    assert propagation.unresolved == {0}
+    assert b.layouts(propagation.tiling) == {"x": ("x",)}
+    assert not [o for o in propagation.ops if any(r >= 0 for r in b.graph.ops[o].roles)]
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_resolution_gives_the_axis_to_one_role(bench, place):
     b = bench(attention, *ATTENTION)
-    spread = b.spread("x", 0, "x", place=place)
+    propagation = b.propagation("x", 0, "x", place=place)
     (role,) = b.resolution(place).values()
-    assert not spread.unresolved
-    taken = {b.spreader.role(node) for node in spread.taken}
+    assert not propagation.unresolved
+    taken = {b.propagator.role(node) for node in propagation.taken}
     assert taken == {-1, role}
     (scores,) = [
         op.index for op in b.graph.ops if [r for r in op.roles if r >= 0] and op.roles[2] < 0
     ]
-    tiled = [factor for factor, axes in enumerate(spread.tiling.ops[scores]) if axes]
+    tiled = [factor for factor, axes in enumerate(propagation.tiling.ops[scores]) if axes]
     assert tiled == [b.graph.ops[scores].roles.index(role)]
 
 
@@ -313,16 +315,16 @@ def test_the_two_resolutions_differ(bench):
     assert b.tile(("x", 0, "x", 0)) != b.tile(("x", 0, "x", 1))
 
 
-def test_color_actions_and_spreads_resolve_alike(bench):
+def test_color_actions_and_propagates_resolve_alike(bench):
     b = bench(attention, *ATTENTION)
     for place in (0, 1):
-        assert b.tile(("x", 0, "x", place)) == b.spread("x", 0, "x", place=place).tiling
+        assert b.tile(("x", 0, "x", place)) == b.propagation("x", 0, "x", place=place).tiling
 
 
 def test_a_role_that_meets_itself_tiles_one_dimension(bench):
     b = bench(lambda x: x + x.T, "f32[8,8]")
-    spread = b.spread("x", 0, "x", place=0)
-    for layout in (*spread.tiling.ops, *spread.tiling.values):
+    propagation = b.propagation("x", 0, "x", place=0)
+    for layout in (*propagation.tiling.ops, *propagation.tiling.values):
         assert sum(bool(axes) for axes in layout) == 1
 
 
@@ -331,27 +333,27 @@ def test_a_role_that_meets_itself_tiles_one_dimension(bench):
 
 def test_an_action_blocked_by_an_earlier_one_falls_into_parts(bench):
     b = bench(chain, "f32[8,16]", "f32[16,4]", "f32[4,16]")
-    whole = b.spreader.tile_color(b.untiled, b.color("w", 1), 0, {})
-    assert len(b.spreader.parts(whole.taken)) == 1
+    whole = b.propagator.tile_color(b.untiled, b.color("w", 1), 0, {})
+    assert len(b.propagator.parts(whole.taken)) == 1
 
     rows = b.tile(("x", 0, "x"))
-    after = b.spreader.tile_color(rows, b.color("w", 1), 0, {})
-    parts = b.spreader.parts(after.taken)
+    after = b.propagator.tile_color(rows, b.color("w", 1), 0, {})
+    parts = b.propagator.parts(after.taken)
     assert parts == [frozenset({("value", b.value(n), d)}) for n, d in (("w", 1), ("v", 0))]
 
 
 def test_restricted_to_all_its_parts_an_action_is_the_same(bench):
     b = bench(chain, *CHAIN)
-    spread = b.spreader.tile_color(b.untiled, b.color("w", 1), 0, {})
-    nodes = frozenset().union(*b.spreader.parts(spread.taken))
-    assert b.spreader.restrict(b.untiled, nodes, 0) == spread
+    propagation = b.propagator.tile_color(b.untiled, b.color("w", 1), 0, {})
+    nodes = frozenset().union(*b.propagator.parts(propagation.taken))
+    assert b.propagator.restrict(b.untiled, nodes, 0) == propagation
 
 
 def test_restricting_leaves_out_what_can_no_longer_take_the_axis(bench):
     b = bench(matmul, "f32[8,16]", "f32[16,4]")
-    inner = b.spreader.tile_color(b.untiled, b.color("x", 1), 0, {}).taken
+    inner = b.propagator.tile_color(b.untiled, b.color("x", 1), 0, {}).taken
     rows = b.tile(("x", 0, "x"))
-    assert b.layouts(b.spreader.restrict(rows, inner, 0).tiling) == {
+    assert b.layouts(b.propagator.restrict(rows, inner, 0).tiling) == {
         "x": ("x",),
         "w": ("x",),
         "result": ("x",),
@@ -387,7 +389,7 @@ def test_tiling_classes_is_tiling_every_member(gpt_bench, color):
     layers = [b.color(f"state['params']['layers'][{i}]['{weight}']", dim) for i in range(3)]
     assert len(set(layers)) == 1
     graph = fold(b.analysis)
-    tiling = Spreader(graph, b.mesh, b.conflicts).tile_color(b.untiled, layers[0], 0, {}).tiling
+    tiling = Propagator(graph, b.mesh, b.conflicts).tile_color(b.untiled, layers[0], 0, {}).tiling
     assigned = assignment(graph, tiling)
     for i in range(3):
         name = f"state['params']['layers'][{i}]['{weight}']"

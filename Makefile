@@ -1,4 +1,5 @@
 # make demo | test | test-tpu | check | bench | coverage-models | paper-table | accuracy
+#      architecture
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-tpu check bench coverage-models paper-table accuracy clean
+.PHONY: venv demo test test-tpu check bench coverage-models paper-table accuracy architecture clean
 
 venv: $(STAMP)
 
@@ -50,6 +51,7 @@ check: venv
 	$(BIN)/ruff format --check src tests examples tools
 	$(BIN)/ruff check src tests examples tools
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: venv
 	$(BIN)/python -m tools.bench
@@ -66,6 +68,10 @@ accuracy: venv
 # The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
 paper-table: venv
 	$(BIN)/python -m tools.paper $(PAPER_ARGS)
+
+# The layers of the package, drawn from the sources; docs/architecture.md shows them.
+architecture: venv
+	$(BIN)/python -m tools.architecture
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:

@@ -4,6 +4,12 @@
 way. `jit` does both in one line.
 """
 
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
 from partita.api import jit, load, plan
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
@@ -22,17 +28,10 @@ from partita.errors import (
     UnsupportedError,
     VerifyError,
 )
-from partita.explain import (
-    Alternative,
-    CollectiveExplanation,
-    Explanation,
-    ValueExplanation,
-)
 from partita.frontend.constrain import constrain
 from partita.frontend.files import Module, read
 from partita.mesh import Mesh
 from partita.plan import Plan
-from partita.planning.diff import PlanDiff
 from partita.planning.schedule import TacticReport
 from partita.program.ir import Constant
 from partita.run.core import Core
@@ -58,8 +57,17 @@ from partita.tactics import (
     ZeRO,
     in_turn,
 )
-from partita.verify import Verification
 from partita.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from partita.explain import (
+        Alternative,
+        CollectiveExplanation,
+        Explanation,
+        ValueExplanation,
+    )
+    from partita.planning.diff import PlanDiff
+    from partita.verify import Verification
 
 __all__ = [
     "Action",
@@ -119,3 +127,37 @@ __all__ = [
     "register_rule",
     "simulate",
 ]
+
+_ON_USE = {
+    "Alternative": "partita.explain",
+    "CollectiveExplanation": "partita.explain",
+    "Explanation": "partita.explain",
+    "PlanDiff": "partita.planning.diff",
+    "ValueExplanation": "partita.explain",
+    "Verification": "partita.verify",
+}
+"""Names that are loaded when they are used, by their module: most programs never do."""
+
+_DEPRECATED = {
+    "WayOut": "Suggestion",
+    "WholeUse": "ReplicatedUse",
+}
+"""Former names, which warn and work for one release."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DEPRECATED:
+        now = _DEPRECATED[name]
+        warnings.warn(
+            f"partita.{name} is now called partita.{now}; the old name goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return globals()[now] if now in globals() else __getattr__(now)
+    if name in _ON_USE:
+        return getattr(importlib.import_module(_ON_USE[name]), name)
+    raise AttributeError(f"module 'partita' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.export
@@ -16,24 +16,25 @@ from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
 from partita.errors import TacticError
-from partita.explain import ALTERNATIVES, Explanation, explain
-from partita.frontend.files import write
 from partita.mesh import Mesh, MeshInput
-from partita.planning.diff import PlanDiff, diff
+from partita.output import write
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.ir import Constant
-from partita.report.plan import view
-from partita.run.core import Core
 from partita.run.executable import Executable, Form
-from partita.saved import contents as plan_file
-from partita.saved import take_up
 from partita.spmd import Collective, SpmdProgram
 from partita.tactics import Suggestion, Tactic
-from partita.text import plain
 from partita.tiling import Assignment, LoopNests
-from partita.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from partita.explain import Explanation
+    from partita.planning.diff import PlanDiff
+    from partita.run.core import Core
+    from partita.verify import Verification
+
+# What only some plans ever need (explanations, files, reports, verification) is loaded when it is
+# used: it takes longer to import than all the rest.
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -127,6 +128,8 @@ class Plan:
     @cached_property
     def core(self) -> Core:
         """The program as loop nests, which prints and runs on one device (PartIR:Core)."""
+        from partita.run.core import Core
+
         nests = LoopNests(self.program, self.mesh, self.assignment)
         keywords = bool(self.arguments[1])
         return Core(nests, self.executable.signature, self.results, keywords, self.lifted)
@@ -159,9 +162,7 @@ class Plan:
         """Arrays that are part of the program, because the function closes over them."""
         return self.program.constants
 
-    def explain(
-        self, what: str | int | Collective, alternatives: int = ALTERNATIVES
-    ) -> Explanation:
+    def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
         """Why values are split as they are, or what a collective is for and what else would cost.
 
         Args:
@@ -174,6 +175,8 @@ class Plan:
         Raises:
           UnknownNameError: there is no such value or collective.
         """
+        from partita.explain import explain
+
         return explain(self.done, what, alternatives)
 
     def diff(self, other: Plan) -> PlanDiff:
@@ -182,6 +185,8 @@ class Plan:
         Raises:
           TacticError: the programs have other arguments or results.
         """
+        from partita.planning.diff import diff
+
         return diff(self.done, other.done)
 
     @cached_property
@@ -264,7 +269,9 @@ class Plan:
         Raises:
           FileError: the file cannot be written.
         """
-        write(path, plan_file(self.done, self.donate_argnums, self.lifted))
+        from partita.saved import contents
+
+        write(path, contents(self.done, self.donate_argnums, self.lifted))
 
     def verify(
         self,
@@ -292,6 +299,8 @@ class Plan:
           MeshError: too few host devices, or a topology of another size.
           VerifyError: there is no compiler for it, or the compiler fails.
         """
+        from partita.verify import verify
+
         return verify(self, topology, form, windowed_einsum=windowed_einsum, combine=combine)
 
     @classmethod
@@ -307,6 +316,8 @@ class Plan:
         **kwargs: Any,
     ) -> Plan:
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
+        from partita.saved import take_up
+
         return cls.of(
             *take_up(
                 path,
@@ -359,6 +370,9 @@ class Plan:
         return self.executable.device_mesh(mesh)
 
     def __str__(self) -> str:
+        from partita.report.plan import view
+        from partita.text import plain
+
         return plain(view(self.done))
 
     __repr__ = __str__

@@ -16,8 +16,6 @@ import dataclasses
 from itertools import accumulate
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from partita.program.ir import Program, Rule
 
@@ -118,6 +116,9 @@ def _links(rule: Rule) -> _Links:
 
 def components(nodes: int, edges: np.ndarray, member: np.ndarray) -> tuple[int, np.ndarray]:
     """Connected components among the `member` nodes, numbered by first node; others get -1."""
+    from scipy.sparse import coo_array  # here, since importing partita should take no time for it
+    from scipy.sparse.csgraph import connected_components
+
     ones = np.ones(len(edges), dtype=np.int8)
     graph = coo_array((ones, (edges[:, 0], edges[:, 1])), shape=(nodes, nodes))
     _, raw = connected_components(graph, directed=False)

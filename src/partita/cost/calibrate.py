@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 
 from partita.cost.hardware import Figure, Hardware, decode, kind_of, load
 from partita.errors import HardwareError
-from partita.frontend.files import write
+from partita.output import write
 
 Progress = Callable[[str], None]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -110,24 +108,6 @@ def read(path: str | Path) -> Module:
         return _module(text, exported, path)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from None
-
-
-def write(path: str | Path, data: bytes) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-      FileError: it cannot be written.
-    """
-    path = Path(path)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    except OSError as error:
-        raise FileError(f"cannot write {str(path)!r}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def format_of(path: str | Path) -> str:

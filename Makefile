@@ -1,4 +1,4 @@
-# make demo | test | test-tpu | check | bench | coverage-models | paper-table | accuracy
+# make demo | test | test-tools | test-tpu | check | bench | coverage-models | paper-table | accuracy
 #      architecture
 # each sets up the environment first
 #
@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-tpu check bench coverage-models paper-table accuracy architecture clean
+.PHONY: venv demo test test-tools test-tpu check bench coverage-models paper-table accuracy architecture clean
 
 venv: $(STAMP)
 
@@ -37,7 +37,11 @@ demo: venv
 	$(BIN)/python -m tools.demo
 
 test: venv
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/tools $(PYTEST_ARGS)
+
+# The tests of the commands for maintainers, in tools/.
+test-tools: venv
+	$(BIN)/python -m pytest -n 2 tests/tools $(PYTEST_ARGS)
 
 # One small plan compiled for TPUs, where the TPU compiler can be installed. Needs no TPU.
 test-tpu: venv
@@ -75,5 +79,5 @@ architecture: venv
 
 # Removes what builds and checks leave behind; the environment stays.
 clean:
-	rm -rf build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist src/*.egg-info .hypothesis .jax_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 """Test setup: eight CPU devices, chosen before anything imports jax."""
 
 import os
+from pathlib import Path
 
 OURS = (
     "--xla_force_host_platform_device_count=8",
@@ -12,6 +13,10 @@ OURS = (
 flags = os.environ.get("XLA_FLAGS", "").split()
 os.environ["XLA_FLAGS"] = " ".join([*(f for f in flags if f not in OURS), *OURS])
 os.environ["JAX_PLATFORMS"] = "cpu"
+# What one worker has compiled, or an earlier run, no other compiles again.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Only now, with the devices chosen, may anything import jax.
 import dataclasses  # noqa: E402

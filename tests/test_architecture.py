@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tools import architecture
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,7 @@ def test_nothing_imports_upward_or_in_a_circle():
         ),
         (
             "text.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from partita.mesh import Mesh",
+            "import typing\nif typing.TYPE_CHECKING:\n    from partita.mesh import Mesh",
             "Nothing imports upward",
         ),
         (

@@ -95,7 +95,9 @@ def printed(page, monkeypatch):
         elif block.marker == "output":
             assert output is not None, f"{where}: an output of nothing"
         else:
-            assert block.language == "text", f"{where}: what is a block of {block.language!r}?"
+            assert block.language in ("text", "mermaid"), (
+                f"{where}: what is a block of {block.language!r}?"
+            )
         yield block, where, output
 
 
@@ -172,7 +174,7 @@ def update(page, outputs):
 @pytest.mark.parametrize("page", PAGES)
 def test_page_names_only_files_and_headings_that_exist(page):
     text = prose(page)
-    paths = re.findall(r"`((?:src|docs|tests|examples)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:src|docs|tests|examples|tools)/[\w./-]*)`", text)
     missing = [path for path in paths if not (ROOT / path).exists()]
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith("https://"):

@@ -9,18 +9,20 @@ from __future__ import annotations
 import functools
 
 import pytest
-from tools import coverage, largest
 from tools.coverage import Subject
 
 from partita import models
 from partita.models import strategies
+from tools import coverage, largest
 
 # Presets beside each other, so that the original of each runs once. All of them take minutes:
-# here are FSDP and tensor parallelism of a few, and a search for all but the largest.
+# here are FSDP and tensor parallelism of a few, and a search for all but the largest. The small GPT
+# is in `tests/plan/test_equivalence.py`, under more schedules and meshes.
 EXPERT = {"mlp", "moe-tiny", "decode-tiny"}
 CASES = [
     (preset, schedule)
     for preset in coverage.PRESETS
+    if preset != "gpt-tiny"
     for schedule in strategies.SCHEDULES
     if {
         "data-parallel": True,
@@ -33,7 +35,10 @@ CASES = [
 subject = functools.cache(Subject)
 
 
-@pytest.mark.parametrize(("preset", "schedule"), CASES)
+@pytest.mark.parametrize(
+    ("preset", "schedule"),
+    [pytest.param(*case, marks=pytest.mark.xdist_group(case[0])) for case in CASES],
+)
 def test_a_model_runs_split_as_it_runs_whole(preset, schedule):
     cell = subject(preset).check(schedule, budget=60)
     assert cell.passed, f"{cell.failed}: {cell.reason}"

@@ -10,11 +10,11 @@ import sys
 import jax
 import numpy as np
 import pytest
-from tools import coverage
 from tools.coverage import Subject, compare_numbers
 
 from partita import models
 from partita.models.strategies import SCHEDULES
+from tools import coverage
 
 
 @pytest.fixture

@@ -11,22 +11,18 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
 import partita as pt
+from checks import array, planner
 from partita.verify import compare
 
 BATCH = [pt.ManualPartition({"x": 0}, axis="data")]
 BY_BATCH = PartitionSpec("data")
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def layer(x, w):
     return jnp.tanh(x @ w)
 
 
-def plan(fn, *args, mesh="data=8", tactics=BATCH, **kwargs):
-    return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=tactics, **kwargs)
+plan = planner(mesh="data=8", hardware="cpu", tactics=BATCH)
 
 
 def jit(fn=None, mesh="data=8", tactics=BATCH, **kwargs):
@@ -58,30 +54,32 @@ MESHES = {
 @pytest.mark.parametrize("form", MESHES)
 def test_forms_of_a_mesh(form):
     mesh = MESHES[form]() if form == "concrete" else MESHES[form]
-    p = plan(layer, f32(16, 8), f32(8, 4), mesh=mesh)
+    p = plan(layer, array(16, 8), array(8, 4), mesh=mesh)
     assert str(p.mesh) == "data=4,model=2"
     assert p.in_shardings == (BY_BATCH, PartitionSpec())
     assert p.out_shardings == BY_BATCH
 
 
 def test_arrays_and_their_types_give_the_same_plan(x, w):
-    arrays, types = plan(layer, x, w), plan(layer, f32(16, 8), f32(8, 4))
+    arrays, types = plan(layer, x, w), plan(layer, array(16, 8), array(8, 4))
     numpy = plan(layer, np.asarray(x), np.asarray(w))
     assert arrays.in_shardings == types.in_shardings == numpy.in_shardings
     assert arrays.estimate == types.estimate == numpy.estimate
 
 
 def test_without_tactics_a_search_uses_all_axes():
-    p = pt.plan(layer, f32(4096, 512), f32(512, 512), mesh="a=4,b=2", hardware="tpu_v5e")
+    p = pt.plan(layer, array(4096, 512), array(512, 512), mesh="a=4,b=2", hardware="tpu_v5e")
     (entry,) = p.history
     assert entry.name == "AutomaticPartition(all axes)"
-    replicated = plan(layer, f32(4096, 512), f32(512, 512), mesh="a=4,b=2", tactics=[])
+    replicated = plan(layer, array(4096, 512), array(512, 512), mesh="a=4,b=2", tactics=[])
     assert not any(layout for layout in replicated.spmd.argument_layouts[0])
     assert any(layout for layout in p.spmd.argument_layouts[0])
 
 
 def test_the_hardware_at_hand_is_the_default():
-    assert pt.plan(layer, f32(16, 8), f32(8, 4), mesh="data=8", tactics=[]).hardware.name == "cpu"
+    assert (
+        pt.plan(layer, array(16, 8), array(8, 4), mesh="data=8", tactics=[]).hardware.name == "cpu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,18 +97,18 @@ def test_the_hardware_at_hand_is_the_default():
     ],
 )
 def test_forms_of_memory(memory, capacity):
-    assert plan(layer, f32(16, 8), f32(8, 4), memory=memory).estimate.capacity == capacity
+    assert plan(layer, array(16, 8), array(8, 4), memory=memory).estimate.capacity == capacity
 
 
 def test_all_of_the_hardware_s_memory_is_the_default():
-    p = plan(layer, f32(16, 8), f32(8, 4))
+    p = plan(layer, array(16, 8), array(8, 4))
     assert p.estimate.capacity == p.hardware.memory.value
 
 
 @pytest.mark.parametrize("memory", ["12 parsecs", "", "GiB", "-1GiB", "1.2.3GiB", "."])
 def test_memory_that_cannot_be_read(memory):
     with pytest.raises(pt.HardwareError, match=r"cannot read memory=.*expected bytes or e\.g"):
-        plan(layer, f32(16, 8), f32(8, 4), memory=memory)
+        plan(layer, array(16, 8), array(8, 4), memory=memory)
 
 
 # --------------------------------------------------------------------------------- what runs
@@ -276,7 +274,7 @@ def test_a_loop_s_collectives_count_as_often_as_it_runs(x):
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
 
     by_features = [pt.ManualPartition({"ws": 1}, axis="data", resolve=0)]
-    p = plan(fn, f32(16, 8), f32(5, 8, 8), tactics=by_features)
+    p = plan(fn, array(16, 8), array(5, 8, 8), tactics=by_features)
     assert {c.count for c in p.collectives} == {5}
     assert sum(traffic.count for traffic in p.estimate.traffic.values()) == 5 * len(p.collectives)
 
@@ -333,7 +331,7 @@ def test_abstract_says_where_every_argument_goes(x, w):
 
 
 def test_init_makes_an_argument_sharded():
-    p = plan(layer, f32(16, 8), f32(8, 4), tactics=[pt.ManualPartition({"w": 0}, axis="data")])
+    p = plan(layer, array(16, 8), array(8, 4), tactics=[pt.ManualPartition({"w": 0}, axis="data")])
     made = p.init(lambda key: jax.random.normal(key, (8, 4)), jax.random.key(0))
     assert made.sharding.spec == BY_BATCH
     np.testing.assert_allclose(made, jax.random.normal(jax.random.key(0), (8, 4)), rtol=1e-6)
@@ -350,7 +348,7 @@ def test_init_makes_an_argument_sharded():
     ],
 )
 def test_a_mesh_that_does_not_fit(how, mesh, given, message):
-    p = plan(layer, f32(16, 8), f32(8, 4), mesh=mesh)
+    p = plan(layer, array(16, 8), array(8, 4), mesh=mesh)
     if given is not None:
         names, sizes = given
         grid = np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes)
@@ -367,7 +365,7 @@ def test_a_mesh_that_does_not_fit(how, mesh, given, message):
 
 def test_init_of_something_that_is_no_argument():
     with pytest.raises(pt.TacticError, match="shaped like none of the arguments of layer"):
-        plan(layer, f32(16, 8), f32(8, 4)).init(lambda: jnp.ones(3))
+        plan(layer, array(16, 8), array(8, 4)).init(lambda: jnp.ones(3))
 
 
 # --------------------------------------------------------------------------------------- pt.jit
@@ -481,7 +479,7 @@ def deleted_after(fn, state, gradient):
 )
 def test_donation_is_as_given_or_that_of_the_jitted_function(fn, donate, expected):
     tactics = [pt.ManualPartition({"state": 0}, axis="data")]
-    p = plan(fn, f32(16, 8), f32(16, 8), tactics=tactics, donate_argnums=donate)
+    p = plan(fn, array(16, 8), array(16, 8), tactics=tactics, donate_argnums=donate)
     assert p.donate_argnums == expected
     assert bool(p.program.aliases) == bool(expected)
     state, gradient = p.shard(jnp.ones((16, 8)), jnp.ones((16, 8)))
@@ -504,13 +502,13 @@ def test_a_donated_argument_and_its_result_are_kept_whole_together(name):
     def step(state, gradient):
         return update(state, gradient), jnp.sum(gradient)
 
-    p = plan(step, f32(16, 8), f32(16, 8), tactics=tactics, donate_argnums=0)
+    p = plan(step, array(16, 8), array(16, 8), tactics=tactics, donate_argnums=0)
     assert p.in_shardings[0] == p.out_shardings[0] == PartitionSpec()
-    assert "input_output_alias" in p.jit().lower(f32(16, 8), f32(16, 8)).compile().as_text()
+    assert "input_output_alias" in p.jit().lower(array(16, 8), array(16, 8)).compile().as_text()
 
 
 def test_donation_may_be_turned_off_for_a_run():
-    p = plan(update, f32(16, 8), f32(16, 8), tactics=[], donate_argnums=0)
+    p = plan(update, array(16, 8), array(16, 8), tactics=[], donate_argnums=0)
     state, gradient = p.shard(jnp.ones((16, 8)), jnp.ones((16, 8)))
     assert not deleted_after(p.jit(donate_argnums=()), state, gradient)
 
@@ -528,7 +526,7 @@ def prints(x):
 
 
 def calls_back(x):
-    return jax.pure_callback(lambda a: a, f32(16, 8), x)
+    return jax.pure_callback(lambda a: a, array(16, 8), x)
 
 
 ERRORS = [
@@ -549,7 +547,7 @@ ERRORS = [
 def test_errors(fn, changed, error, message):
     keywords = {"mesh": "data=8", "hardware": "cpu", "tactics": []} | changed
     with pytest.raises(error, match=message) as caught:
-        pt.plan(fn, f32(16, 8), **keywords)
+        pt.plan(fn, array(16, 8), **keywords)
     assert isinstance(caught.value, pt.PartitaError)
 
 
@@ -578,7 +576,7 @@ def test_what_is_no_array_is_named():
 def test_an_unknown_axis_is_found_before_tracing(tactic):
     traced = []
     with pytest.raises(pt.AxisError, match="mesh data=8 has no axis 'dat'; did you mean 'data'"):
-        plan(lambda x: traced.append(x), f32(16, 8), tactics=[tactic])
+        plan(lambda x: traced.append(x), array(16, 8), tactics=[tactic])
     assert not traced
 
 
@@ -595,12 +593,12 @@ def test_an_unknown_axis_is_found_before_tracing(tactic):
 )
 def test_tactics_that_do_not_fit_the_program(tactic, error, message):
     with pytest.raises(error, match=message):
-        plan(jnp.sin, f32(16, 8), tactics=[pt.ManualPartition(tactic, axis="data")])
+        plan(jnp.sin, array(16, 8), tactics=[pt.ManualPartition(tactic, axis="data")])
 
 
 def test_an_argument_that_is_no_array():
     with pytest.raises(pt.PartitaError, match="hello"):
-        plan(lambda x, text: x, f32(16, 8), "hello")
+        plan(lambda x, text: x, array(16, 8), "hello")
 
 
 # ------------------------------------------------------------------- programs with little in them
@@ -626,18 +624,18 @@ def test_there_may_be_nothing_to_partition(program):
 
 
 def test_a_search_over_no_axis_changes_nothing():
-    p = plan(layer, f32(16, 8), f32(8, 4), tactics=[pt.AutomaticPartition(axes=[])])
+    p = plan(layer, array(16, 8), array(8, 4), tactics=[pt.AutomaticPartition(axes=[])])
     assert p.in_shardings == (PartitionSpec(), PartitionSpec())
 
 
 @pytest.mark.parametrize("mesh", ["data=1", "data=1,model=8"])
 def test_an_axis_of_one_device_moves_nothing(mesh):
     by_features = [pt.ManualPartition({"x": 1}, axis="data")]
-    p = plan(layer, f32(16, 8), f32(8, 4), mesh=mesh, tactics=by_features)
+    p = plan(layer, array(16, 8), array(8, 4), mesh=mesh, tactics=by_features)
     assert p.collectives == ()
     assert p.estimate.exposed_time == p.estimate.hidden_time == 0
 
 
 def test_a_dimension_of_size_zero_is_not_sharded():
-    p = plan(lambda x: x + 1, f32(0, 8))
+    p = plan(lambda x: x + 1, array(0, 8))
     assert p.jit()(jnp.ones((0, 8))).shape == (0, 8)

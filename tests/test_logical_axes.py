@@ -8,24 +8,20 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import partita as pt
+from checks import array, planner
 
 MESH = "data=2,model=4"
 
 
-def shape(*sizes):
-    return jax.ShapeDtypeStruct(sizes, jnp.float32)
-
-
 def boxed(sizes, names, rules=None):
-    return nn.LogicallyPartitioned(shape(*sizes), names, rules=rules)
+    return nn.LogicallyPartitioned(array(*sizes), names, rules=rules)
 
 
 def scale(tree):
     return jax.tree.map(lambda leaf: 2 * leaf, tree)
 
 
-def plan(fn, *args, tactics, mesh=MESH):
-    return pt.plan(fn, *args, mesh=mesh, hardware="tpu_v5e", tactics=tactics)
+plan = planner(mesh=MESH)
 
 
 def specs(plan):
@@ -67,20 +63,20 @@ def test_rules_may_be_a_dict():
 
 def test_names_without_rules_are_mesh_axes():
     arrays = [
-        nn.Partitioned(shape(16, 32), ("model", "data")),
+        nn.Partitioned(array(16, 32), ("model", "data")),
         nn.Partitioned(
-            shape(
+            array(
                 32,
             ),
             (("data", "model"),),
         ),
         nn.Partitioned(
-            shape(
+            array(
                 32,
             ),
             (None,),
         ),
-        shape(32),
+        array(32),
     ]
     made = plan(scale, arrays, tactics=[pt.LogicalAxes()])
     assert specs(made) == [P("model", "data"), P(("data", "model")), P(), P()]
@@ -118,10 +114,10 @@ def test_what_follows_is_split_too():
 
     params = {
         "up": boxed((16, 32), ("embed", "mlp")),
-        "bias": shape(32),
+        "bias": array(32),
         "down": boxed((32, 16), ("mlp", "embed")),
     }
-    made = plan(loss, params, shape(8, 16), tactics=[pt.LogicalAxes({"mlp": "model"})])
+    made = plan(loss, params, array(8, 16), tactics=[pt.LogicalAxes({"mlp": "model"})])
     assert made.in_shardings[0]["bias"] == P("model")
     assert [c.kind for c in made.collectives] == ["all_reduce"]
 
@@ -141,7 +137,7 @@ def test_results_carry_names_too():
     def init(key):
         return boxed((), ("embed", "mlp")).replace_boxed(jnp.ones((16, 32)) * key)
 
-    made = plan(init, shape(), tactics=[pt.LogicalAxes({"mlp": "model"})])
+    made = plan(init, array(), tactics=[pt.LogicalAxes({"mlp": "model"})])
     assert made.out_shardings.value == P(None, "model")
 
 
@@ -201,4 +197,4 @@ def test_rules_that_cannot_be_followed(rules, error, message):
 
 def test_a_program_without_names_is_an_error():
     with pytest.raises(pt.TacticError, match="no argument or result of scale carries axis names"):
-        plan(scale, shape(8), tactics=[pt.LogicalAxes({"mlp": "model"})])
+        plan(scale, array(8), tactics=[pt.LogicalAxes({"mlp": "model"})])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import partita as pt
+from checks import array
 from partita.mesh import Mesh
 from partita.verify import Comparison, Exchange, compare, compiled_exchanges
 
@@ -145,27 +145,23 @@ def test_the_order_of_groups_does_not_matter_the_order_inside_does():
 MESH = "x=2,y=4"
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def product(a, b):
     return a @ b
 
 
 COMPILED = [
     # function, arguments, (argument, dimension, axis) tiled in order, kinds and axes expected
-    (product, (f32(8, 8), f32(8, 8)), [("a", 1, "y")], [("all_reduce", "y")]),
-    (product, (f32(8, 8), f32(8, 8)), [("a", 1, "x"), ("a", 1, "y")], [("all_reduce", "xy")]),
+    (product, (array(8, 8), array(8, 8)), [("a", 1, "y")], [("all_reduce", "y")]),
+    (product, (array(8, 8), array(8, 8)), [("a", 1, "x"), ("a", 1, "y")], [("all_reduce", "xy")]),
     (
         product,
-        (f32(8, 8), f32(8, 8)),
+        (array(8, 8), array(8, 8)),
         [("a", 1, "x"), ("a", 0, "y"), ("result", 1, "x")],
         [("reduce_scatter", "x")],
     ),
-    (product, (f32(8, 8), f32(8, 8)), [("a", 0, "y"), ("a", 1, "y"), ("b", 0, "y")], None),
-    (lambda a: a + a.T, (f32(8, 8),), [("a", 0, "y")], None),
-    (lambda a: jnp.sum(a), (f32(8, 8),), [("a", 0, "y"), ("a", 1, "x")], [("all_reduce", "xy")]),
+    (product, (array(8, 8), array(8, 8)), [("a", 0, "y"), ("a", 1, "y"), ("b", 0, "y")], None),
+    (lambda a: a + a.T, (array(8, 8),), [("a", 0, "y")], None),
+    (lambda a: jnp.sum(a), (array(8, 8),), [("a", 0, "y"), ("a", 1, "x")], [("all_reduce", "xy")]),
 ]
 
 
@@ -188,7 +184,7 @@ def test_prediction_equals_what_is_compiled(fn, args, tiled, expected):
 @pytest.fixture(scope="module")
 def summed():
     """A plan with one all_reduce of 256 bytes along y, and its compiled text."""
-    args = (f32(8, 8), f32(8, 8))
+    args = (array(8, 8), array(8, 8))
     plan = planned(product, args, [("a", 1, "y")])
     return plan, plan.jit().lower(*args).compile().as_text()
 

@@ -42,6 +42,7 @@ from partita.frontend.trace import trace
 from partita.models.strategies import SCHEDULES, schedule
 from partita.verify import Comparison, compare
 from tools import largest
+from tools.compiling import compiled
 
 PRESETS = (
     "gpt-tiny",
@@ -140,7 +141,9 @@ class Subject:
     @functools.cached_property
     def expected(self) -> Any:
         """What the unpartitioned step makes of the arguments."""
-        return jax.device_get(jax.jit(self.model.fn)(self.state, self.batch))
+        return jax.device_get(
+            compiled(jax.jit(self.model.fn), self.state, self.batch)(self.state, self.batch)
+        )
 
     def check(self, name: str, budget: int = 1500) -> Cell:
         """Plans and runs the model under one of `SCHEDULES`; what goes wrong is in the cell.
@@ -176,13 +179,13 @@ class Subject:
                     raise MismatchError(f"{entry.name} splits nothing")
         with cell.step("compile"):
             arguments = plan.shard(self.state, self.batch)
-            compiled = plan.jit().lower(*arguments).compile()
+            program = compiled(plan.jit(), *arguments)
         with cell.step("collectives"):
-            comparison = compare(plan.collectives, plan.mesh, compiled.as_text())
+            comparison = compare(plan.collectives, plan.mesh, program.as_text())
             if not comparison.equal:
                 raise MismatchError(_unpredicted(comparison))
         with cell.step("run"):
-            got = jax.device_get(compiled(*arguments))
+            got = jax.device_get(program(*arguments))
         with cell.step("numbers"):
             differences = compare_numbers(self.expected, got)
             name, cell.difference = max(differences.items(), key=lambda item: item[1])

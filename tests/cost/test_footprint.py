@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import partita as pt
+from checks import array
 from partita import models
 from partita.models.strategies import data_parallel, fsdp
-
-
-def array(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def step(state, x):

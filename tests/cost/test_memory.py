@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import partita as pt
+from checks import array
 from partita.cost import CostModel, load
 from partita.cost.fusion import analyse_fusion
 from partita.cost.hardware import ALONE, WHOLE, Block, Figure
@@ -207,7 +208,7 @@ def test_images_or_features_of_convolutions_lie_along_the_columns():
             x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
 
-    images, kernel = f32(4, 120, 128, 64), f32(3, 3, 64, 256)
+    images, kernel = array(4, 120, 128, 64), array(3, 3, 64, 256)
     plan = pt.plan(fn, images, kernel, mesh="x=1", hardware="tpu_v5e", tactics=[])
     assert plan.estimate.argument_memory == 4 * (4 * 120 * 128 * 128 + 3 * 3 * 64 * 256)
 
@@ -225,7 +226,7 @@ def scanned(stack, x):
 
 
 def test_a_stack_that_a_loop_narrows_has_a_narrow_copy_meanwhile():
-    args = f32(6, 512, 512), jax.ShapeDtypeStruct((8, 512), jnp.bfloat16)
+    args = array(6, 512, 512), jax.ShapeDtypeStruct((8, 512), jnp.bfloat16)
     memory = pt.plan(scanned, *args, mesh="x=1", hardware="cpu", tactics=[]).memory()
     assert memory.breakdown["gathered copies"] == 6 * 512 * 512 * 2
 
@@ -236,7 +237,7 @@ def test_sums_over_devices_wait_for_a_loop_that_comes_before_their_use():
         looped = jax.lax.fori_loop(0, 5, lambda i, c: jnp.sort(c) + 1, steps)
         return jnp.sort(jnp.concatenate([total, total])), looped
 
-    args = f32(512, 64), f32(512, 128), f32(256, 256)
+    args = array(512, 64), array(512, 128), array(256, 256)
     sizes = []
     for tactics in ([], [pt.ManualPartition({"x": 0, "w": 0}, "x")]):
         plan = pt.plan(fn, *args, mesh="x=2", hardware="cpu", tactics=tactics)
@@ -303,20 +304,16 @@ def attention(q, k, v):
     return jax.nn.softmax(q @ k.T) @ v
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-MLP = ([f32(256, 256) for _ in range(4)], f32(512, 256))
+MLP = ([array(256, 256) for _ in range(4)], array(512, 256))
 DATA = {"x": 0}
 
 BESIDE_XLA = [
     # name, function, arguments, donated, what is tiled along x
-    ("a product", lambda x, w: x @ w, (f32(512, 256), f32(256, 256)), (), [DATA]),
-    ("elementwise", lambda x: 2 * jnp.tanh(x), (f32(512, 256),), (), [DATA]),
-    ("elementwise, donated", lambda x: 2 * jnp.tanh(x), (f32(512, 256),), 0, [DATA]),
-    ("softmax of products", softmax, (f32(512, 256),), (), [DATA]),
-    ("attention", attention, (f32(512, 64),) * 3, (), [{"q": 0}]),
+    ("a product", lambda x, w: x @ w, (array(512, 256), array(256, 256)), (), [DATA]),
+    ("elementwise", lambda x: 2 * jnp.tanh(x), (array(512, 256),), (), [DATA]),
+    ("elementwise, donated", lambda x: 2 * jnp.tanh(x), (array(512, 256),), 0, [DATA]),
+    ("softmax of products", softmax, (array(512, 256),), (), [DATA]),
+    ("attention", attention, (array(512, 64),) * 3, (), [{"q": 0}]),
     ("training, replicated", sgd, MLP, (), []),
     ("training, data parallel", sgd, MLP, 0, [DATA]),
     ("training, FSDP", sgd, MLP, 0, [DATA, {"ws*": 0}]),

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import partita as pt
+from checks import planner
 
 KEYS = jax.random.split(jax.random.key(0), 2)
 UP = 0.1 * jax.random.normal(KEYS[0], (64, 256))  # 64 KiB
@@ -30,8 +31,7 @@ def model(x):
     return jax.lax.fori_loop(0, 2, lambda i, h: layer(h) + jnp.asarray(TABLE)[i], layer(x))
 
 
-def plan(fn, *args, mesh="data=4,model=2", tactics=(), **settings):
-    return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=tactics, **settings)
+plan = planner(mesh="data=4,model=2", hardware="cpu")
 
 
 def test_constants_are_listed_the_largest_first_each_once():

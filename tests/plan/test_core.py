@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import partita as pt
+from checks import assert_same, compiled, numbers, planner
 from partita import models
 from partita.models import strategies
 from partita.tiling.show import show
@@ -18,35 +19,20 @@ def tile(name, dim, axis):
     return pt.ManualPartition({name: dim}, axis=axis)
 
 
-def planned(fn, *args, mesh, tactics=(), **options):
-    return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=list(tactics), **options)
-
-
-def shown(plan):
-    """The lines after the first, without places in the source, in their order."""
-    return [re.sub(r"  \S*:\d+$", "", line) for line in str(plan.core).splitlines()[1:]]
-
-
-def floats(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def assert_alike(ours, theirs, tolerance=1e-5):
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for mine, their in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert mine.dtype == their.dtype
-        if jnp.issubdtype(mine.dtype, jax.dtypes.prng_key):
-            mine, their = jax.random.key_data(mine), jax.random.key_data(their)
-        mine, their = np.asarray(mine, np.complex128), np.asarray(their, np.complex128)
-        scale = max(1.0, float(np.max(np.abs(their), initial=0.0)))
-        np.testing.assert_allclose(mine, their, rtol=0, atol=tolerance * scale)
+planned = planner(hardware="cpu")
 
 
 def assert_runs(plan, *args, tolerance=1e-5, **kwargs):
     """The loops, the original and the SPMD program agree."""
     core = plan.core.run(*args, **kwargs)
-    assert_alike(core, jax.jit(plan.fn)(*args, **kwargs), tolerance)
-    assert_alike(core, plan.jit()(*args, **kwargs), tolerance)
+    original = compiled(jax.jit(plan.fn), *args, **kwargs)
+    assert_same(core, original(*args, **kwargs), tolerance)
+    assert_same(core, plan.jit()(*args, **kwargs), tolerance)
+
+
+def shown(plan):
+    """The lines after the first, without places in the source, in their order."""
+    return [re.sub(r"  \S*:\d+$", "", line) for line in str(plan.core).splitlines()[1:]]
 
 
 # ----------------------------------------------------------------------------------- what it prints
@@ -55,8 +41,8 @@ def assert_runs(plan, *args, tolerance=1e-5, **kwargs):
 def test_a_matmul_split_in_all_its_factors():
     plan = planned(
         lambda x, w: x @ w,
-        floats(8, 12),
-        floats(12, 6),
+        numbers(8, 12),
+        numbers(12, 6),
         mesh="data=2,model=2,cols=2",
         tactics=[tile("x", 0, "data"), tile("x", 1, "model"), tile("w", 1, "cols")],
     )
@@ -68,34 +54,34 @@ def test_a_matmul_split_in_all_its_factors():
         "dot_general(%0[data, model], %1[model, cols]) : f32[4,3] -> f32[8,6]",
         "  result = %2 (data, cols)",
     ]
-    assert_runs(plan, floats(8, 12), floats(12, 6, seed=1))
+    assert_runs(plan, numbers(8, 12), numbers(12, 6, seed=1))
 
 
 def test_what_combines_is_named_if_it_is_not_a_sum():
-    plan = planned(lambda x: jnp.max(x, 0), floats(8, 3), mesh="x=4", tactics=[tile("x", 0, "x")])
+    plan = planned(lambda x: jnp.max(x, 0), numbers(8, 3), mesh="x=4", tactics=[tile("x", 0, "x")])
     assert shown(plan)[-2:] == [
         '  %2 = loop "x"=4 [max] reduce(%0[x, -], %1) : f32[3]',
         "  result = %2",
     ]
-    assert_runs(plan, -1 - np.abs(floats(8, 3)))
+    assert_runs(plan, -1 - np.abs(numbers(8, 3)))
 
 
 def test_two_axes_split_one_dimension_major_first():
     plan = planned(
-        lambda x: -x, floats(8, 3), mesh="x=2,y=2", tactics=[tile("x", 0, "y"), tile("x", 0, "x")]
+        lambda x: -x, numbers(8, 3), mesh="x=2,y=2", tactics=[tile("x", 0, "y"), tile("x", 0, "x")]
     )
     assert shown(plan) == [
         "  %0 = x : f32[8,3] (y+x, -)",
         '  %1 = loop "y"=2 [tile 0], "x"=2 [tile 0] negate(%0[y+x, -]) : f32[2,3] -> f32[8,3]',
         "  result = %1 (y+x, -)",
     ]
-    assert_runs(plan, floats(8, 3))
+    assert_runs(plan, numbers(8, 3))
 
 
 def test_what_is_not_split_has_no_loop():
-    plan = planned(lambda x: jnp.sort(x), floats(8), mesh="x=2", tactics=[tile("x", 0, "x")])
+    plan = planned(lambda x: jnp.sort(x), numbers(8), mesh="x=2", tactics=[tile("x", 0, "x")])
     assert shown(plan) == ["  %0 = x : f32[8] (x)", "  %1 = sort(%0) : f32[8]", "  result = %1"]
-    assert_runs(plan, floats(8))
+    assert_runs(plan, numbers(8))
 
 
 def test_windows_slice_with_rims():
@@ -104,7 +90,7 @@ def test_windows_slice_with_rims():
             x, k, (1,), [(2, 1)], dimension_numbers=("NWC", "WIO", "NWC")
         )
 
-    args = floats(2, 8, 1), floats(4, 1, 2)
+    args = numbers(2, 8, 1), numbers(4, 1, 2)
     plan = planned(smooth, *args, mesh="x=2", tactics=[tile("x", 1, "x")])
     assert shown(plan)[2] == (
         '  %2 = loop "x"=2 [tile 1] convolution(%0[-, x rims 2,1, -], %1) : '
@@ -118,7 +104,7 @@ def test_loops_and_branches_are_nested():
         x = jax.lax.fori_loop(0, 3, lambda i, x: jnp.tanh(x @ w), x)
         return jax.lax.cond(p, lambda: jnp.sin(x), lambda: -x)
 
-    args = np.bool_(True), floats(4, 6), floats(6, 6)
+    args = np.bool_(True), numbers(4, 6), numbers(6, 6)
     plan = planned(fn, *args, mesh="x=2", tactics=[tile("x", 0, "x")])
     lines = shown(plan)
     at = next(n for n, line in enumerate(lines) if line.startswith("  while"))
@@ -152,7 +138,7 @@ def test_layers_are_written_once():
             x = jnp.tanh(x @ layer["w"]) + jnp.cos(x)
         return x
 
-    args = floats(8, 6), [{"w": floats(6, 6, seed=n)} for n in range(10)]
+    args = numbers(8, 6), [{"w": numbers(6, 6, seed=n)} for n in range(10)]
     plan = planned(fn, *args, mesh="x=2", tactics=[tile("x", 0, "x")])
     assert shown(plan) == [
         "  %0 = x : f32[8,6] (x, -)",
@@ -178,7 +164,7 @@ def test_a_layer_that_is_split_otherwise_is_written_apart():
     def folds(nests):
         return [int(n) for n in re.findall(r"^  x (\d+),", show(nests), re.MULTILINE)]
 
-    args = floats(8, 8), [floats(8, 8)] * 9
+    args = numbers(8, 8), [numbers(8, 8)] * 9
     nests = planned(fn, *args, mesh="x=2", tactics=[tile("x", 0, "x")]).core.nests
     ops = list(nests.assignment.ops)
     ops[4 * 4 + 1] = ((), ())  # the tanh of the fifth layer
@@ -192,40 +178,40 @@ def test_a_layer_that_is_split_otherwise_is_written_apart():
 INDICES = np.array([5, 0, 7, 7], np.int32)
 
 PROGRAMS = {
-    "x + x.T": (lambda x: x + x.T, [floats(8, 8)]),
-    "square weights": (lambda x, w: jnp.tanh(x @ w) @ w, [floats(8, 8), floats(8, 8)]),
-    "transpose": (lambda x: jnp.transpose(x, (2, 0, 1)) * 2, [floats(8, 4, 6)]),
-    "split dimensions": (lambda x: x.reshape(4, 2, 3, 4), [floats(8, 12)]),
-    "merged dimensions": (lambda x: x.reshape(32, 6), [floats(8, 4, 6)]),
-    "broadcast": (lambda x: jnp.broadcast_to(x[:, None], (8, 5, 4)) + 1, [floats(8, 4)]),
+    "x + x.T": (lambda x: x + x.T, [numbers(8, 8)]),
+    "square weights": (lambda x, w: jnp.tanh(x @ w) @ w, [numbers(8, 8), numbers(8, 8)]),
+    "transpose": (lambda x: jnp.transpose(x, (2, 0, 1)) * 2, [numbers(8, 4, 6)]),
+    "split dimensions": (lambda x: x.reshape(4, 2, 3, 4), [numbers(8, 12)]),
+    "merged dimensions": (lambda x: x.reshape(32, 6), [numbers(8, 4, 6)]),
+    "broadcast": (lambda x: jnp.broadcast_to(x[:, None], (8, 5, 4)) + 1, [numbers(8, 4)]),
     "sums, products, extremes": (
         lambda x: (jnp.sum(x), jnp.prod(x, 0), jnp.min(x, 0), jnp.max(x)),
-        [floats(8, 4)],
+        [numbers(8, 4)],
     ),
     "sums that begin at 5": (
         lambda x: jax.lax.reduce(x, np.float32(5), jax.lax.add, (0,)),
-        [floats(8, 4)],
+        [numbers(8, 4)],
     ),
-    "all and any": (lambda x: (jnp.all(x > -1, 0), jnp.any(x > 1, 0)), [floats(8, 4)]),
-    "look-ups": (lambda x: x[INDICES], [floats(8, 4)]),
-    "additions at places": (lambda x: x.at[INDICES].add(1.5), [floats(8, 4)]),
-    "places set": (lambda x: x.at[2].set(1.5), [floats(8, 4)]),
+    "all and any": (lambda x: (jnp.all(x > -1, 0), jnp.any(x > 1, 0)), [numbers(8, 4)]),
+    "look-ups": (lambda x: x[INDICES], [numbers(8, 4)]),
+    "additions at places": (lambda x: x.at[INDICES].add(1.5), [numbers(8, 4)]),
+    "places set": (lambda x: x.at[2].set(1.5), [numbers(8, 4)]),
     "an index that is computed": (
         lambda x: jax.lax.dynamic_index_in_dim(x, jnp.argmax(x[:, 0]), 0),
-        [floats(8, 4)],
+        [numbers(8, 4)],
     ),
-    "concatenation": (lambda x: jnp.concatenate([x, 2 * x, x[:, :1]], 1), [floats(8, 4)]),
-    "counted": (lambda x: x * jnp.arange(8)[:, None] + np.eye(8, 4), [floats(8, 4)]),
-    "padding and slices": (lambda x: jnp.pad(x, ((0, 0), (1, 2)))[:, 1:], [floats(8, 4)]),
-    "the largest": (lambda x: jax.lax.top_k(x, 2), [floats(8, 4)]),
-    "cumulative sums": (lambda x: jnp.cumsum(x, 0), [floats(8, 4)]),
+    "concatenation": (lambda x: jnp.concatenate([x, 2 * x, x[:, :1]], 1), [numbers(8, 4)]),
+    "counted": (lambda x: x * jnp.arange(8)[:, None] + np.eye(8, 4), [numbers(8, 4)]),
+    "padding and slices": (lambda x: jnp.pad(x, ((0, 0), (1, 2)))[:, 1:], [numbers(8, 4)]),
+    "the largest": (lambda x: jax.lax.top_k(x, 2), [numbers(8, 4)]),
+    "cumulative sums": (lambda x: jnp.cumsum(x, 0), [numbers(8, 4)]),
     "pooling": (
         lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (3, 1), (1, 1), "SAME"),
-        [-1 - np.abs(floats(8, 4))],
+        [-1 - np.abs(numbers(8, 4))],
     ),
-    "a scan": (lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), x[0], x), [floats(8, 4)]),
-    "nothing": (lambda x: (x[:, :0] + 1, jnp.sum(x[:, :0], 1)), [floats(8, 4)]),
-    "complex numbers": (lambda x: jnp.sum(x * (1 + 2j), 0), [floats(8, 4)]),
+    "a scan": (lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), x[0], x), [numbers(8, 4)]),
+    "nothing": (lambda x: (x[:, :0] + 1, jnp.sum(x[:, :0], 1)), [numbers(8, 4)]),
+    "complex numbers": (lambda x: jnp.sum(x * (1 + 2j), 0), [numbers(8, 4)]),
 }
 
 
@@ -245,18 +231,18 @@ def test_results_are_nested_and_typed_as_the_function_returns_them():
         a, b = jax.random.split(key)
         return {"key": a, "noise": x + scale["by"] * jax.random.normal(b, x.shape)}, shift
 
-    args, kwargs = (jax.random.key(3), floats(8, 4)), {"scale": {"by": np.float32(2)}}
+    args, kwargs = (jax.random.key(3), numbers(8, 4)), {"scale": {"by": np.float32(2)}}
     plan = planned(fn, *args, mesh="x=2", tactics=[tile("x", 0, "x")], **kwargs)
     assert_runs(plan, *args, **kwargs)
 
 
 def test_constants_that_have_become_arguments_are_passed():
-    table = floats(512, 4)
+    table = numbers(512, 4)
 
     def fn(x, *, scale):
         return x @ table * scale
 
-    args, kwargs = (floats(8, 512),), {"scale": np.float32(2)}
+    args, kwargs = (numbers(8, 512),), {"scale": np.float32(2)}
     tactics = [tile("constants[0]", 0, "x")]
     plan = planned(fn, *args, mesh="x=2", tactics=tactics, lift_constants=True, **kwargs)
     assert "constants[0] : f32[512,4] (x, -)" in str(plan.core)
@@ -268,14 +254,14 @@ def test_constants_that_have_become_arguments_are_passed():
 
 
 def test_it_runs_on_one_device_whatever_the_arguments_are_on():
-    plan = planned(lambda x: 2 * x, floats(8), mesh="x=8", tactics=[tile("x", 0, "x")])
-    result = plan.core.run(*plan.shard(floats(8)))
+    plan = planned(lambda x: 2 * x, numbers(8), mesh="x=8", tactics=[tile("x", 0, "x")])
+    result = plan.core.run(*plan.shard(numbers(8)))
     assert len(result.devices()) == 1
-    np.testing.assert_array_equal(result, 2 * floats(8))
+    np.testing.assert_array_equal(result, 2 * numbers(8))
 
 
 def test_it_holds_no_collective_and_one_loop_for_each_split_operation():
-    args = floats(8, 8), floats(8, 8)
+    args = numbers(8, 8), numbers(8, 8)
     plan = planned(
         lambda x, w: jnp.tanh(x @ w) @ w,
         *args,
@@ -310,7 +296,8 @@ def test_models_run_by_their_loops(name, how):
     schedule = strategies.schedule(name, how, budget=100)
     plan = planned(model.fn, *model.args, mesh=schedule.mesh, tactics=schedule.tactics)
     args = model.example(0)
-    assert_alike(plan.core.run(*args), jax.jit(model.fn)(*args), 1e-4)
+    ours, theirs = (compiled(f, *args)(*args) for f in (plan.core.jitted, jax.jit(model.fn)))
+    assert_same(ours, theirs, 1e-4)
 
 
 def test_a_constraint_is_what_it_constrains_and_a_region_cannot_run_on_one_device():

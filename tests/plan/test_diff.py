@@ -10,10 +10,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
-
-
-def abstract(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
+from checks import array
 
 
 def stack(layers, x):
@@ -22,7 +19,7 @@ def stack(layers, x):
     return x
 
 
-ARGS = [(abstract(64, 256), abstract(256, 64))] * 2, abstract(512, 64)
+ARGS = [(array(64, 256), array(256, 64))] * 2, array(512, 64)
 BATCH = pt.ManualPartition({"x": 0}, axis="data")
 COLUMNS = pt.ManualPartition({"layers[0][0]": 1, "layers[1][0]": 1}, axis="model")
 
@@ -106,7 +103,7 @@ def test_it_is_data():
 
 
 def test_plans_of_other_programs_are_refused():
-    wider = ([(abstract(64, 512), abstract(512, 64))] * 2, abstract(512, 64))
+    wider = ([(array(64, 512), array(512, 64))] * 2, array(512, 64))
     message = (
         r"plans of different programs \(stack and stack\) cannot be compared: argument "
         r"'layers\[0\]\[0\]' is f32\[64,256\] in one and f32\[64,512\] in the other;.*; plan the "
@@ -115,4 +112,4 @@ def test_plans_of_other_programs_are_refused():
     with pytest.raises(pt.TacticError, match=message):
         plan(BATCH).diff(plan(BATCH, args=wider))
     with pytest.raises(pt.TacticError, match=r"'layers\[0\]\[0\]' is f32.* in one and missing"):
-        plan(BATCH).diff(plan(fn=jnp.tanh, args=[abstract(8)]))
+        plan(BATCH).diff(plan(fn=jnp.tanh, args=[array(8)]))

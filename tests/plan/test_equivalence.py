@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import partita as pt
+from checks import compiled
 from partita import models
 from partita.verify import compare
 
@@ -81,7 +82,7 @@ def original():
     """Losses and final state of the unpartitioned step."""
     model = models.build("gpt-tiny", dtype="float32")
     state, batch = model.example(0)
-    step, losses = jax.jit(model.fn), []
+    step, losses = compiled(jax.jit(model.fn), state, batch), []
     for _ in range(STEPS):
         state, loss = step(state, batch)
         losses.append(float(loss))
@@ -118,14 +119,14 @@ def test_partitioned_step_equals_original_and_collectives_are_as_predicted(sched
         donate_argnums=0,
     )
     ours, batch = plan.shard(*model.example(0))
-    compiled = plan.jit().lower(ours, batch).compile()
+    program = compiled(plan.jit(), ours, batch)
 
-    comparison = compare(plan.collectives, plan.mesh, compiled.as_text())
+    comparison = compare(plan.collectives, plan.mesh, program.as_text())
     assert comparison.equal, f"\n{comparison}"
 
     our_losses = []
     for _ in range(STEPS):
-        ours, loss = compiled(ours, batch)
+        ours, loss = program(ours, batch)
         our_losses.append(float(loss))
     np.testing.assert_allclose(our_losses, losses, rtol=0, atol=LOSS_TOLERANCE)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
@@ -151,7 +152,7 @@ def test_every_donated_buffer_is_aliased():
         tactics=SCHEDULES["fsdp + megatron"](("data",), "model"),
         donate_argnums=0,
     )
-    text = plan.jit().lower(*model.args).compile().as_text()
+    text = compiled(plan.jit(), *model.args).as_text()
     header = re.search(r"input_output_alias=\{(.*?)\}, entry", text)[1]
     assert header.count("-alias") == len(jax.tree.leaves(model.args[0]))
 

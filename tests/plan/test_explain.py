@@ -13,12 +13,9 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
+from checks import array, planner
 from partita.explain.alternatives import Candidate, replay
 from partita.models import gpt
-
-
-def abstract(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(w1, w2, x):
@@ -46,25 +43,22 @@ COLUMNS = pt.ManualPartition({"w1": 1}, axis="model")
 FSDP = pt.ManualPartition({"params['w1']": 0, "params['w2']": 1}, axis="data")
 
 
-def plan(fn, *args, tactics, mesh="data=4,model=2", **options):
-    return pt.plan(fn, *args, mesh=mesh, hardware="tpu_v5e", tactics=tactics, **options)
+plan = planner(mesh="data=4,model=2")
 
 
 def plan_mlp(*tactics, **options):
-    return plan(
-        mlp, abstract(64, 256), abstract(256, 64), abstract(512, 64), tactics=tactics, **options
-    )
+    return plan(mlp, array(64, 256), array(256, 64), array(512, 64), tactics=tactics, **options)
 
 
 def plan_sgd(*tactics, memory=None):
-    params = {"w1": abstract(64, 256), "w2": abstract(256, 64)}
-    args = params, abstract(512, 64)
+    params = {"w1": array(64, 256), "w2": array(256, 64)}
+    args = params, array(512, 64)
     return plan(sgd, *args, tactics=tactics, memory=memory, donate_argnums=0)
 
 
 def plan_attention(resolve, **options):
     tactic = pt.ManualPartition({"x": 0}, axis="seq", resolve=resolve)
-    return plan(attention, abstract(64, 16), tactics=[tactic], mesh="seq=2", **options)
+    return plan(attention, array(64, 16), tactics=[tactic], mesh="seq=2", **options)
 
 
 def kinds(chain):
@@ -130,7 +124,7 @@ def test_a_long_chain_is_cut_in_the_middle_in_print_only():
             x = jnp.sin(jnp.cos(x))
         return x
 
-    made = plan(deep, abstract(8, 8), tactics=[BATCH])
+    made = plan(deep, array(8, 8), tactics=[BATCH])
     (result,) = made.explain("result")
     assert len(result.decisions[0].chain) == 8
     text = str(result)
@@ -166,13 +160,13 @@ def test_layers_that_are_alike_are_written_once():
             x = jnp.tanh(x @ w)
         return x
 
-    args = ([abstract(16, 16)] * 3, abstract(64, 16))
+    args = ([array(16, 16)] * 3, array(64, 16))
     entry = only(plan(stack, *args, tactics=[BATCH]).explain("layers*"))
     assert (entry.name, entry.count) == ("layers[*]", 3)
 
 
 def test_a_dimension_that_does_not_divide():
-    made = plan(lambda x: x + 1, abstract(6, 8), tactics=[BATCH])
+    made = plan(lambda x: x + 1, array(6, 8), tactics=[BATCH])
     (left,) = only(made.explain("x")).left_out
     assert (left.dim, left.axis, left.position) == (0, "data", 0)
     assert left.reason == "6 is not divisible by data=4"
@@ -220,7 +214,7 @@ def test_a_conflict_that_is_open():
 
 def test_the_color_that_a_search_tiled():
     search = pt.AutomaticPartition(axes=["data"], budget=100)
-    made = plan(mlp, abstract(64, 256), abstract(256, 64), abstract(2**16, 64), tactics=search)
+    made = plan(mlp, array(64, 256), array(256, 64), array(2**16, 64), tactics=search)
     (decision,) = only(made.explain("x")).decisions
     assert decision.color == made.history[0].actions[0].color
     assert decision.chain == ()
@@ -232,7 +226,7 @@ def test_shardings_that_the_program_comes_with(tmp_path):
     rows = jax.NamedSharding(mesh, jax.P("data"))
     exported = jax.export.export(jax.jit(lambda x: jnp.tanh(x), in_shardings=rows))
     path = tmp_path / "given.mlirbc"
-    path.write_bytes(exported(abstract(8, 8)).mlir_module_serialized)
+    path.write_bytes(exported(array(8, 8)).mlir_module_serialized)
     made = plan(path, tactics=[], mesh="data=4")
     (decision,) = only(made.explain("result")).decisions
     assert (decision.position, decision.action) == (0, "x dim 0")
@@ -280,7 +274,7 @@ def test_a_reduce_scatter_for_a_gradient_that_is_kept_split():
 
 
 def test_a_dimension_that_an_operation_needs_whole():
-    made = plan(spectrum, abstract(64, 16), tactics=[BATCH])
+    made = plan(spectrum, array(64, 16), tactics=[BATCH])
     told = next(c for c in made.explain("collectives") if c.kind == "all_gather")
     assert "fft needs this dimension whole" in told.reasons[0]
 
@@ -290,7 +284,7 @@ def test_a_rim_that_neighbours_exchange():
         return jax.lax.conv_general_dilated(x, jnp.ones((1, 1, 3)), (1,), "SAME")
 
     tactic = pt.ManualPartition({"x": 2}, axis="data")
-    made = plan(smooth, abstract(2, 1, 64), tactics=[tactic])
+    made = plan(smooth, array(2, 1, 64), tactics=[tactic])
     told = [c for c in made.explain("collectives") if c.kind == "collective_permute"]
     assert told
     assert all("each device needs 1 more" in c.reasons[0] for c in told)
@@ -302,9 +296,9 @@ def test_collectives_that_are_alike_are_explained_once():
             x = x + jnp.tanh(x @ up) @ down
         return x
 
-    layers = [(abstract(16, 64), abstract(64, 16))] * 3
+    layers = [(array(16, 64), array(64, 16))] * 3
     tactic = pt.ManualPartition({f"layers[{n}][0]": 1 for n in range(3)}, axis="model")
-    made = plan(stack, layers, abstract(64, 16), tactics=[tactic])
+    made = plan(stack, layers, array(64, 16), tactics=[tactic])
     told = made.explain("collectives")
     assert sum(len(entry.alike) for entry in told) == len(made.collectives) == 3
     assert str(told).count("because") == len(told)
@@ -319,7 +313,7 @@ def test_a_collective_in_a_loop_counts_every_time_around():
         return jax.lax.scan(layer, x, (ups, downs))[0]
 
     tactic = pt.ManualPartition({"ups": 2}, axis="model")
-    args = abstract(6, 16, 32), abstract(6, 32, 16), abstract(64, 16)
+    args = array(6, 16, 32), array(6, 32, 16), array(64, 16)
     (told,) = plan(scanned, *args, tactics=[tactic]).explain("collectives")
     assert (told.kind, told.count, told.alike) == ("all_reduce", 6, (0,))
     assert told.total_seconds == 6 * told.seconds
@@ -455,10 +449,8 @@ def test_a_schedule_applied_again_without_a_change_is_the_same(seed):
 
 
 def test_a_move_of_a_search_is_left_out_without_a_new_search():
-    x = abstract(2**16, 64)
-    made = plan(
-        mlp, abstract(64, 256), abstract(256, 64), x, tactics=[pt.AutomaticPartition(budget=60)]
-    )
+    x = array(2**16, 64)
+    made = plan(mlp, array(64, 256), array(256, 64), x, tactics=[pt.AutomaticPartition(budget=60)])
     move = made.history[0].actions[0].move
     stage = replay(made.done, Candidate("", 0, moves=frozenset({move})))
     assert stage.assignment != made.assignment
@@ -474,7 +466,7 @@ class Both:
 
 
 def test_a_tactic_that_searches_inside_is_not_applied_again():
-    args = abstract(1024, 4096), abstract(4096, 1024), abstract(8192, 1024)
+    args = array(1024, 4096), array(4096, 1024), array(8192, 1024)
     made = plan(mlp, *args, tactics=[Both()])
     assert any(action.move for action in made.history[0].actions)
     assert replay(made.done, Candidate("", 0)) is None

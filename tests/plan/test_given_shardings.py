@@ -10,6 +10,7 @@ from jax.lax import with_sharding_constraint as constrained
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import partita as pt
+from checks import numbers, planner
 
 AUTO = (AxisType.Auto,) * 2
 CONCRETE = jax.make_mesh((4, 2), ("x", "y"), axis_types=AUTO)
@@ -17,12 +18,7 @@ ABSTRACT = AbstractMesh((4, 2), ("x", "y"), axis_types=AUTO)
 P = PartitionSpec
 
 
-def numbers(*shape):
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-
-
-def plan(fn, *args, tactics=(), mesh="x=4,y=2", **kwargs):
-    return pt.plan(fn, *args, mesh=mesh, hardware="tpu_v5e", tactics=list(tactics), **kwargs)
+plan = planner(mesh="x=4,y=2")
 
 
 def step(params, x):

@@ -9,14 +9,10 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import partita as pt
-from partita.verify import compare
+from checks import numbers, planner, runs_as_the_original
 
 P = PartitionSpec
 MESH = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-
-
-def numbers(*shape):
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def mapped(in_specs, out_specs, **options):
@@ -25,15 +21,7 @@ def mapped(in_specs, out_specs, **options):
 
 
 def checked(fn, *args, tactics=()):
-    plan = pt.plan(fn, *args, mesh="x=4,y=2", hardware="tpu_v5e", tactics=list(tactics))
-    placed = plan.shard(*args)
-    compiled = plan.jit().lower(*placed).compile()
-    comparison = compare(plan.collectives, plan.mesh, compiled.as_text())
-    assert comparison.equal, f"\n{comparison}"
-    ours, theirs = compiled(*placed), jax.jit(fn)(*args)
-    for mine, their in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(mine, their, rtol=1e-4, atol=1e-5)
-    return plan
+    return runs_as_the_original(planner(mesh="x=4,y=2")(fn, *args, tactics=tactics), *args)
 
 
 @mapped((P("x", "y"), P("y")), P("x"))

@@ -11,20 +11,15 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import partita as pt
+from checks import array, planner, runs_as_the_original
 
-
-def abstract(*shape, dtype=jnp.float32):
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def plan(fn, *args, mesh, tactics, **kwargs):
-    return pt.plan(fn, *args, mesh=mesh, hardware="tpu_v5e", tactics=tactics, **kwargs)
+plan = planner()
 
 
 def test_a_dimension_that_does_not_divide_is_refused_and_another_one_offered():
     p = plan(
         lambda x: 2 * x,
-        abstract(1003, 16),
+        array(1003, 16),
         mesh="x=8",
         tactics=[pt.ManualPartition({"x": 0}, axis="x")],
     )
@@ -56,8 +51,8 @@ def test_a_composite_dimension_says_which_factors_it_is_made_of():
 
     p = plan(
         fused_qkv,
-        abstract(4, 16, 64),
-        abstract(64, 288),
+        array(4, 16, 64),
+        array(64, 288),
         mesh="dp=2,tp=4",
         tactics=[pt.ManualPartition({"w": 1}, axis="tp")],
     )
@@ -74,14 +69,14 @@ def test_a_composite_dimension_says_which_factors_it_is_made_of():
 def test_a_donated_input_and_its_output_are_laid_out_alike_and_aliased():
     p = plan(
         lambda s, g: s - g,
-        abstract(16, 8),
-        abstract(16, 8),
+        array(16, 8),
+        array(16, 8),
         mesh="x=8",
         tactics=[pt.ManualPartition({"s": 0}, axis="x")],
         donate_argnums=0,
     )
     assert p.out_shardings == p.in_shardings[0] == PartitionSpec("x")
-    text = p.jit().lower(abstract(16, 8), abstract(16, 8)).compile().as_text()
+    text = p.jit().lower(array(16, 8), array(16, 8)).compile().as_text()
     assert "input_output_alias={ {}: (0, {}, may-alias) }" in text
 
 
@@ -91,8 +86,8 @@ def test_master_weights_are_gathered_in_the_type_they_are_used_in():
 
     p = plan(
         step,
-        abstract(256, 256),
-        abstract(64, 256, dtype=jnp.bfloat16),
+        array(256, 256),
+        array(64, 256, dtype=jnp.bfloat16),
         mesh="fsdp=8",
         tactics=[
             pt.ManualPartition({"x": 0}, axis="fsdp"),
@@ -125,7 +120,7 @@ def test_optimizer_state_is_laid_out_like_its_parameter_and_never_made_whole():
     p = plan(
         adam_step,
         state,
-        abstract(16, 64),
+        array(16, 64),
         mesh="x=2,y=4",
         tactics=[
             pt.ManualPartition({"state['w']": 1}, axis="x"),
@@ -161,14 +156,7 @@ def train(W, h):
     return loss, W - 0.1 * gradient
 
 
-STACK = (abstract(8, 64, 64), abstract(16, 64))
-
-
-def same_numbers(p, fn, *args):
-    for mine, theirs in zip(
-        jax.tree.leaves(p.jit()(*p.shard(*args))), jax.tree.leaves(jax.jit(fn)(*args)), strict=True
-    ):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+STACK = (array(8, 64, 64), array(16, 64))
 
 
 def stack():
@@ -182,7 +170,7 @@ def test_a_stack_sharded_on_the_scanned_dimension_moves_one_layer_per_step():
     assert p.in_shardings[0] == PartitionSpec("x")
     (layer,) = p.collectives
     assert (layer.bytes, layer.count) == (64 * 64 * 4, 8)
-    same_numbers(p, layers, *stack())
+    runs_as_the_original(p, *stack())
 
 
 def test_it_is_said_that_every_iteration_exchanges_and_which_dimensions_would_not():
@@ -209,7 +197,7 @@ def test_stacked_gradients_are_laid_out_like_the_parameter_and_scattered_inside_
     assert (gradient.bytes, gradient.count) == (64 * 64 * 4, 8)
     gathered = [c for c in p.collectives if c.kind == "all_gather"]
     assert {(c.bytes, c.count) for c in gathered} == {(64 * 64 * 4, 8)}  # one layer at a time
-    same_numbers(p, train, *stack())
+    runs_as_the_original(p, *stack())
 
 
 def test_gradients_stacked_on_a_sharded_dimension_are_written_where_they_belong():
@@ -217,7 +205,7 @@ def test_gradients_stacked_on_a_sharded_dimension_are_written_where_they_belong(
     p = plan(train, *STACK, mesh="x=8", tactics=tactics)
     assert p.in_shardings[0] == p.out_shardings[1] == PartitionSpec("x")
     assert all(c.bytes <= 64 * 64 * 4 for c in p.collectives)
-    same_numbers(p, train, *stack())
+    runs_as_the_original(p, *stack())
 
 
 # ------------------------------------------------------------- batched operations need no traffic
@@ -230,9 +218,9 @@ def permute_rows(x, order):
 def test_batched_operations_stay_where_their_batch_is():
     batch = [pt.ManualPartition({"x": 0}, axis="x")]
     cases = (
-        (permute_rows, abstract(8, 128, 4), abstract(8, 128, dtype=jnp.int32)),
-        (lambda x: jnp.fft.fft(x), abstract(16, 256, dtype=jnp.complex64)),
-        (lambda x: jnp.linalg.cholesky(x), abstract(16, 8, 8)),
+        (permute_rows, array(8, 128, 4), array(8, 128, dtype=jnp.int32)),
+        (lambda x: jnp.fft.fft(x), array(16, 256, dtype=jnp.complex64)),
+        (lambda x: jnp.linalg.cholesky(x), array(16, 8, 8)),
     )
     for fn, *args in cases:
         p = plan(fn, *args, mesh="x=8", tactics=batch)
@@ -258,7 +246,7 @@ def test_a_cache_is_written_where_it_lies(positions, gathered):
     assert any(p.in_shardings[0 if name == "cache" else 1])
     assert [c.kind for c in p.collectives] == gathered
     for at in (-3, 0, 5, 31, 40):
-        same_numbers(p, write, cache, new, np.int32(at))
+        runs_as_the_original(p, cache, new, np.int32(at))
 
 
 @pytest.mark.parametrize("combine", [jax.lax.add, jax.lax.mul, jax.lax.max, jax.lax.min])
@@ -286,4 +274,4 @@ def test_a_row_that_another_device_has_is_not_written(row):
     args = (x, np.array([row], np.int32))
     p = plan(write, *args, mesh="x=4", tactics=[pt.ManualPartition({"result": 0}, axis="x")])
     assert p.out_shardings == PartitionSpec("x")
-    same_numbers(p, write, *args)
+    runs_as_the_original(p, *args)

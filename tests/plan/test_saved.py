@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import partita as pt
+from checks import array, planner
 from partita.cost.hardware import KINDS
 from partita.models import gpt
 from partita.saved.placements import from_runs, runs
@@ -24,10 +25,6 @@ MESH = "data=2,model=4"
 BATCH = pt.ManualPartition({"x": 0}, axis="data")
 HIDDEN = pt.ManualPartition({"*w1*": 1}, axis="model")
 SEARCH = pt.AutomaticPartition(axes=["model"], budget=30)
-
-
-def array(*shape, dtype=jnp.float32):
-    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def mlp(w1, w2, x):
@@ -83,8 +80,7 @@ def file(tmp_path):
 
 
 def planned(fn=mlp, args=ARGS, kwargs=None, tactics=(BATCH, HIDDEN), **options):
-    options = {"mesh": MESH, "hardware": "tpu_v5e", **options}
-    return pt.plan(fn, *args, **(kwargs or {}), tactics=list(tactics), **options)
+    return planner(mesh=MESH, tactics=tactics)(fn, *args, **(kwargs or {}), **options)
 
 
 close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

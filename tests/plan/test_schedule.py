@@ -3,15 +3,11 @@
 import time
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 import partita as pt
+from checks import array
 from partita.models.strategies import tensor_parallel
-
-
-def array(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(w1, w2, x):

@@ -9,18 +9,14 @@ import pytest
 from jax import lax
 
 import partita as pt
+from checks import array, planner
 from partita.stablehlo.rules import registry as custom
 from partita.verify import compare
 
 ROWS = [pt.ManualPartition({"x": 0}, axis="a")]
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
-def plan(fn, *args, tactics=ROWS, mesh="a=4"):
-    return pt.plan(fn, *args, mesh=mesh, hardware="cpu", tactics=tactics)
+plan = planner(mesh="a=4", hardware="cpu", tactics=ROWS)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +52,7 @@ NEEDING = {
 @pytest.mark.parametrize("name", NEEDING)
 def test_the_history_says_who_needs_a_dimension_whole_and_what_is_gathered(name):
     fn, operation, reason = NEEDING[name]
-    p = plan(lambda x: fn(x), f32(32, 16))
+    p = plan(lambda x: fn(x), array(32, 16))
     (entry,) = p.history
     use = next(use for use in entry.whole if use.operation == operation)
     assert reason in use.reason
@@ -73,7 +69,7 @@ def test_what_the_line_says():
 
     line = ordered.__code__.co_firstlineno + 1
     here = f"{__file__}:{line}"
-    (use,) = plan(ordered, f32(32, 16)).history[0].whole
+    (use,) = plan(ordered, array(32, 16)).history[0].whole
     assert str(use) == (
         f"reverse at {here} needs dim 0 of tanh at {here} whole, gathers 2048 B: "
         "reverse moves elements along this dimension"
@@ -84,7 +80,7 @@ def test_what_is_gathered_once_is_counted_once():
     def twice(x):
         return x[::-1], x[1:5]
 
-    first, second = plan(twice, f32(32, 16)).history[0].whole
+    first, second = plan(twice, array(32, 16)).history[0].whole
     assert (first.bytes, second.bytes) == (32 * 16 * 4, 0)
     assert "already gathered" in str(second)
 
@@ -93,7 +89,7 @@ def test_lines_in_loops_count_as_often_as_they_run():
     def loop(x):
         return lax.fori_loop(0, 5, lambda i, h: jnp.tanh(h)[::-1] + x, x)
 
-    (use,) = plan(loop, f32(32, 16)).history[0].whole
+    (use,) = plan(loop, array(32, 16)).history[0].whole
     assert use.bytes == 5 * 32 * 16 * 4
 
 
@@ -102,7 +98,7 @@ def test_a_result_that_is_made_whole_and_cut():
         return x[::-1]
 
     tactic = pt.ManualPartition({"result": 0}, axis="a")
-    p = plan(made, f32(32, 16), tactics=[tactic])
+    p = plan(made, array(32, 16), tactics=[tactic])
     (use,) = p.history[0].whole
     assert not p.collectives and use.made
     assert "makes dim 0 of result whole on every device: reverse moves elements" in str(use)
@@ -110,7 +106,7 @@ def test_a_result_that_is_made_whole_and_cut():
 
 def test_each_tactic_has_its_own():
     columns = pt.ManualPartition({"x": 1}, axis="b")
-    p = plan(lambda x: x[::-1, ::-1], f32(32, 16), mesh="a=2,b=2", tactics=[*ROWS, columns])
+    p = plan(lambda x: x[::-1, ::-1], array(32, 16), mesh="a=2,b=2", tactics=[*ROWS, columns])
     assert [[use.dim for use in entry.whole] for entry in p.history] == [[0], [1]]
 
 
@@ -172,10 +168,10 @@ def test_sums_over_a_split_dimension_are_added(rule):
     rule("my_matmul", "m k+, k+ n -> m n")
 
     def product(x, w):
-        return jax.ffi.ffi_call("my_matmul", f32(32, 8))(x, w)
+        return jax.ffi.ffi_call("my_matmul", array(32, 8))(x, w)
 
     features = pt.ManualPartition({"x": 1}, axis="a")
-    p = plan(product, f32(32, 16), f32(16, 8), tactics=[features])
+    p = plan(product, array(32, 16), array(16, 8), tactics=[features])
     assert p.in_shardings[1] == jax.sharding.PartitionSpec("a")
     assert [str(c).partition(":")[0] for c in p.collectives] == ["#0 all_reduce(a) 1024 B x1"]
 

@@ -6,10 +6,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
-
-
-def array(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
+from checks import array, planner
 
 
 def model(w, x):
@@ -17,8 +14,7 @@ def model(w, x):
     return (hidden @ w.T).sum()
 
 
-def planned(fn, *args, tactics):
-    return pt.plan(fn, *args, mesh="data=2,model=4", hardware="tpu_v5e", tactics=tactics)
+planned = planner(mesh="data=2,model=4")
 
 
 def test_a_tactic_can_name_a_tagged_value():

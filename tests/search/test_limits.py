@@ -10,6 +10,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
+from checks import array
 from partita import models
 from partita.tiling import assignment
 
@@ -26,13 +27,9 @@ def step(params, batch):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 ARGS = (
-    {"a": f32(1024, 4096), "b": f32(4096, 512)},
-    {"x": f32(8192, 1024), "y": f32(8192, 512)},
+    {"a": array(1024, 4096), "b": array(4096, 512)},
+    {"x": array(8192, 1024), "y": array(8192, 512)},
 )
 
 

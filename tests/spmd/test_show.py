@@ -10,14 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 import partita as pt
+from checks import array
 from partita import models
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
 
 LAYERS = 6
-
-
-def array(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def stack(layers, x):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import partita as pt
+from checks import array
 from partita.planning import schedule
 
 DATA = pt.ManualPartition({"x": 0}, axis="dp")
@@ -24,15 +25,11 @@ def attention(params, x):
     return jnp.einsum("bhqs,bshk,hkd->bqd", weights, v, params["wo"])
 
 
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def plan(*tactics, mesh="dp=2,tp=4"):
     shapes = {"wq": (64, 8, 16), "wk": (64, 2, 16), "wv": (64, 2, 16), "wo": (8, 16, 64)}
-    params = {name: f32(*shape) for name, shape in shapes.items()}
+    params = {name: array(*shape) for name, shape in shapes.items()}
     return pt.plan(
-        attention, params, f32(8, 32, 64), mesh=mesh, hardware="tpu_v5e", tactics=[DATA, *tactics]
+        attention, params, array(8, 32, 64), mesh=mesh, hardware="tpu_v5e", tactics=[DATA, *tactics]
     )
 
 

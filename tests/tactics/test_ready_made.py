@@ -14,16 +14,13 @@ import optax
 import pytest
 
 import partita as pt
+from checks import array
 from partita import models
 from partita.analysis import analyse
 from partita.tactics.parts import path, state
 from partita.tactics.products import dim_purposes
 
 DATA = pt.DataParallel()
-
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 @functools.cache
@@ -48,11 +45,11 @@ def step(state, batch):
     return optax.apply_updates(params, updates), moments
 
 
-PARAMS = {"w1": f32(16, 32), "b1": f32(32), "w2": f32(32, 8)}
+PARAMS = {"w1": array(16, 32), "b1": array(32), "w2": array(32, 8)}
 STATE = (PARAMS, jax.eval_shape(optax.adam(1e-3).init, PARAMS))
 
 
-ARGS = (STATE, {"x": f32(64, 16)})
+ARGS = (STATE, {"x": array(64, 16)})
 
 
 def small(*tactics, fn=step, args=ARGS, mesh="data=4", **more):
@@ -196,11 +193,11 @@ def predict(params, x):
     return jax.nn.relu(x @ params["w1"]) @ params["w2"]
 
 
-WEIGHTS = {"w1": f32(16, 32), "w2": f32(32, 8)}
+WEIGHTS = {"w1": array(16, 32), "w2": array(32, 8)}
 
 
 def test_examples_of_a_prediction():
-    p = small(DATA, fn=predict, args=(WEIGHTS, f32(64, 16)))
+    p = small(DATA, fn=predict, args=(WEIGHTS, array(64, 16)))
     assert p.in_shardings == ({"w1": jax.P(), "w2": jax.P()}, jax.P("data"))
 
 
@@ -209,7 +206,7 @@ def test_examples_that_are_called_otherwise_are_named(patterns):
     def fn(params, rows):
         return predict(params, rows)
 
-    args = (WEIGHTS, f32(64, 16))
+    args = (WEIGHTS, array(64, 16))
     with pytest.raises(pt.TacticError, match=r'called batch, .*patterns=\["rows"\].*Arguments are'):
         small(DATA, fn=fn, args=args)
     p = small(pt.DataParallel("data", patterns), fn=fn, args=args)
@@ -220,7 +217,7 @@ def test_scalars_among_the_examples_are_left_out():
     def fn(batch):
         return batch["x"] * batch["scale"]
 
-    p = small(DATA, fn=fn, args=({"x": f32(64), "scale": f32()},))
+    p = small(DATA, fn=fn, args=({"x": array(64), "scale": array()},))
     assert p.in_shardings[0] == {"x": jax.P("data"), "scale": jax.P()}
     assert not p.history[0].refused
 
@@ -238,8 +235,8 @@ def test_megatron_finds_the_heads_however_a_library_orders_them(layout):
         q, k, v = map(project, ("query", "key", "value"))
         return jnp.einsum("bhqs,bshk->bqhk", jnp.einsum("bqhk,bshk->bhqs", q, k), v)
 
-    params = {name: {"kernel": f32(*shapes[layout])} for name in ("query", "key", "value")}
-    p = small(pt.Megatron(), fn=fn, args=(params, f32(4, 32, 64)), mesh="model=8")
+    params = {name: {"kernel": array(*shapes[layout])} for name in ("query", "key", "value")}
+    p = small(pt.Megatron(), fn=fn, args=(params, array(4, 32, 64)), mesh="model=8")
     place = {"[D, H, K]": (None, "model"), "[D, H*K]": (None, "model"), "[H*K, D]": ("model",)}
     assert {spec for spec in jax.tree.leaves(p.in_shardings[0])} == {jax.P(*place[layout])}
     assert p.spmd.counts() == {}
@@ -255,8 +252,10 @@ def test_keys_and_values_of_multi_query_attention_stay_whole():
 
 
 def test_megatron_with_matrices_named_and_with_dimensions():
-    by_name = small(pt.Megatron("data", ["params['w1']"]), fn=predict, args=(WEIGHTS, f32(64, 16)))
-    by_dim = small(pt.Megatron("data", {"*['w1']": 1}), fn=predict, args=(WEIGHTS, f32(64, 16)))
+    by_name = small(
+        pt.Megatron("data", ["params['w1']"]), fn=predict, args=(WEIGHTS, array(64, 16))
+    )
+    by_dim = small(pt.Megatron("data", {"*['w1']": 1}), fn=predict, args=(WEIGHTS, array(64, 16)))
     assert by_name.in_shardings == by_dim.in_shardings
     assert by_name.in_shardings[0] == {"w1": jax.P(None, "data"), "w2": jax.P("data")}
 
@@ -301,7 +300,7 @@ def test_experts_are_what_weights_share_with_their_tokens():
 )
 def test_what_is_missing_is_said_with_how_to_name_it(tactic, message):
     with pytest.raises(pt.TacticError, match=message):
-        small(tactic, fn=lambda a, b: a + b, args=(f32(8), f32(8)))
+        small(tactic, fn=lambda a, b: a + b, args=(array(8), array(8)))
 
 
 @pytest.mark.parametrize("tactic", [pt.DataParallel, pt.Megatron, pt.ExpertParallel])
@@ -317,7 +316,7 @@ def test_zero_has_three_stages():
 
 def test_of_two_patterns_for_a_value_the_first_counts():
     tactic = pt.ManualPartition({"x": "replicate", "params['w1']": 1, "*": [0]}, axis="data")
-    p = small(tactic, fn=predict, args=(WEIGHTS, f32(64, 16)))
+    p = small(tactic, fn=predict, args=(WEIGHTS, array(64, 16)))
     assert p.in_shardings == ({"w1": jax.P(None, "data"), "w2": jax.P("data")}, jax.P())
 
 
@@ -336,6 +335,6 @@ def test_a_tactic_of_a_user():
                     patterns[name] = int(np.argmax(type_.shape))
             return pt.in_turn(stage, [pt.ManualPartition(patterns, axis="data")])
 
-    p = small(LargeArguments(), fn=predict, args=(WEIGHTS, f32(64, 16)))
+    p = small(LargeArguments(), fn=predict, args=(WEIGHTS, array(64, 16)))
     assert p.history[0].name == "LargeArguments"
     assert p.in_shardings[0]["w1"] == jax.P(None, "data")

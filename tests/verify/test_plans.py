@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 import partita as pt
+from checks import array
 from partita.verify import OutOfMemoryError, compile_plan
 from partita.verify import compile as compiling
-
-
-def f32(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def sgd(ws, x):
@@ -35,7 +32,7 @@ SCHEDULES = {
 }
 
 
-WEIGHTS, ROWS = f32(4, 256, 256), f32(512, 256)
+WEIGHTS, ROWS = array(4, 256, 256), array(512, 256)
 
 
 def planned(schedule, fn=sgd, **options):
@@ -93,7 +90,7 @@ def test_types_that_a_host_widens_are_told_with_their_bytes_there():
 def test_keywords_and_lifted_constants_are_lowered_without_being_placed():
     table = np.arange(512 * 8, dtype=np.float32).reshape(512, 8)
     plan = pt.plan(
-        lambda x, *, scale: x @ (table * scale), f32(16, 512), scale=f32(), mesh="x=4",
+        lambda x, *, scale: x @ (table * scale), array(16, 512), scale=array(), mesh="x=4",
         hardware="cpu", lift_constants=True, tactics=[pt.ManualPartition({"x": 0}, "x")],
     )  # fmt: skip
     assert plan.lifted
@@ -156,7 +153,7 @@ def test_other_failures_of_a_compiler_are_one_line():
 
 
 def test_too_few_host_devices():
-    plan = pt.plan(lambda x: x + 1, f32(64), mesh="x=64", hardware="cpu", tactics=[])
+    plan = pt.plan(lambda x: x + 1, array(64), mesh="x=64", hardware="cpu", tactics=[])
     with pytest.raises(pt.MeshError, match=r"needs 64 host devices, this process has 8.*=64"):
         plan.verify()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,9 @@ from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.search import Move, Problem, refine, tree_search
+from partita.search import Problem, protocol, refine, tree_search
 from partita.search.refine import changes
-from partita.tiling import untiled
+from partita.tiling import TileAction, untiled
 
 
 def problem(program, mesh, capacity=None, kind="tpu_v5e"):
@@ -247,7 +248,7 @@ def by_parts(p):
             propagation = p.propagator.tile_color(
                 state.tiling, move.color, move.axis, dict(move.roles)
             )
-            parts = p.propagator.parts(propagation.taken)
+            parts = p.propagator.connected(propagation.taken)
             if len(parts) > 1:
                 yield state, move, parts
 
@@ -337,7 +338,7 @@ def kinds(state):
 
 def test_tokens_and_experts_compete_for_an_axis(experts_problem):
     found, tokens, expert = experts_problem
-    first, second = Move(tokens, 1), Move(expert, 1)
+    first, second = TileAction(tokens, 1), TileAction(expert, 1)
     one, other = found.replay([first, second]), found.replay([second, first])
     assert one.key != other.key
     assert "reduce_scatter" in kinds(one)
@@ -345,9 +346,35 @@ def test_tokens_and_experts_compete_for_an_axis(experts_problem):
 
 def test_exchanging_tokens_for_experts_is_a_candidate_with_a_price(experts_problem):
     found, tokens, expert = experts_problem
-    plain = (Move(tokens, 0), Move(tokens, 1), Move(expert, 1))
-    exchanging = (Move(tokens, 0), Move(tokens, 1, sums=False), Move(expert, 1))
+    plain = (TileAction(tokens, 0), TileAction(tokens, 1), TileAction(expert, 1))
+    exchanging = (TileAction(tokens, 0), TileAction(tokens, 1, sums=False), TileAction(expert, 1))
     assert exchanging in list(changes(found, found.replay(plain)))
     state = found.replay(exchanging)
     assert "all_to_all" in kinds(state)
     assert state.cost.step_time > 0
+
+
+# ---------------------------------------------------------------------------- algorithms by name
+
+
+def test_an_algorithm_of_ones_own_is_registered_by_name(monkeypatch):
+    monkeypatch.setattr(protocol, "ALGORITHMS", dict(protocol.ALGORITHMS))
+
+    @protocol.register("random")
+    def at_random(problem, budget, seed, progress):
+        rng = random.Random(seed)
+        for _ in range(budget):
+            problem.replay(rng.sample(problem.moves, 2), limit=budget)
+        return problem.best
+
+    x, w = jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((32, 16), jnp.float32)
+    tactic = pt.AutomaticPartition(budget=20, search="random")
+    plan = pt.plan(lambda x, w: x @ w, x, w, mesh="x=2,y=2", hardware="cpu", tactics=tactic)
+    assert plan.history[0].name == "AutomaticPartition(all axes, search=random)"
+    assert plan.estimate.step_time < plan.history[0].before.step_time
+
+
+def test_an_algorithm_that_is_not_there_is_an_error_that_lists_them():
+    expected = "there is no search 'mtcs'.*did you mean 'mcts'.*one of mcts, refine"
+    with pytest.raises(TacticError, match=expected):
+        pt.AutomaticPartition(search="mtcs")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from conftest import Bench
+from fuzzing import programs
 from partita.analysis import fold
+from partita.frontend.trace import trace
 from partita.tiling import Propagator, assignment, refold
 
 
@@ -242,7 +246,7 @@ def test_a_tiling_is_never_changed_in_place(bench):
         (lambda a, b: jnp.tanh(a) / b.sum(0), ["f32[8,4]", "f32[2,4]"], ("b", 1)),
     ],
 )
-def test_a_color_action_is_a_propagate_from_all_arguments_with_that_color(bench, fn, types, where):
+def test_tiling_a_color_is_propagating_from_all_arguments_with_that_color(bench, fn, types, where):
     b = bench(fn, *types)
     color = b.color(*where)
     seeds = [
@@ -284,6 +288,31 @@ def test_on_a_gpt_too(gpt_bench, where):
     assert by_color.tiling == by_seeds.tiling
 
 
+@pytest.mark.parametrize("number", range(12))
+def test_whatever_came_before_a_color_is_tiled_as_from_all_its_operations_and_arguments(number):
+    random = programs.program(number)
+    b = Bench(trace(random.fn, (random.arguments(),), {}).program, "x=2,y=2")
+    rng = np.random.default_rng(number)
+    colors = sorted({c for v in b.graph.values for c in v.colors if c >= 0})
+    tiling = b.untiled
+    for color in rng.permutation(colors)[:12]:
+        axis = int(rng.integers(2))
+        resolution = {n: roles[0] for n, roles in enumerate(b.conflicts) if rng.integers(2)}
+        owners = [("op", op.index, op.colors) for op in b.graph.ops]
+        owners += [("value", v.index, v.colors) for v in b.graph.values if v.producer is None]
+        seeds = [
+            (kind, index, place)
+            for kind, index, places in owners
+            for place, each in enumerate(places)
+            if each == color
+        ]
+        by_color = b.propagator.tile_color(tiling, color, axis, resolution)
+        by_seeds = b.propagator.tile_nodes(tiling, seeds, axis, resolution)
+        assert by_color.taken == by_seeds.taken
+        assert by_color.tiling == by_seeds.tiling
+        tiling = by_color.tiling
+
+
 # -------------------------------------------------------------------------------- conflicts
 
 
@@ -315,7 +344,7 @@ def test_the_two_resolutions_differ(bench):
     assert b.tile(("x", 0, "x", 0)) != b.tile(("x", 0, "x", 1))
 
 
-def test_color_actions_and_propagates_resolve_alike(bench):
+def test_tiling_a_color_and_propagating_resolve_alike(bench):
     b = bench(attention, *ATTENTION)
     for place in (0, 1):
         assert b.tile(("x", 0, "x", place)) == b.propagation("x", 0, "x", place=place).tiling
@@ -334,18 +363,18 @@ def test_a_role_that_meets_itself_tiles_one_dimension(bench):
 def test_an_action_blocked_by_an_earlier_one_falls_into_parts(bench):
     b = bench(chain, "f32[8,16]", "f32[16,4]", "f32[4,16]")
     whole = b.propagator.tile_color(b.untiled, b.color("w", 1), 0, {})
-    assert len(b.propagator.parts(whole.taken)) == 1
+    assert len(b.propagator.connected(whole.taken)) == 1
 
     rows = b.tile(("x", 0, "x"))
     after = b.propagator.tile_color(rows, b.color("w", 1), 0, {})
-    parts = b.propagator.parts(after.taken)
+    parts = b.propagator.connected(after.taken)
     assert parts == [frozenset({("value", b.value(n), d)}) for n, d in (("w", 1), ("v", 0))]
 
 
 def test_restricted_to_all_its_parts_an_action_is_the_same(bench):
     b = bench(chain, *CHAIN)
     propagation = b.propagator.tile_color(b.untiled, b.color("w", 1), 0, {})
-    nodes = frozenset().union(*b.propagator.parts(propagation.taken))
+    nodes = frozenset().union(*b.propagator.connected(propagation.taken))
     assert b.propagator.restrict(b.untiled, nodes, 0) == propagation
 
 

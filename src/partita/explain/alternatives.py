@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from partita.cost import Estimate
 from partita.garbage import paused
 from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
-from partita.search import Move, taken_by
 from partita.spmd import Lowering
 from partita.tactics import Action, AutomaticPartition, Change, Context, Stage
 from partita.tactics.manual import place
 from partita.tactics.protocol import UNCHANGED, Request
 from partita.tactics.recorded import Recorded
 from partita.text import seconds, size
-from partita.tiling import Assignment, Propagator, assignment
+from partita.tiling import Assignment, Propagator, TileAction, assignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Candidate:
     position: int
     """Of the first tactic that is applied again."""
     change: Change = UNCHANGED
-    moves: frozenset[Move] = frozenset()
+    moves: frozenset[TileAction] = frozenset()
     """Moves of a search that are left out."""
     pins: frozenset[tuple[int, int]] = frozenset()
     """`(value, axis)` pairs: values kept whole from that tactic on."""
@@ -144,11 +143,11 @@ def _moved(stage: Stage, actions: Iterable[Action], candidate: Candidate) -> Ass
     for action in actions:
         if action.move is not None and action.move not in candidate.moves:
             move = _given(action.move, candidate.change)
-            tiling = taken_by(move, propagator, tiling).tiling
+            tiling = propagator.tile(tiling, move).tiling
     return assignment(graph, tiling)
 
 
-def _given(move: Move, change: Change) -> Move:
+def _given(move: TileAction, change: Change) -> TileAction:
     """A move with its conflicts resolved as a change says."""
     given = {conflict: role for conflict, axis, role in change.roles if axis == move.axis}
     roles = tuple((conflict, given.get(conflict, role)) for conflict, role in move.roles)

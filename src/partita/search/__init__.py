@@ -1,7 +1,17 @@
-"""Search: proposes tile moves, asks the cost model, keeps the best."""
+"""Search: proposes tile actions, asks the cost model, keeps the best."""
 
 from partita.search.mcts import tree_search
-from partita.search.problem import Move, Problem, State, taken_by
+from partita.search.problem import Problem, SearchState
+from partita.search.protocol import ALGORITHMS, SearchAlgorithm, algorithm, register
 from partita.search.refine import refine
 
-__all__ = ["Move", "Problem", "State", "refine", "taken_by", "tree_search"]
+__all__ = [
+    "ALGORITHMS",
+    "Problem",
+    "SearchAlgorithm",
+    "SearchState",
+    "algorithm",
+    "refine",
+    "register",
+    "tree_search",
+]

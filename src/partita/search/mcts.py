@@ -1,8 +1,8 @@
 """Monte Carlo tree search over tile moves, with UCT and merged transpositions (as in TOAST).
 
 Every state on the way is a complete plan, so each is a candidate, and a node's value is the best
-cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search comes
-`refine`.
+cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search, with
+the last third of the budget, comes `refine`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable
 
-from partita.search.problem import Move, Problem, State
+from partita.search.problem import Problem, SearchState
+from partita.search.protocol import Report, register
+from partita.search.refine import refine
+from partita.tiling import TileAction
 
 EXPLORATION = 0.4
 """Weight of UCT's exploration term."""
@@ -25,19 +27,27 @@ STOP = 0.2
 class _Node:
     """Statistics of a state; states reached in several orders share one."""
 
-    state: State
-    untried: list[Move]
-    children: list[tuple[Move, _Node]] = dataclasses.field(default_factory=list)
+    state: SearchState
+    untried: list[TileAction]
+    children: list[tuple[TileAction, _Node]] = dataclasses.field(default_factory=list)
     visits: int = 0
     best: float = math.inf
+
+
+@register("mcts")
+def search(problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+    """Tree search, then refinement of the best state that it found."""
+    of_tree = budget * 2 // 3
+    best = tree_search(problem, of_tree, seed, progress)
+    return refine(problem, best, budget - of_tree, progress)
 
 
 def tree_search(
     problem: Problem,
     budget: int,
     seed: int,
-    progress: Callable[[int, State], None] = lambda done, best: None,
-) -> State:
+    progress: Report = lambda done, best: None,
+) -> SearchState:
     """The best state found with at most `budget` newly priced states.
 
     Args:
@@ -55,7 +65,7 @@ class _Tree:
         problem: Problem,
         budget: int,
         rng: random.Random,
-        progress: Callable[[int, State], None],
+        progress: Report,
     ) -> None:
         self.problem = problem
         self.budget = problem.evaluations + budget
@@ -65,7 +75,7 @@ class _Tree:
         self.lowest = self.highest = problem.log_cost(problem.start)
         self.longest = 3 * len(problem.mesh.names) + 4
 
-    def run(self) -> State:
+    def run(self) -> SearchState:
         if not self.problem.moves:
             return self.problem.best
         root = self._node(self.problem.start)
@@ -112,7 +122,7 @@ class _Tree:
                 return child
         return None
 
-    def _playout(self, state: State, depth: int) -> float:
+    def _playout(self, state: SearchState, depth: int) -> float:
         cost = math.inf
         for _ in range(depth):
             if self.rng.random() < STOP or self.problem.evaluations >= self.budget:
@@ -123,12 +133,12 @@ class _Tree:
                 cost = min(cost, self._see(state))
         return cost
 
-    def _see(self, state: State) -> float:
+    def _see(self, state: SearchState) -> float:
         cost = self.problem.log_cost(state)
         self.lowest, self.highest = min(self.lowest, cost), max(self.highest, cost)
         return cost
 
-    def _node(self, state: State) -> _Node:
+    def _node(self, state: SearchState) -> _Node:
         known = self.nodes.get(state.key)
         if known is None:
             untried = self.problem.moves.copy()

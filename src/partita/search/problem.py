@@ -11,37 +11,20 @@ from partita.analysis import Analysis, ClassGraph
 from partita.cost import Cost, CostModel
 from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
-from partita.tiling import Node, Propagation, Propagator, Tiling
+from partita.tiling import Node, Propagation, Propagator, TileAction, Tiling
 
 MOST_RESOLUTIONS = 8
 """Ways to resolve a color's conflicts that are offered as moves of their own."""
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Move:
-    """Tile a color group along an axis, with a role for each group of conflict sets it meets.
-
-    `without` leaves out parts (by number): the connected pieces into which the move splits where
-    earlier moves are in the way. With `sums` false, operations that sum over the color are left
-    out: instead of leaving partial results, they get their operands gathered, or exchanged for a
-    dimension that another move gives them.
-    """
-
-    color: int
-    axis: int
-    roles: tuple[tuple[int, int], ...] = ()
-    without: tuple[int, ...] = ()
-    sums: bool = True
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class State:
+class SearchState:
     """A tiling, lowered and priced, and the moves that led to it."""
 
     tiling: Tiling
     lowering: Lowering
     cost: Cost
-    moves: tuple[Move, ...]
+    moves: tuple[TileAction, ...]
     key: int
     """Equal for equal tilings, whatever moves led there."""
 
@@ -72,20 +55,20 @@ class Problem:
         self.moves = [move for move in every if colors is None or move.color in colors]
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
-        self.start = State(tiling, lowering, cost_model.cost(lowering), (), 0)
-        self._steps: dict[tuple[int, Move], State | None] = {}
-        self._states: dict[int, State] = {0: self.start}
+        self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
+        self._steps: dict[tuple[int, TileAction], SearchState | None] = {}
+        self._states: dict[int, SearchState] = {0: self.start}
         self.best = self.start
         """The best of all states that were priced, also of those on the way to others."""
 
-    def step(self, state: State, move: Move) -> State | None:
+    def step(self, state: SearchState, move: TileAction) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
         key = (state.key, move)
         if key not in self._steps:
             self._steps[key] = self.arrive(state, move, self.propagation(state, move))
         return self._steps[key]
 
-    def replay(self, moves: Sequence[Move], limit: float = math.inf) -> State:
+    def replay(self, moves: Sequence[TileAction], limit: float = math.inf) -> SearchState:
         """The state after these moves from the start; those that change nothing are left out.
 
         Stops on the way when `limit` states have been priced in all.
@@ -97,32 +80,34 @@ class Problem:
             state = self.step(state, move) or state
         return state
 
-    def propagation(self, state: State, move: Move) -> Propagation:
+    def propagation(self, state: SearchState, move: TileAction) -> Propagation:
         """What a move takes in a state."""
-        return taken_by(move, self.propagator, state.tiling)
+        return self.propagator.tile(state.tiling, move)
 
-    def parts(self, propagation: Propagation, move: Move) -> list[frozenset[Node]]:
+    def parts(self, propagation: Propagation, move: TileAction) -> list[frozenset[Node]]:
         """The parts of what a move takes, numbered as in its `without`."""
-        return parts(self.propagator, propagation, move)
+        return self.propagator.parts(propagation, move)
 
-    def better(self, a: State, b: State) -> bool:
+    def better(self, a: SearchState, b: SearchState) -> bool:
         """Whether `a` is a better plan than `b`."""
         return self.rank(a) < self.rank(b)
 
-    def rank(self, state: State) -> tuple[bool, float, float, int]:
+    def rank(self, state: SearchState) -> tuple[bool, float, float, int]:
         """Order of plans: those that fit by time, the others behind them by peak memory."""
         cost = state.cost
         fits = cost.peak <= self.cost_model.capacity
         first, second = (cost.step_time, cost.peak) if fits else (cost.peak, cost.step_time)
         return (not fits, first, second, len(state.moves))
 
-    def log_cost(self, state: State) -> float:
+    def log_cost(self, state: SearchState) -> float:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""
         cost = state.cost
         excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
         return math.log(max(cost.step_time, 1e-12)) + 4.0 * excess
 
-    def arrive(self, state: State, move: Move, propagation: Propagation) -> State | None:
+    def arrive(
+        self, state: SearchState, move: TileAction, propagation: Propagation
+    ) -> SearchState | None:
         """The state to which a propagation leads, lowered and priced if it is new."""
         if not propagation.ops and not propagation.values:
             return None
@@ -138,39 +123,14 @@ class Problem:
                 propagation.tiling, state.lowering, propagation.ops, propagation.values
             )
             cost = self.cost_model.cost(lowering, state.cost)
-            known = State(propagation.tiling, lowering, cost, (*state.moves, move), key)
+            known = SearchState(propagation.tiling, lowering, cost, (*state.moves, move), key)
             self._states[key] = known
             if self.better(known, self.best):
                 self.best = known
         return known
 
 
-def taken_by(move: Move, propagator: Propagator, tiling: Tiling) -> Propagation:
-    """What a move takes in a tiling."""
-    propagation = propagator.tile_color(tiling, move.color, move.axis, dict(move.roles))
-    if not move.without and move.sums:
-        return propagation
-    kept = [
-        part for n, part in enumerate(parts(propagator, propagation, move)) if n not in move.without
-    ]
-    taken: frozenset[Node] = frozenset().union(*kept)
-    return propagator.restrict(tiling, taken, move.axis)
-
-
-def parts(propagator: Propagator, propagation: Propagation, move: Move) -> list[frozenset[Node]]:
-    """The parts of what a move takes, numbered as in its `without`."""
-    taken = propagation.taken
-    if not move.sums:
-        ops = propagator.graph.ops
-        taken = frozenset(
-            node
-            for node in taken
-            if node[0] == "value" or ops[node[1]].op.rule.factors[node[2]].kind != "reduction"
-        )
-    return propagator.parts(taken)
-
-
-def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[Move]:
+def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[TileAction]:
     """All moves, those on colors with more data first."""
     weight: dict[int, int] = {}
     for value in graph.values:
@@ -191,5 +151,5 @@ def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[M
             roles = tuple(
                 (number, role) for (number, _), role in zip(conflicts, choice, strict=True)
             )
-            moves += [Move(color, axis, roles) for axis in axes]
+            moves += [TileAction(color, axis, roles) for axis in axes]
     return moves

@@ -8,17 +8,25 @@ operands exchanged instead of partial results reduced (experts by all_to_all).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from partita.search.problem import Move, Problem, State
+from partita.search.problem import Problem, SearchState
+from partita.search.protocol import Report, register
+from partita.tiling import TileAction
+
+
+@register("refine")
+def search(problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+    """Refinement alone, of the plan as it is; nothing is random."""
+    return refine(problem, problem.start, budget, progress)
 
 
 def refine(
     problem: Problem,
-    state: State,
+    state: SearchState,
     budget: int,
-    progress: Callable[[int, State], None] = lambda done, best: None,
-) -> State:
+    progress: Report = lambda done, best: None,
+) -> SearchState:
     """The best state that single changes lead to, pricing at most `budget` new states.
 
     One that was priced on the way to others counts, too.
@@ -44,7 +52,7 @@ def refine(
     return best
 
 
-def _effective(problem: Problem, moves: tuple[Move, ...]) -> tuple[Move, ...]:
+def _effective(problem: Problem, moves: tuple[TileAction, ...]) -> tuple[TileAction, ...]:
     """Moves without those that change nothing."""
     state, kept = problem.start, []
     for move in moves:
@@ -55,7 +63,7 @@ def _effective(problem: Problem, moves: tuple[Move, ...]) -> tuple[Move, ...]:
     return tuple(kept)
 
 
-def changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
+def changes(problem: Problem, state: SearchState) -> Iterator[tuple[TileAction, ...]]:
     """All single changes of the moves that led to a state."""
     moves = state.moves
     for i in range(len(moves)):
@@ -77,7 +85,9 @@ def changes(problem: Problem, state: State) -> Iterator[tuple[Move, ...]]:
                 yield (*moves[:i], move, *moves[i + 1 :])
 
 
-def _without_parts(problem: Problem, moves: tuple[Move, ...]) -> Iterator[tuple[Move, ...]]:
+def _without_parts(
+    problem: Problem, moves: tuple[TileAction, ...]
+) -> Iterator[tuple[TileAction, ...]]:
     state = problem.start
     for i, move in enumerate(moves):
         propagation = problem.propagator.tile_color(

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.garbage import paused
-from partita.search import Move, Problem, State, refine, tree_search
+from partita.search import Problem, SearchState, algorithm
 from partita.tactics.manual import as_dims, keeping, match, sharing_a_buffer
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.protocol import Action, Outcome, Refusal, Stage
 from partita.text import parse_size, seconds, size
-from partita.tiling import assignment, uses_axis
+from partita.tiling import TileAction, assignment, uses_axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,8 @@ class AutomaticPartition:
         it splits in a dimension whose color group is that of one of them.
       freeze: patterns of what keeps the layout that it has, as does what shares its buffer. Later
         tactics may split it.
+      search: name of the algorithm: `mcts`, a Monte Carlo tree search and then refinement, or
+        `refine`, refinement alone.
 
     Example:
       >>> AutomaticPartition(axes=["model"], memory="12GiB", freeze=["batch*"]).name
@@ -42,8 +44,10 @@ class AutomaticPartition:
     memory: float | str | None = None
     allow: Patterns | None = None
     freeze: str | Sequence[str] = ()
+    search: str = "mcts"
 
     def __post_init__(self) -> None:
+        algorithm(self.search)  # complains before any work
         if self.budget < 1:
             raise TacticError(f"budget={self.budget}: a search must price at least one plan")
 
@@ -53,6 +57,8 @@ class AutomaticPartition:
         said = [", ".join(self.axes) if self.axes else "all axes"]
         if self.memory is not None:
             said.append(f"memory={self.memory}")
+        if self.search != "mcts":
+            said.append(f"search={self.search}")
         for word, patterns in (("allow", self.allow), ("freeze", self.freeze)):
             if patterns:
                 said.append(f"{word}={' '.join(as_patterns(patterns))}")
@@ -65,8 +71,7 @@ class AutomaticPartition:
         graph, capacity = problem.graph, problem.cost_model.capacity
         report = _Reporter(stage, self)
         with paused():
-            best = tree_search(problem, self.budget * 2 // 3, self.seed, report)
-            best = refine(problem, best, self.budget - self.budget * 2 // 3, report)
+            best = algorithm(self.search)(problem, self.budget, self.seed, report)
         report.finish(problem.evaluations, best)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused: tuple[Refusal, ...] = ()
@@ -150,20 +155,20 @@ class _Reporter:
         self.total = tactic.budget
         self.next = 0
 
-    def __call__(self, done: int, best: State) -> None:
+    def __call__(self, done: int, best: SearchState) -> None:
         if done >= self.next:
             self.next = done + 20
             self.send(min(done, self.total), self.total, _progress_text(best))
 
-    def finish(self, done: int, best: State) -> None:
+    def finish(self, done: int, best: SearchState) -> None:
         self.send(self.total, self.total, f"{done} plans priced, {_progress_text(best)}")
 
 
-def _progress_text(best: State) -> str:
+def _progress_text(best: SearchState) -> str:
     return f"best {seconds(best.cost.step_time)}, {size(best.cost.peak)}"
 
 
-def _describe(stage: Stage, move: Move) -> str:
+def _describe(stage: Stage, move: TileAction) -> str:
     colors, mesh = stage.context.colors, stage.context.mesh
     groups = stage.context.analysis.groups.conflict_groups
     text = f"{colors.name(move.color)} -> {mesh.names[move.axis]}"

@@ -16,9 +16,8 @@ from partita.cost import CostModel, Estimate, Hardware
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.search import Move
 from partita.text import seconds, size
-from partita.tiling import Assignment, Propagator, Tiling, refold
+from partita.tiling import Assignment, Propagator, TileAction, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
@@ -86,7 +85,7 @@ class Action:
     request: str = ""
     """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
     Several actions can come of one request."""
-    move: Move | None = dataclasses.field(default=None, repr=False, compare=False)
+    move: TileAction | None = dataclasses.field(default=None, repr=False, compare=False)
     """The move of a search, by which it can be applied again without a search."""
 
     def __str__(self) -> str:

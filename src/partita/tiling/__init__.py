@@ -1,5 +1,6 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
+from partita.tiling.action import TileAction
 from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
 from partita.tiling.layouts import entries, spec
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
@@ -32,6 +33,7 @@ __all__ = [
     "Propagator",
     "Resolution",
     "Stop",
+    "TileAction",
     "Tiling",
     "assignment",
     "entries",

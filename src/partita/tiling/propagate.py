@@ -1,21 +1,23 @@
-"""`tile`: propagates an axis from seeds along identity and flow, and stops where it must.
+"""Propagation: an axis goes along identity and flow from where an action puts it, while it can.
 
 An operation takes the axis on a factor, a value on a dimension, only if it does not use the axis
 already, the size divides, and no conflict speaks against it. Earlier tilings stay: that is how
 strategies compose, and why order matters.
 
-Two forms of the same thing: `tile_nodes` starts from named dimensions and propagates step by step,
-`tile_color` takes a whole color group at once (every operation of it is a seed).
+There is one algorithm, `_reached`: from some nodes on to their neighbours, as long as those can
+take the axis. `tile_nodes` starts from named dimensions, and says what stood in the way; `tile`
+starts from a whole color group, with every operation and argument of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
+from partita.tiling.action import TileAction
 from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
 
 Node = tuple[str, int, int]
@@ -58,24 +60,23 @@ class Propagation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _ValueRow:
-    """A value dimension of a color, with the operation nodes and values joined to it."""
+class _Candidate:
+    """A node of a color group, with what decides whether it can take an axis."""
 
-    value: int
-    dim: int
+    node: Node
     size: int
-    argument: bool
-    ops: tuple[int, ...]
-    """Operation nodes, each as `_code(class, factor)`."""
-    partners: tuple[int, ...]
+    least: int
+    """Fewest indices that a shard may have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _ColorRows:
-    """The nodes of a color group; operations as (class, factor, size, fewest of a piece)."""
+class _Candidates:
+    """The nodes of a color group that an axis divides, and that no conflict keeps it from."""
 
-    ops: list[tuple[int, int, int, int]]
-    values: list[_ValueRow]
+    ops: list[_Candidate]
+    values: list[_Candidate]
+    seeds: list[Node]
+    """Operations and arguments, from which the axis propagates to the other values."""
 
 
 class Propagator:
@@ -86,7 +87,7 @@ class Propagator:
     ) -> None:
         self.graph = graph
         self.mesh = mesh
-        self._candidates: dict[tuple[int, int, frozenset[int]], _ColorRows] = {}
+        self._known: dict[tuple[int, int, frozenset[int]], _Candidates] = {}
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles
         }
@@ -207,32 +208,27 @@ class Propagator:
 
         With `inside`, only to where these axes, and no others, split already.
         """
-        reached: set[Node] = set()
         stops: dict[Node, Stop] = {}
         unresolved: set[int] = set()
         resolved: set[int] = set()
-        queue = list(dict.fromkeys(seeds))
-        while queue:
-            node = queue.pop()
-            if node in reached or node in stops:
-                continue
+
+        def can_take(node: Node) -> bool:
+            if node in stops:
+                return False
             refused = self.refusal(tiling, node, axis)
             if refused is None and inside not in (None, self.layout(tiling, node)[node[2]]):
                 refused = "other axes split it already", True
             if refused:
                 stops[node] = Stop(node, *refused)
-                continue
-            if (role := self.role(node)) >= 0:
-                conflict = self.conflict_of[role]
-                if conflict not in resolution:
-                    unresolved.add(conflict)
-                    continue
-                resolved.add(conflict)
-                if resolution[conflict] != role:
-                    continue
-            reached.add(node)
-            queue.extend(self.neighbours.get(node, ()))
-        propagation = self._propagate(tiling, reached, axis)
+                return False
+            role = self.role(node)
+            if role < 0:
+                return True
+            conflict = self.conflict_of[role]
+            (resolved if conflict in resolution else unresolved).add(conflict)
+            return resolution.get(conflict) == role
+
+        propagation = self._taken(tiling, sorted(self._reached(seeds, can_take)), axis)
         return dataclasses.replace(
             propagation,
             stops=tuple(stops.values()),
@@ -240,98 +236,107 @@ class Propagator:
             resolved=frozenset(resolved),
         )
 
+    def tile(self, tiling: Tiling, action: TileAction) -> Propagation:
+        """Tiles a color group as an action says, but for what it leaves out."""
+        propagation = self.tile_color(tiling, action.color, action.axis, dict(action.roles))
+        if not action.without and action.sums:
+            return propagation
+        parts = self.parts(propagation, action)
+        taken = (part for number, part in enumerate(parts) if number not in action.without)
+        return self.restrict(tiling, frozenset().union(*taken), action.axis)
+
     def tile_color(
         self, tiling: Tiling, color: int, axis: int, resolution: Resolution
     ) -> Propagation:
-        """Tiles every operation of a color group that can take the axis, and values with them.
+        """Propagates an axis from every operation and argument of a color group."""
+        found = self._candidates(color, axis, frozenset(resolution.values()))
+        can = {c.node for c in found.ops if self._has_room(tiling.ops, c, axis)}
+        pins = tiling.pins
+        for c in found.values:
+            if self._has_room(tiling.values, c, axis) and (c.node[1], axis) not in pins:
+                can.add(c.node)
+        reached = self._reached(found.seeds, can.__contains__)
+        nodes = (c.node for each in (found.ops, found.values) for c in each)
+        return self._taken(tiling, (node for node in nodes if node in reached), axis)
 
-        A value goes along if an operation next to it does, or if it is an argument.
-        """
-        rows = self._rows(color, axis, frozenset(resolution.values()))
-        ops: dict[int, int] = {}
-        for index, factor, size, least in rows.ops:
-            layout = tiling.ops[index]
-            if not any(layout) or self._open(layout, factor, size, axis, least):
-                ops.setdefault(index, factor)
-        codes = {_code(index, factor) for index, factor in ops.items()}
-        values: dict[int, int] = {}
-        alone = []
-        for row in rows.values:
-            if tiling.pins and (row.value, axis) in tiling.pins:
-                continue
-            layout = tiling.values[row.value]
-            if not any(layout) or self._open(layout, row.dim, row.size, axis):
-                if row.argument or not codes.isdisjoint(row.ops):
-                    values.setdefault(row.value, row.dim)
-                elif row.partners:
-                    alone.append(row)
-        for row in alone:
-            if any(values.get(partner) == row.dim for partner in row.partners):
-                values.setdefault(row.value, row.dim)
-        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
+    def _reached(self, seeds: Iterable[Node], can_take: Callable[[Node], bool]) -> set[Node]:
+        """Seeds, and from there on their neighbours, as long as those can take the axis."""
+        reached: set[Node] = set()
+        queue = list(dict.fromkeys(seeds))
+        while queue:
+            node = queue.pop()
+            if node not in reached and can_take(node):
+                reached.add(node)
+                queue.extend(self.neighbours.get(node, ()))
+        return reached
 
-    def _open(self, layout: Layout, place: int, size: int, axis: int, least: int = 1) -> bool:
-        """Whether a layout has room for an axis at a place of this size."""
+    def _has_room(self, layouts: Sequence[Layout], candidate: _Candidate, axis: int) -> bool:
+        """Whether a layout has room for an axis that divides the size at a place of it."""
+        layout = layouts[candidate.node[1]]
         for axes in layout:
             if axis in axes:
                 return False
-        here = layout[place]
+        here = layout[candidate.node[2]]
         if not here:
             return True
-        parts = self.mesh.size(here) * self.mesh.sizes[axis]
-        return size % parts == 0 and size // parts >= least
+        shards = self.mesh.size(here) * self.mesh.sizes[axis]
+        return candidate.size % shards == 0 and candidate.size // shards >= candidate.least
 
-    def _rows(self, color: int, axis: int, chosen: frozenset[int]) -> _ColorRows:
-        """The nodes of a color that an axis divides and that no conflict keeps it from."""
+    def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> _Candidates:
         key = (color, axis, chosen)
-        if key not in self._candidates:
-            every, parts = self._color_rows[color], self.mesh.sizes[axis]
-            self._candidates[key] = _ColorRows(
-                [
-                    (index, factor, size, least)
-                    for index, factor, size, least in every.ops
-                    if size % parts == 0
-                    and size // parts >= least
-                    and self._chosen(self.graph.ops[index].roles[factor], chosen)
-                ],
-                [
-                    row
-                    for row in every.values
-                    if row.size % parts == 0
-                    and self._chosen(self.graph.values[row.value].roles[row.dim], chosen)
-                ],
-            )
-        return self._candidates[key]
+        if key not in self._known:
+            shards = self.mesh.sizes[axis]
 
-    def _chosen(self, role: int, chosen: frozenset[int]) -> bool:
-        return role < 0 or role in chosen
+            def fitting(candidates: list[_Candidate]) -> list[_Candidate]:
+                return [
+                    c
+                    for c in candidates
+                    if c.size % shards == 0
+                    and c.size // shards >= c.least
+                    and (self.role(c.node) < 0 or self.role(c.node) in chosen)
+                ]
+
+            every = self._colored[color]
+            self._known[key] = _Candidates(fitting(every.ops), fitting(every.values), every.seeds)
+        return self._known[key]
 
     @cached_property
-    def _color_rows(self) -> dict[int, _ColorRows]:
-        rows: dict[int, _ColorRows] = {}
+    def _colored(self) -> dict[int, _Candidates]:
+        """The nodes of every color group, in order."""
+        found: dict[int, _Candidates] = {}
+
+        def of(color: int) -> _Candidates:
+            return found.setdefault(color, _Candidates([], [], []))
+
         for op in self.graph.ops:
             for factor, color in enumerate(op.colors):
                 if color >= 0:
                     made = op.op.rule.factors[factor]
-                    row = (op.index, factor, made.size, made.least)
-                    rows.setdefault(color, _ColorRows([], [])).ops.append(row)
+                    node: Node = ("op", op.index, factor)
+                    of(color).ops.append(_Candidate(node, made.size, made.least))
+                    of(color).seeds.append(node)
         for value in self.graph.values:
             for dim, color in enumerate(value.colors):
                 if color >= 0:
-                    near = self.neighbours.get(("value", value.index, dim), [])
-                    rows.setdefault(color, _ColorRows([], [])).values.append(
-                        _ValueRow(
-                            value.index,
-                            dim,
-                            value.value.type.shape[dim],
-                            value.producer is None,
-                            tuple({_code(i, p): None for kind, i, p in near if kind == "op"}),
-                            tuple(i for kind, i, _ in near if kind == "value"),
-                        )
-                    )
-        return rows
+                    node = ("value", value.index, dim)
+                    of(color).values.append(_Candidate(node, value.value.type.shape[dim], 1))
+                    if value.producer is None:
+                        of(color).seeds.append(node)
+        return found
 
-    def parts(self, taken: frozenset[Node]) -> list[frozenset[Node]]:
+    def parts(self, propagation: Propagation, action: TileAction) -> list[frozenset[Node]]:
+        """The connected parts of what an action takes, numbered as in its `without`."""
+        taken = propagation.taken
+        if not action.sums:
+            taken = frozenset(node for node in taken if not self._sums(node))
+        return self.connected(taken)
+
+    def _sums(self, node: Node) -> bool:
+        """Whether a node is a factor that an operation sums over."""
+        kind, index, place = node
+        return kind == "op" and self.graph.ops[index].op.rule.factors[place].kind == "reduction"
+
+    def connected(self, taken: frozenset[Node]) -> list[frozenset[Node]]:
         """The connected parts of what an action took, in a fixed order."""
         left, found = set(taken), []
         for start in sorted(taken):
@@ -350,15 +355,14 @@ class Propagator:
 
     def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
         """The action by which just these nodes take the axis, where they still can."""
-        return self._propagate(
-            tiling, (n for n in taken if self.refusal(tiling, n, axis) is None), axis
-        )
+        can = sorted(node for node in taken if self.refusal(tiling, node, axis) is None)
+        return self._taken(tiling, can, axis)
 
-    def _propagate(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Propagation:
-        """Takes the axis on these nodes, at most one of each operation and value."""
+    def _taken(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Propagation:
+        """Takes the axis on these nodes, on the first of each operation and value."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
-        for kind, index, place in sorted(nodes):
+        for kind, index, place in nodes:
             (ops if kind == "op" else values).setdefault(index, place)
         tiled = self._commit(tiling, ops, values, axis)
         return Propagation(tiled, ops, values)
@@ -374,8 +378,3 @@ class Propagator:
                 layout = row[index]
                 row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
         return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pins)
-
-
-def _code(index: int, factor: int) -> int:
-    """An operation node as one number."""
-    return index * 256 + factor

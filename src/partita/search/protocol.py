@@ -1,0 +1,55 @@
+"""Search algorithms: what one is, and which there are, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from partita.errors import TacticError, closest
+from partita.search.problem import Problem, SearchState
+
+Report = Callable[[int, SearchState], None]
+"""Called with the number of states evaluated and the best so far."""
+
+
+class SearchAlgorithm(Protocol):
+    """Looks for a good state of a problem."""
+
+    def __call__(self, problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+        """The best state found.
+
+        Args:
+          problem: what to search.
+          budget: how many new states may be evaluated.
+          seed: of whatever is random; equal seeds give equal results.
+          progress: called now and then.
+        """
+        ...
+
+
+ALGORITHMS: dict[str, SearchAlgorithm] = {}
+"""The algorithms that `AutomaticPartition(search=...)` can name."""
+
+
+def register(name: str) -> Callable[[SearchAlgorithm], SearchAlgorithm]:
+    """Makes a search algorithm known by a name; a decorator."""
+
+    def known(algorithm: SearchAlgorithm) -> SearchAlgorithm:
+        ALGORITHMS[name] = algorithm
+        return algorithm
+
+    return known
+
+
+def algorithm(name: str) -> SearchAlgorithm:
+    """The algorithm of a name.
+
+    Raises:
+      TacticError: there is none.
+    """
+    if name not in ALGORITHMS:
+        raise TacticError(
+            f"there is no search {name!r}{closest(name, ALGORITHMS)}; expected one of "
+            f"{', '.join(sorted(ALGORITHMS))}"
+        )
+    return ALGORITHMS[name]

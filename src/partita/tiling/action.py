@@ -1,0 +1,25 @@
+"""The tile action: one decision of a partitioning."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class TileAction:
+    """Tile a color group along an axis, with a role for each group of conflict sets it meets.
+
+    `without` leaves out parts (by number): the connected pieces into which the action splits where
+    earlier ones are in the way. With `sums` false, operations that sum over the color are left
+    out: instead of leaving unreduced results, they get their operands gathered, or exchanged for a
+    dimension that another action gives them.
+    """
+
+    color: int
+    """The color group."""
+    axis: int
+    """Position of the axis in the mesh."""
+    roles: tuple[tuple[int, int], ...] = ()
+    """`(group of conflict sets, role group)` pairs: the role that gets the axis."""
+    without: tuple[int, ...] = ()
+    sums: bool = True

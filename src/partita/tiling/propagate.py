@@ -12,8 +12,10 @@ starts from a whole color group, with every operation and argument of it.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
@@ -60,23 +62,20 @@ class Propagation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A node of a color group, with what decides whether it can take an axis."""
-
-    node: Node
-    size: int
-    least: int
-    """Fewest indices that a shard may have."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The nodes of a color group that an axis divides, and that no conflict keeps it from."""
+    """The nodes of a color group that an axis divides and that no conflict keeps it from.
 
-    ops: list[_Candidate]
-    values: list[_Candidate]
-    seeds: list[Node]
-    """Operations and arguments, from which the axis propagates to the other values."""
+    They are numbered, operations first.
+    """
+
+    ops: list[tuple[int, int, int, int]]
+    """Operation class, factor, size, and the fewest indices that a shard may have."""
+    values: list[tuple[int, int, int, int]]
+    """Value class, dimension, size, and 1."""
+    seeds: list[int]
+    """The numbers of operations and arguments."""
+    near: list[list[int]]
+    """For each node the values joined to it; operations need not be reached, all are seeds."""
 
 
 class Propagator:
@@ -93,13 +92,13 @@ class Propagator:
         }
 
     @cached_property
-    def neighbours(self) -> dict[Node, list[Node]]:
+    def neighbours(self) -> defaultdict[Node, list[Node]]:
         """Nodes joined by identity (inside an operation) or flow (from definition to use)."""
-        joined: dict[Node, list[Node]] = {}
+        joined: defaultdict[Node, list[Node]] = defaultdict(list)
 
         def join(a: Node, b: Node) -> None:
-            joined.setdefault(a, []).append(b)
-            joined.setdefault(b, []).append(a)
+            joined[a].append(b)
+            joined[b].append(a)
 
         for op in self.graph.ops:
             rule = op.op.rule
@@ -228,7 +227,8 @@ class Propagator:
             (resolved if conflict in resolution else unresolved).add(conflict)
             return resolution.get(conflict) == role
 
-        propagation = self._taken(tiling, sorted(self._reached(seeds, can_take)), axis)
+        reached = _reached(dict.fromkeys(seeds), can_take, self.neighbours)
+        propagation = self._taken(tiling, sorted(reached), axis)
         return dataclasses.replace(
             propagation,
             stops=tuple(stops.values()),
@@ -250,78 +250,80 @@ class Propagator:
     ) -> Propagation:
         """Propagates an axis from every operation and argument of a color group."""
         found = self._candidates(color, axis, frozenset(resolution.values()))
-        can = {c.node for c in found.ops if self._has_room(tiling.ops, c, axis)}
-        pins = tiling.pins
-        for c in found.values:
-            if self._has_room(tiling.values, c, axis) and (c.node[1], axis) not in pins:
-                can.add(c.node)
-        reached = self._reached(found.seeds, can.__contains__)
-        nodes = (c.node for each in (found.ops, found.values) for c in each)
-        return self._taken(tiling, (node for node in nodes if node in reached), axis)
+        layouts = tiling.ops
+        can = [
+            not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis) for c in found.ops
+        ]
+        layouts, pins = tiling.values, tiling.pins
+        can += [
+            (not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis))
+            and not (pins and (c[0], axis) in pins)
+            for c in found.values
+        ]
+        ops: dict[int, int] = {}
+        values: dict[int, int] = {}
+        first = len(found.ops)
+        for number in sorted(_reached(found.seeds, can.__getitem__, found.near)):
+            if number < first:
+                index, place, _, _ = found.ops[number]
+                ops.setdefault(index, place)
+            else:
+                index, place, _, _ = found.values[number - first]
+                values.setdefault(index, place)
+        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
 
-    def _reached(self, seeds: Iterable[Node], can_take: Callable[[Node], bool]) -> set[Node]:
-        """Seeds, and from there on their neighbours, as long as those can take the axis."""
-        reached: set[Node] = set()
-        queue = list(dict.fromkeys(seeds))
-        while queue:
-            node = queue.pop()
-            if node not in reached and can_take(node):
-                reached.add(node)
-                queue.extend(self.neighbours.get(node, ()))
-        return reached
-
-    def _has_room(self, layouts: Sequence[Layout], candidate: _Candidate, axis: int) -> bool:
-        """Whether a layout has room for an axis that divides the size at a place of it."""
-        layout = layouts[candidate.node[1]]
+    def _has_room(self, layout: Layout, candidate: tuple[int, int, int, int], axis: int) -> bool:
+        """Whether a layout has room at a place for an axis, which divides the size there."""
         for axes in layout:
             if axis in axes:
                 return False
-        here = layout[candidate.node[2]]
+        _, place, size, least = candidate
+        here = layout[place]
         if not here:
             return True
         shards = self.mesh.size(here) * self.mesh.sizes[axis]
-        return candidate.size % shards == 0 and candidate.size // shards >= candidate.least
+        return size % shards == 0 and size // shards >= least
 
     def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> _Candidates:
         key = (color, axis, chosen)
         if key not in self._known:
             shards = self.mesh.sizes[axis]
-
-            def fitting(candidates: list[_Candidate]) -> list[_Candidate]:
-                return [
-                    c
-                    for c in candidates
-                    if c.size % shards == 0
-                    and c.size // shards >= c.least
-                    and (self.role(c.node) < 0 or self.role(c.node) in chosen)
-                ]
-
-            every = self._colored[color]
-            self._known[key] = _Candidates(fitting(every.ops), fitting(every.values), every.seeds)
+            numbers: dict[Node, int] = {}
+            for node, size, least in self._colored[color]:
+                role = self.role(node)
+                if size % shards == 0 and size // shards >= least and (role < 0 or role in chosen):
+                    numbers[node] = len(numbers)
+            rows: dict[str, list[tuple[int, int, int, int]]] = {"op": [], "value": []}
+            for node, size, least in self._colored[color]:
+                if node in numbers:
+                    rows[node[0]].append((node[1], node[2], size, least))
+            seeds = [
+                number
+                for (kind, index, _), number in numbers.items()
+                if kind == "op" or self.graph.values[index].producer is None
+            ]
+            near = [
+                [numbers[n] for n in self.neighbours[node] if n[0] == "value" and n in numbers]
+                for node in numbers
+            ]
+            self._known[key] = _Candidates(rows["op"], rows["value"], seeds, near)
         return self._known[key]
 
     @cached_property
-    def _colored(self) -> dict[int, _Candidates]:
-        """The nodes of every color group, in order."""
-        found: dict[int, _Candidates] = {}
-
-        def of(color: int) -> _Candidates:
-            return found.setdefault(color, _Candidates([], [], []))
-
+    def _colored(self) -> dict[int, list[tuple[Node, int, int]]]:
+        """The nodes of every color group in order, with size and the fewest of a shard."""
+        found: dict[int, list[tuple[Node, int, int]]] = {}
         for op in self.graph.ops:
             for factor, color in enumerate(op.colors):
                 if color >= 0:
                     made = op.op.rule.factors[factor]
-                    node: Node = ("op", op.index, factor)
-                    of(color).ops.append(_Candidate(node, made.size, made.least))
-                    of(color).seeds.append(node)
+                    row = (("op", op.index, factor), made.size, made.least)
+                    found.setdefault(color, []).append(row)
         for value in self.graph.values:
             for dim, color in enumerate(value.colors):
                 if color >= 0:
-                    node = ("value", value.index, dim)
-                    of(color).values.append(_Candidate(node, value.value.type.shape[dim], 1))
-                    if value.producer is None:
-                        of(color).seeds.append(node)
+                    row = (("value", value.index, dim), value.value.type.shape[dim], 1)
+                    found.setdefault(color, []).append(row)
         return found
 
     def parts(self, propagation: Propagation, action: TileAction) -> list[frozenset[Node]]:
@@ -378,3 +380,22 @@ class Propagator:
                 layout = row[index]
                 row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
         return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pins)
+
+
+_Place = TypeVar("_Place", Node, int)
+
+
+def _reached(
+    seeds: Iterable[_Place],
+    can_take: Callable[[_Place], bool],
+    near: Mapping[_Place, Sequence[_Place]] | Sequence[Sequence[_Place]],
+) -> set[_Place]:
+    """Seeds, and from there on what is near them, as long as it can take the axis."""
+    reached: set[_Place] = set()
+    queue = list(seeds)
+    while queue:
+        place = queue.pop()
+        if place not in reached and can_take(place):
+            reached.add(place)
+            queue += near[place]  # type: ignore[call-overload]
+    return reached

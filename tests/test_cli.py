@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from partita import cli, cost
-from partita.verify import Comparison, Exchange
+from partita.verify import Comparison, HloCollective
 
 PROGRAMS = '''
 """A user's own programs."""
@@ -471,7 +471,7 @@ def test_verify_as_json_has_an_entry_for_each_form(partita):
     assert all(each["passed"] for each in found)
 
 
-GATHER = Exchange("all_gather", 8, ((0, 1, 2, 3),))
+GATHER = HloCollective("all_gather", 8, ((0, 1, 2, 3),))
 
 
 def test_verify_exits_with_1_where_the_prediction_does_not_hold(partita, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import partita as pt
 from checks import array
 from partita.mesh import Mesh
-from partita.verify import Comparison, Exchange, compare, compiled_exchanges
+from partita.verify import Comparison, HloCollective, compare, compiled_collectives
 
 ALL = ((0, 1, 2, 3, 4, 5, 6, 7),)
 ROWS = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -24,7 +24,7 @@ EXPLICIT = {
 }
 IOTA = {ALL: "[1,8]<=[8]", ROWS: "[2,4]<=[8]", COLUMNS: "[4,2]<=[2,4]T(1,0)"}
 
-# The instruction, with GROUPS for the groups; the kinds, bytes and groups of its exchanges.
+# The instruction, with GROUPS for the groups; the kinds, bytes and groups of its collectives.
 INSTRUCTIONS = {
     "all_reduce": (
         "ROOT %all-reduce.4 = f32[8,8]{1,0} all-reduce(%fusion), channel_id=1, "
@@ -92,11 +92,11 @@ INSTRUCTIONS = {
 def test_instructions(name, form):
     text, expected = INSTRUCTIONS[name]
     text = text.replace("GROUPS", form[expected[0][2]])
-    assert compiled_exchanges(f"  {text}\n") == [Exchange(*each) for each in expected]
+    assert compiled_collectives(f"  {text}\n") == [HloCollective(*each) for each in expected]
 
 
 def test_a_collective_permute_has_pairs_and_no_groups():
-    (found,) = compiled_exchanges(
+    (found,) = compiled_collectives(
         "%cp = f32[4]{0} collective-permute(%x), channel_id=1, source_target_pairs={{0,1},{1,0}}"
     )
     assert (found.kind, found.bytes) == ("collective_permute", 16)
@@ -115,7 +115,7 @@ def test_a_collective_permute_has_pairs_and_no_groups():
     ],
 )
 def test_lines_that_only_mention_a_collective(line):
-    assert compiled_exchanges(line) == []
+    assert compiled_collectives(line) == []
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_lines_that_only_mention_a_collective(line):
 )
 def test_element_types(dtype, size):
     line = f"%x = {dtype}[6,2]{{1,0}} all-gather(%y), replica_groups={{{{0,1}}}}, dimensions={{0}}"
-    assert compiled_exchanges(line) == [Exchange("all_gather", int(12 * size), ((0, 1),))]
+    assert compiled_collectives(line) == [HloCollective("all_gather", int(12 * size), ((0, 1),))]
 
 
 def test_the_order_of_groups_does_not_matter_the_order_inside_does():
     def found(groups):
         line = f"%x = f32[8]{{0}} all-gather(%y), replica_groups={groups}, dimensions={{0}}"
-        return compiled_exchanges(line)
+        return compiled_collectives(line)
 
     assert found("{{0,1},{2,3}}") == found("{{2,3},{0,1}}")
     assert found("{{0,1},{2,3}}") != found("{{1,0},{3,2}}")
@@ -210,7 +210,10 @@ def test_a_wrong_prediction_is_told(summed, what):
 
 def test_a_comparison_prints_as_a_table():
     mesh = Mesh.of(MESH)
-    reduce, gather = Exchange("all_reduce", 256, ROWS), Exchange("all_gather", 64, COLUMNS)
+    reduce, gather = (
+        HloCollective("all_reduce", 256, ROWS),
+        HloCollective("all_gather", 64, COLUMNS),
+    )
     lines = str(Comparison(mesh, Counter([reduce, gather]), Counter([reduce]))).splitlines()
     assert lines[0].split() == ["kind", "bytes", "groups", "predicted", "compiled"]
     assert lines[1].split() == ["all_gather", "64", "4x2", "1", "0", "<-", "differs"]

@@ -240,10 +240,10 @@ def _tolerance(path: Any, wanted: np.ndarray) -> float:
 
 def _unpredicted(comparison: Comparison) -> str:
     wrong = [row for row in comparison.rows() if row[1] != row[2]]
-    exchange, predicted, compiled = wrong[0]
+    collective, predicted, compiled = wrong[0]
     more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return (
-        f"{exchange.kind} of {exchange.bytes} bytes: {predicted} predicted, {compiled} compiled"
+        f"{collective.kind} of {collective.bytes} bytes: {predicted} predicted, {compiled} compiled"
         f"{more}"
     )
 

@@ -34,8 +34,8 @@ from partita.errors import closest
 from partita.models.partir import ROWS, SUBJECTS, Row, Subject
 from partita.planning.schedule import lower_and_cost
 from partita.tactics import Tactic
+from partita.verify.collectives import found_collectives
 from partita.verify.comparison import side_by_side
-from partita.verify.exchanges import found_exchanges
 from partita.verify.hlo import parse
 
 QUICKLY = {
@@ -155,10 +155,10 @@ def count(row: Row, plan: pt.Plan, small: bool = False, text: str | None = None)
     predicted = Tally()
     for collective in plan.collectives:
         predicted.add(collective.kind, collective.count)
-    found = [] if text is None else found_exchanges(parse(text))
+    found = [] if text is None else found_collectives(parse(text))
     compiled = Tally()
     for each in found:
-        compiled.add(each.exchange.kind, each.times)
+        compiled.add(each.collective.kind, each.times)
 
     def counted(line: Line) -> Line:
         made = None if text is None else compiled.of(line)

@@ -240,7 +240,7 @@ def test_what_a_file_leaves_out(write):
     hardware = load(write(USER_FILE))
     assert set(hardware.efficiency.stated()) == {"matmul", "memory"}
     assert hardware.matrix_unit == hardware.tile == WHOLE
-    assert hardware.kernels == ALONE and hardware.overlapped == COLLECTIVES
+    assert hardware.kernels == ALONE and hardware.overlapped == tuple(COLLECTIVES)
     assert (WHOLE.rows.value, WHOLE.columns.value) == (1, 1)
 
 

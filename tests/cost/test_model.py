@@ -194,7 +194,7 @@ def test_what_the_compiler_does_not_overlap_is_exposed(gpt_bench):
         actions.append((found, int(name != "tokens"), "x"))
     lowering = b.lowerer.lower(b.tile(*actions))
     times = {}
-    for kinds in (COLLECTIVES, ("all_gather",), ()):
+    for kinds in (tuple(COLLECTIVES), ("all_gather",), ()):
         hardware = msgspec.structs.replace(TOY, overlapped=kinds)
         times[kinds] = CostModel(b.graph, b.analysis, b.mesh, hardware).cost(lowering)
     every, gathers, none = times.values()

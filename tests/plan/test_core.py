@@ -84,7 +84,7 @@ def test_what_is_not_split_has_no_loop():
     assert_runs(plan, numbers(8))
 
 
-def test_windows_slice_with_rims():
+def test_windows_slice_with_halos():
     def smooth(x, k):
         return jax.lax.conv_general_dilated(
             x, k, (1,), [(2, 1)], dimension_numbers=("NWC", "WIO", "NWC")
@@ -93,7 +93,7 @@ def test_windows_slice_with_rims():
     args = numbers(2, 8, 1), numbers(4, 1, 2)
     plan = planned(smooth, *args, mesh="x=2", tactics=[tile("x", 1, "x")])
     assert shown(plan)[2] == (
-        '  %2 = loop "x"=2 [tile 1] convolution(%0[-, x rims 2,1, -], %1) : '
+        '  %2 = loop "x"=2 [tile 1] convolution(%0[-, x halo 2,1, -], %1) : '
         "f32[2,4,2] -> f32[2,8,2]"
     )
     assert_runs(plan, *args)

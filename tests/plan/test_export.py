@@ -18,7 +18,7 @@ import partita as pt
 from partita import models
 from partita.stablehlo import mlir
 from partita.tiling import local_type
-from partita.verify import compare, compiled_exchanges
+from partita.verify import compare, compiled_collectives
 
 FORMS = ("partitioned", "annotated")
 
@@ -67,10 +67,10 @@ def check_runs(plan, program, args, want):
         assert array.sharding.is_equivalent_to(wanted, array.ndim)
 
 
-def traffic(exchanges):
+def traffic(collectives):
     """Number and bytes of collectives. A CPU has no reduce_scatter, it sums and cuts instead."""
     found = {}
-    for each in exchanges:
+    for each in collectives:
         kind = "all_reduce" if each.kind == "reduce_scatter" else each.kind
         count, size = found.get(kind, (0, 0))
         found[kind] = count + 1, size + each.bytes
@@ -112,7 +112,7 @@ def test_an_annotated_train_step_runs_as_the_original(schedule, tmp_path):
     plan.export(tmp_path / "gpt.mlirbc", "annotated")
     program = compiled(plan, tmp_path / "gpt.mlirbc")
     check_runs(plan, program, example, want)
-    found, planned = traffic(compiled_exchanges(program.as_text())), traffic(plan.collectives)
+    found, planned = traffic(compiled_collectives(program.as_text())), traffic(plan.collectives)
     if schedule == "fsdp":
         # The embedding, used at both ends, has two gradients. XLA sums them one by one, and for
         # one of them exchanges the updates before.
@@ -169,7 +169,7 @@ def test_without_sums_to_add_up_the_collectives_are_those_of_the_plan(schedule, 
     plan.export(tmp_path / "mlp.mlirbc", "annotated")
     program = compiled(plan, tmp_path / "mlp.mlirbc")
     check_runs(plan, program, MLP, mlp_step(*MLP))
-    assert traffic(compiled_exchanges(program.as_text())) == traffic(plan.collectives)
+    assert traffic(compiled_collectives(program.as_text())) == traffic(plan.collectives)
 
 
 def loop_and_branch(weights, x):

@@ -37,7 +37,7 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_a_convolution_and_its_gradients_exchange_rims_only(name):
+def test_a_convolution_and_its_gradients_exchange_halos_only(name):
     size, stride, padding, dilation, window_dilation = CONVOLUTIONS[name]
     kernel = np.random.default_rng(1).standard_normal((8, 4, size, size), dtype=np.float32)
 

@@ -43,7 +43,7 @@ def test_rules_are_read(text, operands, results, rule, kinds):
     assert str(read) == rule
     assert [factor.kind for factor in read.factors] == kinds
     blocked = {factor.reason for factor in read.factors if factor.kind == "blocked"}
-    assert blocked <= {"call needs this dimension whole"}
+    assert blocked <= {"call requires replication of this dimension"}
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,9 @@ def experts_problem(program):
 
 def kinds(state):
     every = (
-        s for p in state.lowering.plans for s in (*p.steps, *(s for _, m in p.moves for s in m))
+        s
+        for p in state.lowering.plans
+        for s in (*p.steps, *(s for _, steps in p.reshards for s in steps))
     )
     return {step.kind for step in every if step.is_collective}
 

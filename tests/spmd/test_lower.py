@@ -289,7 +289,7 @@ def test_what_nothing_needs_as_it_is_to_be_kept_goes_straight_to_its_use(
 def test_what_is_needed_as_it_is_kept_is_kept_so(bench):
     b = bench(lambda a, b: (jnp.tanh(y := a @ b), y), *matrices(1), mesh="x=4")
     tiling = by_hand(b, {}, {"dot_general": ((), (), (0,)), "tanh": ROWS})
-    kinds = [move.step.kind for move in unfold(b.lowerer.lower(tiling)).moves()]
+    kinds = [each.step.kind for each in unfold(b.lowerer.lower(tiling)).reshards()]
     assert kinds == ["slice", "slice", "all_reduce", "slice", "all_gather"]
 
 
@@ -422,8 +422,8 @@ def test_folded_and_unfolded_programs_are_lowered_alike(gpt_bench, actions):
 def content(lowering):
     """Everything a lowering says, comparable between lowerers."""
     forms = [(f.needs, f.makes, f.sums, f.axes) for f in lowering.forms]
-    plans = [(p.layout, p.partial, p.steps, p.needs, p.moves) for p in lowering.plans]
-    return forms, plans, lowering.passing, lowering.arriving
+    plans = [(p.layout, p.unreduced, p.steps, p.needs, p.reshards) for p in lowering.plans]
+    return forms, plans, lowering.unreduced, lowering.outstanding
 
 
 def attention(x, wq, wk, wv, wo):

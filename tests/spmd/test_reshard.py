@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.mesh import Mesh
 from partita.program import TensorType
 from partita.spmd import COLLECTIVES, reshard
-from partita.spmd.reshard import permutation
+from partita.spmd.steps import permutation
 from partita.tiling import local_type
 
 NONE = frozenset()
@@ -320,7 +320,7 @@ def test_adding_axes_to_a_layout_costs_no_traffic(problem):
     assert {s.kind for s in steps} <= {"slice"}
 
 
-@pytest.mark.parametrize("kind", [*COLLECTIVES[:-1], "slice"])
+@pytest.mark.parametrize("kind", [*list(COLLECTIVES)[:-1], "slice"])
 def test_the_simulated_devices_notice_a_missing_step(kind):
     """The property above would fail without the step: it is not vacuous."""
     mesh = Mesh.of("x=2,y=2")
@@ -342,10 +342,10 @@ def test_the_simulated_devices_notice_a_missing_step(kind):
     assert all(np.array_equal(devices.pieces[p], wanted[p]) for p in wanted)
 
 
-# ----------------------------------------------------------------------- rims of neighbours
+# ----------------------------------------------------------------------- halos
 
 
-def test_a_halo_comes_from_both_neighbours_rim_by_rim():
+def test_a_halo_comes_from_both_neighbours_end_by_end():
     mesh = Mesh.of("x=2,y=4")
     layout = ((X,), (Y,))
     steps = reshard(TensorType((8, 16), "f32"), layout, NONE, layout, mesh, halo=((1, 1), (0, 2)))
@@ -355,7 +355,7 @@ def test_a_halo_comes_from_both_neighbours_rim_by_rim():
         "collective_permute y 1",
     ]
     assert [step.after.shape for step in steps] == [(5, 4), (6, 4), (6, 6)]
-    assert [(step.rim.start, step.rim.size, step.rim.after) for step in steps] == [
+    assert [(step.halo.start, step.halo.size, step.halo.after) for step in steps] == [
         (0, 1, True),  # the first row goes to the device before
         (3, 1, False),  # the last row to the next
         (0, 2, True),  # two columns, of all six rows

@@ -12,10 +12,10 @@ from partita.cost.collectives import interconnect
 from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import Collective
-from partita.verify import Exchange, compiled_exchanges
+from partita.verify import HloCollective, compiled_collectives
+from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Becomes, Comparison, Rewritten, side_by_side
 from partita.verify.cycles import axes_of, compiled_time, estimated_cycles
-from partita.verify.exchanges import Found, found_exchanges
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 
@@ -58,10 +58,10 @@ backend_config={"window_config":{"estimated_cycles":"1000"}}
 
 
 def test_what_is_started_and_ended_counts_once():
-    gather, reduce = found_exchanges(parse(ASYNC))
-    assert (gather.exchange, gather.times) == (Exchange("all_gather", 128, ALL), 1)
+    gather, reduce = found_collectives(parse(ASYNC))
+    assert (gather.collective, gather.times) == (HloCollective("all_gather", 128, ALL), 1)
     assert gather.asynchronous
-    assert reduce.exchange == Exchange("all_reduce", 32, ((0, 1), (2, 3)))
+    assert reduce.collective == HloCollective("all_reduce", 32, ((0, 1), (2, 3)))
     assert not reduce.asynchronous
 
 
@@ -87,7 +87,9 @@ ENTRY %main (a: f32[8,4]) -> f32[2,4] {
     ],
 )
 def test_a_fused_sum_of_which_a_piece_is_kept_is_a_reduce_scatter(reader, kind):
-    assert compiled_exchanges(SCATTER.replace("READER", reader)) == [Exchange(kind, 128, ALL)]
+    assert compiled_collectives(SCATTER.replace("READER", reader)) == [
+        HloCollective(kind, 128, ALL)
+    ]
 
 
 def test_starts_of_other_compilers_carry_operands_results_and_context():
@@ -97,10 +99,10 @@ def test_starts_of_other_compilers_carry_operands_results_and_context():
         "%g = ((f32[2]{0}, f32[3]{0}), (f32[8]{0}, f32[12]{0})) all-gather-start(%x, %y), "
         "replica_groups={{0,1,2,3}}, dimensions={0}"
     )
-    assert compiled_exchanges(text) == [
-        Exchange("collective_permute", 16, ((0, 1, 2),)),
-        Exchange("all_gather", 32, ALL),
-        Exchange("all_gather", 48, ALL),
+    assert compiled_collectives(text) == [
+        HloCollective("collective_permute", 16, ((0, 1, 2),)),
+        HloCollective("all_gather", 32, ALL),
+        HloCollective("all_gather", 48, ALL),
     ]
 
 
@@ -122,13 +124,13 @@ NAMED = [
 @pytest.mark.parametrize(("written", "groups"), NAMED)
 def test_groups_along_named_axes(written, groups):
     line = f"%x = f32[8]{{0}} all-gather(%y), replica_groups={written}, dimensions={{0}}"
-    assert compiled_exchanges(line) == [Exchange("all_gather", 32, groups)]
+    assert compiled_collectives(line) == [HloCollective("all_gather", 32, groups)]
 
 
 def test_groups_in_an_unknown_form_are_an_error():
     line = "%x = f32[8]{0} all-gather(%y), replica_groups=<everyone>, dimensions={0}"
     with pytest.raises(VerifyError, match=r"unknown form.*everyone"):
-        compiled_exchanges(line)
+        compiled_collectives(line)
 
 
 # ---------------------------------------------------------------------------------- time
@@ -142,7 +144,7 @@ def test_cycles_of_what_runs_are_summed_those_inside_of_fusions_are_not():
 def test_time_is_cycles_by_the_clock_and_collectives_by_the_ring_model():
     mesh, hardware = Mesh.of("x=2,y=2"), load("tpu_v5e")
     module = parse(ASYNC)
-    found = found_exchanges(module)
+    found = found_collectives(module)
     time = compiled_time(module, executions(module), found, mesh, hardware)
     ring = interconnect(mesh, hardware)
     assert time.compute_time == pytest.approx(1e-6)
@@ -198,12 +200,12 @@ ENTRY %main (a: f32[12,4], b: f32[8,4]) -> f32[1,4] {
 
 
 def test_what_is_scattered_counts_without_its_padding_and_without_the_patch():
-    padded, other, patch = found_exchanges(parse(PADDED))
-    assert padded.exchange == Exchange("reduce_scatter", 12 * 4 * 4, ALL) and padded.padded
-    assert other.exchange == Exchange("reduce_scatter", 8 * 4 * 4, ALL) and not other.padded
-    assert patch.exchange.kind == "collective_permute" and patch.patch
+    padded, other, patch = found_collectives(parse(PADDED))
+    assert padded.collective == HloCollective("reduce_scatter", 12 * 4 * 4, ALL) and padded.padded
+    assert other.collective == HloCollective("reduce_scatter", 8 * 4 * 4, ALL) and not other.padded
+    assert patch.collective.kind == "collective_permute" and patch.patch
     comparison = side_by_side([], Mesh.of("x=4"), [padded, other, patch])
-    assert comparison.compiled == Counter([padded.exchange, other.exchange])
+    assert comparison.compiled == Counter([padded.collective, other.collective])
     assert comparison.rewrites == {"padded pieces": 1}
 
 
@@ -223,10 +225,10 @@ ENTRY %main (a: f32[8,4]) -> f32[2,4] {
 
 
 def test_a_sum_of_which_every_reader_takes_a_piece():
-    (found,) = found_exchanges(parse(CUT.replace("OTHER", "")))
-    assert found.exchange.kind == "all_reduce" and found.cut
+    (found,) = found_collectives(parse(CUT.replace("OTHER", "")))
+    assert found.collective.kind == "all_reduce" and found.cut
     also = "\n  %n = f32[8,4]{1,0} negate(%r)"
-    (found,) = found_exchanges(parse(CUT.replace("calls=%pieceOTHER", f"calls=%piece{also}")))
+    (found,) = found_collectives(parse(CUT.replace("calls=%pieceOTHER", f"calls=%piece{also}")))
     assert not found.cut
 
 
@@ -245,14 +247,14 @@ AGREEMENTS = [
 
 @pytest.mark.parametrize(("compiled", "agreement"), AGREEMENTS)
 def test_how_near_collectives_are(compiled, agreement):
-    predicted = Counter({Exchange("all_gather", 64, PAIRS): 2})
-    made = Counter({Exchange(*key): count for key, count in compiled.items()})
+    predicted = Counter({HloCollective("all_gather", 64, PAIRS): 2})
+    made = Counter({HloCollective(*key): count for key, count in compiled.items()})
     assert Comparison(pt.Mesh.of("x=2,y=2"), predicted, made).agreement == agreement
 
 
 # ------------------------------------------------------------------------ known rewrites
 
-GATHER, SUM = Exchange("all_gather", 64, ALL), Exchange("all_reduce", 64, ALL)
+GATHER, SUM = HloCollective("all_gather", 64, ALL), HloCollective("all_reduce", 64, ALL)
 ALWAYS = Becomes("always", SUM)
 PERHAPS = Becomes("perhaps", SUM, always=False)
 IF_CUT = Becomes("if cut", SUM, always=False, cut=True)
@@ -263,8 +265,8 @@ def planned(kind, index):
     return Collective(kind, ("x",), 64, 1, "", "", 4, "f32", index)
 
 
-def found(*exchanges, cut=False):
-    return [Found(each, 1, False, cut=cut) for each in exchanges]
+def found(*collectives, cut=False):
+    return [Found(each, 1, False, cut=cut) for each in collectives]
 
 
 REWRITES = [

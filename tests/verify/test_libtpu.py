@@ -43,8 +43,8 @@ def verified():
 def test_collectives_in_a_loop_are_those_predicted(verified):
     assert verified.passed and not verified.unknown_loops
     assert verified.collectives.equal, f"\n{verified}"
-    ((exchange, predicted, compiled),) = verified.collectives.rows()
-    assert (exchange.kind, predicted, compiled) == ("all_gather", 5, 5)
+    ((collective, predicted, compiled),) = verified.collectives.rows()
+    assert (collective.kind, predicted, compiled) == ("all_gather", 5, 5)
 
 
 def test_memory_is_near(verified):

@@ -82,8 +82,8 @@ def test_types_that_a_host_widens_are_told_with_their_bytes_there():
     )  # fmt: skip
     found = plan.verify()
     assert found.passed and found.widened
-    ((exchange, _, _),) = found.collectives.rows()
-    assert exchange.bytes == 64 * 64 * 4 == 2 * plan.collectives[0].bytes
+    ((collective, _, _),) = found.collectives.rows()
+    assert collective.bytes == 64 * 64 * 4 == 2 * plan.collectives[0].bytes
     assert "bfloat16 in float32" in str(found)
 
 

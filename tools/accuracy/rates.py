@@ -32,7 +32,7 @@ from partita.errors import HardwareError
 from partita.mesh import Mesh
 from partita.verify.compile import compile_lowered, tpu_mesh
 from partita.verify.cycles import estimated_cycles
-from partita.verify.hlo import Module, parse
+from partita.verify.hlo import HloModule, parse
 from partita.verify.loops import executions
 
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
@@ -191,7 +191,7 @@ def compiled_seconds(case: Case, topology: str, device: Any, hardware: Hardware)
     return estimated_cycles(module, executions(module)) / hardware.clock.value
 
 
-def _without_copies(module: Module) -> Module:
+def _without_copies(module: HloModule) -> HloModule:
     computations = {
         name: dataclasses.replace(
             each,

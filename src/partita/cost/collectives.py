@@ -3,18 +3,22 @@
 An axis may lie on several networks, inner part on a faster one. A collective over several axes, or
 over several parts of one, works part by part, each on what the one before has left: for an
 all_reduce, scatter along the fast part first, so that the slow network only sees a share.
+
+How the data of each kind of collective travel is in `partita.program.collectives`; here is how long
+each way of travelling takes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from partita.cost.hardware import Hardware, Network
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
-from partita.spmd.reshard import Step
+from partita.program.collectives import ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER, SLICE, Travel
+from partita.spmd.steps import Step
 from partita.tiling import Axes
 
 
@@ -35,18 +39,18 @@ class Part:
         hops = n / 2 if self._wraps else n - 1
         return (n - 1) / n * size / self._bandwidth + hops * network.latency.value
 
-    def exchange(self, size: float) -> float:
+    def pairwise(self, size: float) -> float:
         """An all_to_all of `size` bytes on each device."""
         n, network = self.size, self.network
         if network.topology == "torus":
-            # Pieces travel a quarter of the ring on average, in both directions at once.
+            # Shards travel a quarter of the ring on average, in both directions at once.
             return size * n / 4 / self._bandwidth + n / 2 * network.latency.value
         return (n - 1) / n * size / self._bandwidth + (n - 1) * network.latency.value
 
-    def hand_on(self, size: float) -> float:
-        """A permutation of pieces of `size` bytes."""
+    def permute(self, size: float) -> float:
+        """A permutation of shards of `size` bytes."""
         network = self.network
-        # Around a ring a piece travels a quarter on average, in both directions at once.
+        # Around a ring a shard travels a quarter on average, in both directions at once.
         far = self.size / 4 if network.topology == "torus" else 1.0
         return size * far / self._bandwidth + max(1.0, far) * network.latency.value
 
@@ -57,8 +61,8 @@ class Part:
     @property
     def _bandwidth(self) -> float:
         """Bytes/s: on a line that does not close, the ends send and receive one way only."""
-        whole = self.network.topology == "switch" or self._wraps or self.size == 2
-        return self.network.bandwidth.value / (1 if whole else 2)
+        both_ways = self.network.topology == "switch" or self._wraps or self.size == 2
+        return self.network.bandwidth.value / (1 if both_ways else 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +78,8 @@ class Interconnect:
         return 1 + max((part.link for parts in self.parts for part in parts), default=0)
 
     def is_sum(self, kind: str, axes: Axes) -> bool:
-        """Whether a reduce_scatter along these is compiled as a sum of which a piece is kept."""
-        if kind != "reduce_scatter" or self.mesh.size(axes) != self.mesh.devices:
+        """Whether a reduce_scatter along these is compiled as a sum of which a shard is kept."""
+        if kind != REDUCE_SCATTER.name or self.mesh.size(axes) != self.mesh.devices:
             return False
         parts = [part for axis in axes for part in self.parts[axis]]
         return len({part.network.name for part in parts}) == 1 and (
@@ -91,36 +95,53 @@ class Interconnect:
         if not step.layouts:
             yield from self.by_link(step.kind, step.axes, step.bytes)
             return
-        for axis in step.axes:  # whole pieces go to any other device along these
+        for axis in step.axes:  # shards go to any other device along these
             for part in self.parts[axis]:
-                yield part.link, part.hand_on(step.bytes)
+                yield part.link, part.permute(step.bytes)
 
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
         """Time of a collective over `axes` with a payload of `size` bytes per device.
 
-        The payload is the larger of what goes in and what comes out, as in `Step.bytes`.
+        The payload is the larger of operand and result, as in `Step.bytes`.
         """
         return sum(time for _, time in self.by_link(kind, axes, size))
 
     def by_link(self, kind: str, axes: Axes, size: int) -> Iterator[tuple[int, float]]:
         """The links that a collective uses one after the other, each with the seconds it takes."""
         parts = [part for axis in axes for part in self.parts[axis]]
-        if kind == "slice" or not parts:
+        if kind == SLICE.name or not parts:
             return
-        if kind == "collective_permute":
-            # Between neighbours, of whom some lie across the slowest network of the axes.
-            slowest = min(parts, key=lambda part: part.network.bandwidth.value)
-            network = slowest.network
-            yield slowest.link, size / network.bandwidth.value + network.latency.value
-        elif kind == "all_to_all":
-            for part in parts:
-                yield part.link, part.exchange(size)
-        else:
-            passes = 2 if kind == "all_reduce" or self.is_sum(kind, axes) else 1
-            left = float(size)
-            for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
-                yield part.link, passes * part.ring(left)
-                left /= part.size
+        collective = COLLECTIVES[kind]
+        passes = ALL_REDUCE.passes if self.is_sum(kind, axes) else collective.passes
+        yield from _TIMES[collective.travel](parts, size, passes)
+
+
+def _to_neighbour(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
+    # Some neighbours lie across the slowest network of the axes.
+    slowest = min(parts, key=lambda part: part.network.bandwidth.value)
+    network = slowest.network
+    yield slowest.link, size / network.bandwidth.value + network.latency.value
+
+
+def _pairwise(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
+    for part in parts:
+        yield part.link, part.pairwise(size)
+
+
+def _around_rings(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
+    left = float(size)
+    for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
+        yield part.link, passes * part.ring(left)
+        left /= part.size
+
+
+_TIMES: dict[Travel, Callable[[Sequence[Part], int, int], Iterator[tuple[int, float]]]] = {
+    "neighbour": _to_neighbour,
+    "pairwise": _pairwise,
+    "ring": _around_rings,
+}
+"""The links that a way of travelling uses, with the seconds it takes on each, for the parts of the
+axes, the payload per device, and how often it goes around."""
 
 
 def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:

@@ -1,7 +1,7 @@
 """Small all_reduces that a compiler makes one of: they wait once for the network, not each.
 
 XLA combines all_reduces over the same devices, of the same type and the same sum, that do not
-depend on each other, up to a number of bytes. A plan has every all_reduce by itself, in its price,
+depend on each other, up to a number of bytes. A plan has every all_reduce by itself, in its cost,
 its search and in what is given to XLA; this only tells what XLA makes of them.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partita.cost.collectives import interconnect
 from partita.cost.hardware import Hardware
+from partita.program.collectives import ALL_REDUCE
 from partita.spmd import SpmdProgram
-from partita.spmd.instructions import Case, Instruction, Move, While
+from partita.spmd.instructions import Case, Instruction, Reshard, While
 from partita.tiling import Axes
 
 
@@ -36,9 +37,9 @@ def after_combining(
         dict[tuple[str, tuple[str, ...]], Together](),
     )
     for one in combine(spmd, int(hardware.combine.value)):
-        key = ("all_reduce", spmd.mesh.axis_names(one.axes))
+        key = (ALL_REDUCE.name, spmd.mesh.axis_names(one.axes))
         before = found.get(key, Together(0, 0.0))
-        seconds = network.collective_seconds("all_reduce", one.axes, one.bytes)
+        seconds = network.collective_seconds(ALL_REDUCE.name, one.axes, one.bytes)
         found[key] = Together(before.count + one.times, before.seconds + one.times * seconds)
     return found
 
@@ -90,7 +91,11 @@ def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]
         needs = 0
         for buffer in reads:
             needs |= behind.get(buffer, 0)
-        if isinstance(item, Move) and item.step.kind == "all_reduce" and item.step.is_collective:
+        if (
+            isinstance(item, Reshard)
+            and item.step.is_collective
+            and item.step.kind == ALL_REDUCE.name
+        ):
             step = item.step
             key = (step.axes, step.combine, step.before.dtype)
             number = latest.get(key, -1)
@@ -126,7 +131,7 @@ def _reaches(found: Sequence[Combined], needs: int, number: int) -> bool:
 
 def _buffers(item: Instruction) -> tuple[Sequence[int], Sequence[int]]:
     """What an instruction reads, and what it makes that others see."""
-    if isinstance(item, Move):
+    if isinstance(item, Reshard):
         return (item.input,), (item.output,)
     if isinstance(item, While):
         inside = [b for part in (item.condition, item.body) for b in _read_in(part.instructions)]

@@ -227,7 +227,7 @@ class Hardware(_Table, frozen=True):
     matrix_unit: Block = WHOLE
     tile: Block = WHOLE
     kernels: Kernels = ALONE
-    overlapped: tuple[str, ...] = COLLECTIVES
+    overlapped: tuple[str, ...] = tuple(COLLECTIVES)
     combine: Figure = COMBINE
     clock: Figure | None = None
 

@@ -130,7 +130,7 @@ class MemoryModel:
             stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
             narrow = TensorType(stack.shape, dtype)
             found.append(Copies(*spans, self._padded(index, narrow)))
-        for need, steps in plan.moves:
+        for need, steps in plan.reshards:
             if not steps:  # only axes of one device differ
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)

@@ -21,7 +21,7 @@ from partita.cost.memory import Copies, MemoryModel
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import Lowering, ValuePlan
-from partita.spmd.reshard import Step
+from partita.spmd.steps import Step
 
 _Kind = tuple[str, tuple[str, ...]]
 """Kind and axes of collectives."""
@@ -171,7 +171,7 @@ class CostModel:
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
         """A price in full, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
-        for index, step, repeats in lowering.moves(cost.regather):
+        for index, step, repeats in lowering.steps(cost.regather):
             if step.is_collective:
                 times = repeats * self._times[index]
                 key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
@@ -194,12 +194,12 @@ class CostModel:
     def _inside_regions(self) -> list[tuple[_Kind, Traffic]]:
         found = []
         for op in self.graph.program.operations:
-            for exchange in op.work.exchanges if op.work else ():
-                axes = tuple(self.mesh.axis(name) for name in exchange.axes)
-                once = self.interconnect.collective_seconds(exchange.kind, axes, exchange.bytes)
-                times = op.times * exchange.times
-                traffic = Traffic(times, times * exchange.bytes, times * once)
-                found.append(((exchange.kind, exchange.axes), traffic))
+            for each in op.work.collectives if op.work else ():
+                axes = tuple(self.mesh.axis(name) for name in each.axes)
+                once = self.interconnect.collective_seconds(each.kind, axes, each.bytes)
+                times = op.times * each.times
+                traffic = Traffic(times, times * each.bytes, times * once)
+                found.append(((each.kind, each.axes), traffic))
         return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
@@ -217,7 +217,7 @@ class CostModel:
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
             exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - behind))
             hidden = hidden_again = time * behind
-        for need, steps in plan.moves:
+        for need, steps in plan.reshards:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
             users = [i for i, n in enumerate(plan.needs) if n == need]
             first = min(self._ahead[ahead + i] for i in users)
@@ -229,10 +229,10 @@ class CostModel:
             exposed_again += times * now
             hidden_again = hidden_again + times * time * first
         copies = tuple(self.memory.copies(index, plan, False))
-        episodes = any(use.episode for use in value.uses) and bool(plan.moves)
+        episodes = any(use.episode for use in value.uses) and bool(plan.reshards)
         again = tuple(self.memory.copies(index, plan, True)) if episodes else copies
         kept = self.memory.bytes(index, plan.layout)
-        moves = bool(plan.steps or plan.moves or copies)
+        moves = bool(plan.steps or plan.reshards or copies)
         return PlanPrice(
             kept,
             moves,
@@ -248,12 +248,12 @@ class CostModel:
     def _handed_over(self, index: int, plan: ValuePlan) -> float:
         """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do
         anyway."""
-        ways = [plan.steps, *(steps for _, steps in plan.moves)]
+        ways = [plan.steps, *(steps for _, steps in plan.reshards)]
         moving = [steps for steps in ways if any(step.is_collective for step in steps)]
         if not moving:
             return 0.0
         written = float(self._made[index] * moving[0][0].before.bytes / self.compute.bandwidth)
-        moved = {need for need, _ in plan.moves}
+        moved = {need for need, _ in plan.reshards}
         kept = sum(need not in moved for need in plan.needs)
         return written + kept * self._taken_over(index, plan.steps)
 

@@ -1,12 +1,12 @@
 """A plan as annotations: the original program with Shardy's shardings, for other partitioners.
 
 Every value of one dimension or more has a sharding, arguments and results included, inside loops
-and branches too; where the plan moves a value on its way to a use, there is a constraint. All
+and branches too; where the plan reshards a value on its way to a use, there is a constraint. All
 dimensions are *closed*: an open one invites the partitioner to split it further, and it would
-split what the plan keeps whole (a gathered weight, say).
+split what the plan keeps replicated (a gathered weight, say).
 
 What annotations cannot say is that a sum is outstanding. A partitioner completes every sum where
-it is made, also those that the plan hands on and completes together.
+it is made, also those that the plan keeps unreduced and completes together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 from jaxlib.mlir.dialects import sdy
 
 from partita.emit.spmd import Writer, per_value, sharding
+from partita.program.collectives import REDUCE_SCATTER
 from partita.program.ir import MANUAL
-from partita.spmd.instructions import Move, Run
+from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir
@@ -34,12 +35,12 @@ def annotate(spmd: SpmdProgram) -> Any:
 
 
 class _Annotator(Writer):
-    """Writes the program on whole values: moves become constraints."""
+    """Writes the program on global values: reshards become constraints."""
 
     def __init__(self, spmd: SpmdProgram, module: Any) -> None:
         super().__init__(spmd.program, spmd.mesh, module)
         self.spmd = spmd
-        self.moved: dict[int, Layout] = {}
+        self.resharded: dict[int, Layout] = {}
 
     def run(self) -> None:
         spmd = self.spmd
@@ -67,13 +68,13 @@ class _Annotator(Writer):
         super().wrote(operation, outputs)
         self._annotate(operation, [self._layout(buffer) for buffer in outputs])
 
-    def move(self, item: Move) -> None:
+    def reshard(self, item: Reshard) -> None:
         before = self._layout(item.input)
-        after = self.moved[item.output] = item.step.applied(before)
+        after = self.resharded[item.output] = item.step.applied(before)
         value = self.again(item)
-        made_here = isinstance(value, ir.OpResult) and item.input not in self.moved
-        if item.step.kind == "reduce_scatter" and made_here and len(value.owner.results) == 1:
-            # The sum is asked for in pieces where it is made, not made whole and cut.
+        made_here = isinstance(value, ir.OpResult) and item.input not in self.resharded
+        if item.step.kind == REDUCE_SCATTER.name and made_here and len(value.owner.results) == 1:
+            # The sum is asked for in shards where it is made, not made in full and cut.
             self._annotate(value.owner, [after])
         elif after != before:
             attribute = ir.Attribute.parse(f"#sdy.sharding{sharding(after, self.mesh)}")
@@ -81,9 +82,9 @@ class _Annotator(Writer):
         self.values[item.output] = value
 
     def _layout(self, buffer: int) -> Layout:
-        """The layout of a buffer: moved there, or as its operation makes it."""
-        if buffer in self.moved:
-            return self.moved[buffer]
+        """The layout of a buffer: resharded there, or as its operation makes it."""
+        if buffer in self.resharded:
+            return self.resharded[buffer]
         value = self.spmd.program.values[self.spmd.buffers[buffer].value]
         if value.producer is None:
             return self.spmd.argument_layouts[value.position]

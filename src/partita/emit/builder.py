@@ -1,4 +1,4 @@
-"""Small pieces of StableHLO that device-local programs are built with."""
+"""Small parts of StableHLO that device-local programs are built with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "and": hlo.and_,
     "or": hlo.or_,
 }
-"""The operation by which partial results are combined."""
+"""The operation by which what devices have of an unreduced value is combined."""
 
 
 def set_apart(value: Any) -> Any:
@@ -30,7 +30,7 @@ def set_apart(value: Any) -> Any:
 
 
 class Builder:
-    """Small pieces of StableHLO at the current insertion point."""
+    """Small parts of StableHLO at the current insertion point."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -99,11 +99,11 @@ class Builder:
         return hlo.remainder(hlo.divide(number, self.scalar(stride)), self.scalar(size))
 
     def offset(self, axes: Axes, size: int) -> Any:
-        """Where this device's piece of `size` indices starts, as an i32 scalar."""
+        """Where this device's shard of `size` indices starts, as an i32 scalar."""
         return hlo.multiply(self.index(axes), self.scalar(size))
 
     def slice(self, value: Any, shape: Sequence[int], starts: dict[int, Any]) -> Any:
-        """The piece of `shape` that starts at `starts` (zero where not given)."""
+        """The shard of `shape` that starts at `starts` (zero where not given)."""
         zero = self.scalar(0)
         at = [starts.get(dim, zero) for dim in range(len(shape))]
         return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
@@ -139,25 +139,25 @@ class Builder:
         return hlo.select(self.propagation(first, value), value, neutral)
 
     def fill_ends(
-        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], piece: int, axes: Axes
+        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], shard: int, axes: Axes
     ) -> Any:
-        """A piece with its halo along a dimension, `fill` where the first or last device has none.
+        """A shard with its halo along a dimension, `fill` where the first or last device has none.
 
         Args:
-          value: `reach[0]` elements of the piece before, `piece` own ones, `reach[1]` of the next.
+          value: `reach[0]` elements of the shard before, `shard` own ones, `reach[1]` of the next.
           fill: a scalar.
           dim: the dimension.
           reach: the halo.
-          piece: elements of a piece without it.
+          shard: elements of a shard without it.
           axes: that split the dimension.
         """
         shape = list(ir.RankedTensorType(value.type).shape)
         i32 = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
         i64 = ir.IntegerType.get_signless(64)
         position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
-        first = hlo.subtract(self.offset(axes, piece), self.scalar(reach[0]))
+        first = hlo.subtract(self.offset(axes, shard), self.scalar(reach[0]))
         position = hlo.add(position, self.propagation(first, position))
-        end = self.mesh.size(axes) * piece
+        end = self.mesh.size(axes) * shard
         inside = hlo.and_(
             self.compare(position, self.fill(i32, 0), "GE"),
             self.compare(position, self.fill(i32, end), "LT"),

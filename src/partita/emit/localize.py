@@ -33,9 +33,9 @@ class LocalRun:
     """Axes over which the result is partial."""
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
-    whole_inputs: tuple[TensorType, ...]
+    global_inputs: tuple[TensorType, ...]
     """Types of the operands before they were split."""
-    whole_outputs: tuple[TensorType, ...]
+    global_outputs: tuple[TensorType, ...]
 
 
 Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
@@ -75,7 +75,7 @@ def _renumber(op: Any, build: Builder) -> Any:
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """A piece is cut out of it, or filled if all elements are equal."""
+    """A shard is cut out of it, or filled if all elements are equal."""
     layout = run.form.makes[0]
     if not any(layout):
         return build.place(op, run.outputs)
@@ -93,7 +93,7 @@ def _starts(layout: Layout, local: TensorType, build: Builder) -> dict[int, Any]
 
 
 def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """It starts from the number of the piece's first index."""
+    """It starts from the number of the shard's first index."""
     (result,) = build.place(op, run.outputs)
     dim = op.attributes["iota_dimension"].value
     axes = run.form.makes[0][dim]
@@ -108,7 +108,7 @@ def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """The initial value enters the results of all devices together, once if they are added.
 
-    It is combined with what a device makes of its piece, not left to the reduction: of a piece of
+    It is combined with what a device makes of its shard, not left to the reduction: of a shard of
     a single element, XLA makes that element.
     """
     known = run.operation.zero_init and run.operation.combine == "add"
@@ -124,7 +124,7 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Dimensions that are not cut are as long as the piece."""
+    """Dimensions that are not cut are as long as the shard."""
     limits = list(op.attributes["limit_indices"])
     for dim, axes in enumerate(run.form.makes[0]):
         if axes:
@@ -136,7 +136,7 @@ def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Where one index of a split dimension is read, its device has it and the others zeros."""
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
-    inside = _enter_piece(op, 1, run, build)
+    inside = _enter_shard(op, 1, run, build)
     _stay_inside(op, run, build)
     results = build.place(op, run.outputs)
     if inside is None:
@@ -149,10 +149,12 @@ def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
     """Has windows of several indices start where they fit, as the operation says they do.
 
     XLA makes one of two slices that follow each other, adding up where they start, and forgets
-    that the first one stays inside: the second one may be the piece that a device keeps.
+    that the first one stays inside: the second one may be the shard that a device keeps.
     """
     sizes = zip(run.inputs[0].shape, run.outputs[0].shape, strict=True)
-    last = {dim: whole - piece for dim, (whole, piece) in enumerate(sizes) if 1 < piece < whole}
+    last = {
+        dim: operand - shard for dim, (operand, shard) in enumerate(sizes) if 1 < shard < operand
+    }
     if last:
         for number in range(1, len(op.operands)):
             op.operands[number] = _wide(op.operands[number])
@@ -162,21 +164,21 @@ def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
 
 def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Where one index of a split dimension is written, the other devices write what was there."""
-    inside = _enter_piece(op, 2, run, build)
+    inside = _enter_shard(op, 2, run, build)
     if inside is not None:
-        whole, update, *starts = op.operands
+        operand, update, *starts = op.operands
         shape = list(ir.RankedTensorType(update.type).shape)
-        before = hlo.dynamic_slice(whole, starts, ir.DenseI64ArrayAttr.get(shape))
+        before = hlo.dynamic_slice(operand, starts, ir.DenseI64ArrayAttr.get(shape))
         op.operands[1] = hlo.select(build.propagation(inside, update), update, before)
     return build.place(op, run.outputs)
 
 
-def _enter_piece(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
-    """Makes the start of a window (operands from `first` on) relative to this device's piece.
+def _enter_shard(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
+    """Makes the start of a window (operands from `first` on) relative to this device's shard.
 
-    Returns whether the window lies in the piece; None if no dimension along which it moves is
-    split. Starts are clamped first, as the operation does on the whole, and then to the piece,
-    as in `_stay_inside`.
+    Returns whether the window lies in the shard; None if no dimension along which it moves is
+    split. Starts are clamped first, as the operation does on all of it, and then to the shard, as
+    in `_stay_inside`.
     """
     inside: Any = None
     rule, layout = run.operation.rule, run.form.needs[0]
@@ -202,7 +204,7 @@ def _clamped(start: Any, last: int, build: Builder) -> Any:
 
 
 def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:
-    """Whether a window is one index wide along a dimension, and the whole is wider."""
+    """Whether a window is one index wide along a dimension, and the operand is wider."""
     rule = run.operation.rule
     if run.operation.short == "dynamic_slice":
         return rule.factors[factor].kind == "reduction"
@@ -223,16 +225,16 @@ def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         if count > 1 and axes and axes == kernel_split:
             i64 = ir.IntegerType.get_signless(64)
             op.attributes[name] = ir.IntegerAttr.get(i64, count // build.mesh.size(axes))
-    _pad_pieces(op, run, numbers.input_spatial_dimensions)
+    _pad_shards(op, run, numbers.input_spatial_dimensions)
     return build.place(op, run.outputs)
 
 
-def _pad_pieces(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
+def _pad_shards(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
     """Sets the padding along split dimensions: what of it the halo does not already bring."""
     layout, rank = run.form.needs[0], len(dims)
     if not any(layout[dim] for dim in dims):
         return
-    found = slides(op, run.whole_inputs, run.whole_outputs)
+    found = slides(op, run.global_inputs, run.global_outputs)
     padding = paddings(op, rank)
     for place, (dim, slide) in enumerate(zip(dims, found, strict=True)):
         if layout[dim]:
@@ -242,7 +244,7 @@ def _pad_pieces(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
 
 
 def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Pools pieces with their halos; beyond the ends stands the initial value, as padding does."""
+    """Pools shards with their halos; beyond the ends stands the initial value, as padding does."""
     count = len(op.results)
     layout, halo = run.form.needs[0], run.form.halos[0]
     for number in range(count if halo else 0):
@@ -252,12 +254,12 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
                 op.operands[number] = build.fill_ends(
                     op.operands[number], op.operands[count + number], dim, reach, size, layout[dim]
                 )
-    _pad_pieces(op, run, range(len(layout)))
+    _pad_shards(op, run, range(len(layout)))
     return build.place(op, run.outputs)
 
 
 def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Along a split dimension that is indexed, each device looks up what lies in its piece."""
+    """Along a split dimension that is indexed, each device looks up what lies in its shard."""
     numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     _local_slice_sizes(op, run)
     layout, local = run.form.needs[0], run.inputs[0]
@@ -268,11 +270,11 @@ def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     }
     if not split:
         return build.place(op, run.outputs)
-    # Every device looks up what lies in its piece; the others contribute zeros to the sum.
+    # Every device looks up what lies in its shard; the others contribute zeros to the sum.
     vector = numbers.index_vector_dim
-    whole = run.operation.rule.operands[0]
+    operand = run.operation.rule.operands[0]
     sizes = {
-        dim: run.operation.rule.factors[run.operation.rule.leading(whole[dim]) or 0].size
+        dim: run.operation.rule.factors[run.operation.rule.leading(operand[dim]) or 0].size
         for dim in split.values()
     }
     indices, inside = _shift_indices(
@@ -304,10 +306,10 @@ def _shift_indices(
     build: Builder,
     clamp_to: dict[int, int] | None = None,
 ) -> tuple[Any, Any]:
-    """Index vectors relative to this device's piece, and a mask of those that fall into it.
+    """Index vectors relative to this device's shard, and a mask of those that fall into it.
 
     Components along unsplit dimensions stay. With `clamp_to`, indices are first clamped to the
-    whole operand's size, as gather does with those that are out of bounds.
+    global operand's size, as gather does with those that are out of bounds.
     """
     indices = _wide(indices)
     type_ = ir.RankedTensorType(indices.type)
@@ -365,7 +367,7 @@ def _all_along(mask: Any, dim: int, build: Builder) -> Any:
 
 
 def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Indices outside of a device's piece are dropped."""
+    """Indices outside of a device's shard are dropped."""
     attribute = op.attributes["scatter_dimension_numbers"]
     numbers = hlo.ScatterDimensionNumbers(attribute)
     layout, local = run.form.needs[0], run.inputs[0]
@@ -375,7 +377,7 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         if layout[dim]
     }
     if split:
-        # Indices outside of this device's piece become out of bounds, which scatter drops.
+        # Indices outside of this device's shard become out of bounds, which scatter drops.
         indices, inside = _shift_indices(
             op.operands[1], numbers.index_vector_dim, split, layout, local, build
         )
@@ -386,12 +388,12 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         for promise in ("indices_are_sorted", "unique_indices"):
             op.attributes[promise] = ir.BoolAttr.get(False)
         if run.inputs[1].elements == len(numbers.scattered_dims_to_operand_dims):
-            # Of a single index XLA makes a slice and an update. A slice out of bounds of a piece
-            # it then takes together with the one that cut the piece, as if it were in bounds.
+            # Of a single index XLA makes a slice and an update. A slice out of bounds of a shard
+            # it then takes together with the one that cut the shard, as if it were in bounds.
             op.operands[0] = set_apart(op.operands[0])
     if run.form.sums and not run.operation.zero_init:
-        whole = op.operands[0]
-        op.operands[0] = build.only_first(whole, build.fill(whole.type, 0), run.form.sums)
+        operand = op.operands[0]
+        op.operands[0] = build.only_first(operand, build.fill(operand.type, 0), run.form.sums)
     return build.place(op, run.outputs)
 
 

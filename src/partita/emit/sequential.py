@@ -1,9 +1,9 @@
 """Loop nests -> StableHLO for one device: what PartIR:Core means, as a program that runs.
 
-Operations take whole values and make whole values. One that is split becomes a `while` loop over
+Operations take global values and make global values. One that is split becomes a `while` loop over
 its iterations, each of which does what one device does in an SPMD program: slice the operands, run
-the device-local form of the operation, put the pieces into place. There are no collectives, no
-reshards and no partial values. So this says what a tiling computes, whatever the lowering does.
+the device-local form of the operation, put the shards into place. There are no collectives, no
+reshards and no unreduced values. So this says what a tiling computes, whatever the lowering does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import CONSTRAINT, MANUAL, Halo, Program, TensorType
-from partita.spmd.instructions import Case, Hold, Instruction, Move, Run, Section, While
+from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir
 from partita.tiling import Axes, Layout, LoopNests, Nest, local_type
@@ -49,18 +49,18 @@ class _Iteration(Builder):
         inner = self.axes[self.axes.index(axis) + 1 :]
         return self.digit(self.number, self.mesh.size(inner), self.mesh.sizes[axis])
 
-    def cut(self, value: Any, piece: TensorType, layout: Layout, halo: Halo) -> Any:
-        """The piece of an operand, with the rims of its neighbours; zeros where there is none."""
+    def cut(self, value: Any, shard: TensorType, layout: Layout, halo: Halo) -> Any:
+        """The shard of an operand, with its halo; zeros where there is none."""
         if not any(layout):
             return value
-        if not piece.elements:
-            return self.fill(self.type(piece), 0)
-        rims = halo or ((0, 0),) * len(layout)
-        starts = self._starts(layout, [s - sum(r) for s, r in zip(piece.shape, rims, strict=True)])
-        return self.slice(self._with_margins(value, halo), piece.shape, starts)
+        if not shard.elements:
+            return self.fill(self.type(shard), 0)
+        reach = halo or ((0, 0),) * len(layout)
+        starts = self._starts(layout, [s - sum(r) for s, r in zip(shard.shape, reach, strict=True)])
+        return self.slice(self._with_margins(value, halo), shard.shape, starts)
 
     def _starts(self, layout: Layout, sizes: Sequence[int]) -> dict[int, Any]:
-        """Where the piece of this iteration starts, along split dimensions."""
+        """Where the shard of this iteration starts, along split dimensions."""
         return {dim: self.offset(axes, sizes[dim]) for dim, axes in enumerate(layout) if axes}
 
     def _with_margins(self, value: Any, halo: Halo) -> Any:
@@ -72,23 +72,23 @@ class _Iteration(Builder):
         widths = (ir.DenseI64ArrayAttr.get(each) for each in (low, high, [0] * len(halo)))
         return hlo.pad(value, zero, *widths)
 
-    def put(self, whole: Any, made: Any, piece: TensorType, layout: Layout, nest: Nest) -> Any:
-        """The whole result so far with what this iteration has made of it."""
-        if not piece.elements:
-            return whole
-        starts, sums = self._starts(layout, piece.shape), tuple(sorted(nest.form.sums))
+    def put(self, result: Any, made: Any, shard: TensorType, layout: Layout, nest: Nest) -> Any:
+        """The result so far with what this iteration has made of it."""
+        if not shard.elements:
+            return result
+        starts, sums = self._starts(layout, shard.shape), tuple(sorted(nest.form.sums))
         if sums:
-            before = self.slice(whole, piece.shape, starts)
+            before = self.slice(result, shard.shape, starts)
             first = self.compare(self.index(sums), self.scalar(0), "EQ")
             combined = COMBINE[nest.loops[-1].combine](before, made)
             made = hlo.select(self.propagation(first, made), made, combined)
         zero = self.scalar(0)
-        at = [starts.get(dim, zero) for dim in range(len(piece.shape))]
-        return hlo.dynamic_update_slice(whole, made, at)
+        at = [starts.get(dim, zero) for dim in range(len(shard.shape))]
+        return hlo.dynamic_update_slice(result, made, at)
 
 
 class _Sequencer(Writer):
-    """Writes the program on whole values, split operations as loops."""
+    """Writes the program on global values, split operations as loops."""
 
     def __init__(self, nests: LoopNests, module: Any) -> None:
         super().__init__(nests.program, nests.mesh, module)
@@ -99,7 +99,7 @@ class _Sequencer(Writer):
         block, operations = self.begin()
         operations.pop().erase()  # the return; another is written at the end
         self.values.update(zip(program.arguments, block.arguments, strict=True))
-        self.fill(block, _whole(program, program.body), program.results, "func.return")
+        self.fill(block, _global(program, program.body), program.results, "func.return")
         placed = set(self.views.values())
         for operation in reversed(operations):  # loops and branches, which are written anew
             if operation not in placed:
@@ -108,8 +108,8 @@ class _Sequencer(Writer):
     def type_of(self, buffer: int) -> Any:
         return self.build.type(self.program.values[buffer].type)
 
-    def move(self, item: Move) -> None:
-        raise AssertionError("whole values are not moved")
+    def reshard(self, item: Reshard) -> None:
+        raise AssertionError("global values are not resharded")
 
     def operate(self, item: Run) -> None:
         operation = self.program.operations[item.op]
@@ -130,11 +130,11 @@ class _Sequencer(Writer):
             return
         counter = self.build.scalar(0)
         types = [self.type_of(value) for value in item.outputs]
-        wholes = [self.build.fill(type_, 0) for type_ in types]
+        totals = [self.build.fill(type_, 0) for type_ in types]
         loop = ir.Operation.create(
             "stablehlo.while",
             results=[counter.type, *types],
-            operands=[counter, *wholes],
+            operands=[counter, *totals],
             regions=2,
         )
         condition, body = (r.blocks.append(counter.type, *types) for r in loop.regions)
@@ -142,46 +142,46 @@ class _Sequencer(Writer):
             end = self.build.scalar(self.mesh.size(nest.axes))
             hlo.return_([self.build.compare(condition.arguments[0], end, "LT")])
         with ir.InsertionPoint(body):
-            number, *wholes = body.arguments
+            number, *totals = body.arguments
             build = _Iteration(self.mesh, nest.axes, body, number)
-            made = self._iterate(item, nest, build, wholes)
+            made = self._iterate(item, nest, build, totals)
             hlo.return_([hlo.add(number, build.scalar(1)), *made])
         self.values.update(zip(item.outputs, list(loop.results)[1:], strict=True))
 
     def _iterate(
-        self, item: Run, nest: Nest, build: _Iteration, wholes: Sequence[Any]
+        self, item: Run, nest: Nest, build: _Iteration, totals: Sequence[Any]
     ) -> list[Any]:
-        """Does one iteration; the whole results with what it adds to them."""
+        """Does one iteration; the results so far with what it adds to them."""
         form, operation = nest.form, self.program.operations[item.op]
         reads = tuple(self.program.values[v].type for v in item.inputs)
         makes = tuple(self.program.values[v].type for v in item.outputs)
         needs = list(zip(reads, form.needs, form.halos, strict=True))
-        inputs = tuple(_rimmed(type_, need, halo, self.mesh) for type_, need, halo in needs)
+        inputs = tuple(_with_halo(type_, need, halo, self.mesh) for type_, need, halo in needs)
         outputs = tuple(
             local_type(type_, layout, self.mesh)
             for type_, layout in zip(makes, form.makes, strict=True)
         )
         cut = [
-            build.cut(self.values[value], piece, need, halo)
-            for value, piece, (_, need, halo) in zip(item.inputs, inputs, needs, strict=True)
+            build.cut(self.values[value], shard, need, halo)
+            for value, shard, (_, need, halo) in zip(item.inputs, inputs, needs, strict=True)
         ]
         local = LocalRun(operation, form, form.sums, inputs, outputs, reads, makes)
         made = localize(self.with_operands(item.op, cut), local, build)
-        rows = zip(wholes, made, outputs, form.makes, strict=True)
+        rows = zip(totals, made, outputs, form.makes, strict=True)
         return [build.put(*row, nest) for row in rows]
 
 
-def _rimmed(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> TensorType:
-    """The type of a piece with the rims of its neighbours."""
-    piece = local_type(type_, layout, mesh)
+def _with_halo(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> TensorType:
+    """The type of a shard with its halo."""
+    shard = local_type(type_, layout, mesh)
     if not halo:
-        return piece
-    shape = tuple(size + sum(reach) for size, reach in zip(piece.shape, halo, strict=True))
-    return TensorType(shape, piece.dtype)
+        return shard
+    shape = tuple(size + sum(reach) for size, reach in zip(shard.shape, halo, strict=True))
+    return TensorType(shape, shard.dtype)
 
 
-def _whole(program: Program, block: Block) -> tuple[Instruction, ...]:
-    """A block as instructions on whole values; buffers are numbered as the values are."""
+def _global(program: Program, block: Block) -> tuple[Instruction, ...]:
+    """A block as instructions on global values; buffers are numbered as the values are."""
 
     def first(ops: Sequence[int], number: int = 0) -> tuple[int, ...]:
         return tuple(program.operations[op].operands[number] for op in ops)
@@ -198,13 +198,13 @@ def _whole(program: Program, block: Block) -> tuple[Instruction, ...]:
             found.append(Hold(item, first(item.parts), made(item.parts)))
         elif isinstance(item, Loop):
             carries = [carry for carry in item.carries if carry is not None]
-            condition = Section(made(carries), _whole(program, item.condition), (item.predicate,))
-            body = Section(made(carries, 1), _whole(program, item.body), first(carries, 1))
+            condition = Section(made(carries), _global(program, item.condition), (item.predicate,))
+            body = Section(made(carries, 1), _global(program, item.body), first(carries, 1))
             found.append(While(item, first(carries), condition, body, made(carries, 2)))
         elif isinstance(item, Branch):
             (index,) = first([item.choose])
             sections = tuple(
-                Section((), _whole(program, branch), first(item.joins, number))
+                Section((), _global(program, branch), first(item.joins, number))
                 for number, branch in enumerate(item.branches)
             )
             found.append(Case(item, index, sections, made(item.joins)))

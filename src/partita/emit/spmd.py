@@ -6,21 +6,19 @@ types; nothing is rebuilt from a description.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import sdy
-from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.emit.builder import Builder, set_apart
+from partita.emit.collectives import EMITTERS
 from partita.emit.localize import LocalRun, localize
 from partita.mesh import Mesh
 from partita.program.blocks import Block, Branch, Loop
-from partita.program.ir import Program, TensorType
-from partita.spmd.instructions import Case, Hold, Instruction, Move, Run, While
+from partita.program.ir import Program
+from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, While
 from partita.spmd.program import SpmdProgram
-from partita.spmd.reshard import HaloExchange, Step, permutation
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir
 from partita.tiling import Layout
@@ -66,7 +64,7 @@ def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
 class Writer:
     """Writes the instructions of a program out as StableHLO.
 
-    What a subclass decides is how an operation is run, how a value is moved, and what type a
+    What a subclass decides is how an operation is run, how a value is resharded, and what type a
     buffer has.
     """
 
@@ -102,7 +100,7 @@ class Writer:
         """Writes one operation."""
         raise NotImplementedError
 
-    def move(self, item: Move) -> None:
+    def reshard(self, item: Reshard) -> None:
         """Writes one step of a reshard."""
         raise NotImplementedError
 
@@ -171,11 +169,11 @@ class Writer:
             self.fill(block, section.instructions, section.results, "stablehlo.return")
         self.wrote(op, case.outputs)
 
-    def again(self, move: Move) -> Any:
+    def again(self, reshard: Reshard) -> Any:
         """What a step starts from, set apart if it repeats an earlier one on purpose."""
-        value = self.values[move.input]
-        if move.again:
-            # Keeps the compiler from merging this with the earlier, equal move.
+        value = self.values[reshard.input]
+        if reshard.again:
+            # Keeps the compiler from merging this with the earlier, equal one.
             value = set_apart(value)
         return value
 
@@ -196,7 +194,7 @@ class Writer:
 
     _WRITE: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         Run: lambda self, item: self.operate(item),
-        Move: lambda self, item: self.move(item),
+        Reshard: lambda self, item: self.reshard(item),
         Hold: _hold,
         While: _while,
         Case: _case,
@@ -262,110 +260,9 @@ class _Emitter(Writer):
         for buffer, result in zip(item.outputs, results, strict=True):
             self.values[buffer] = result
 
-    def move(self, item: Move) -> None:
+    def reshard(self, item: Reshard) -> None:
         value = self.again(item)
-        self.values[item.output] = _MOVES[item.step.kind](self, value, item.step)
-
-    def _slice(self, value: Any, step: Step) -> Any:
-        if not step.after.elements:
-            return self.build.fill(self.build.type(step.after), 0)
-        size = step.after.shape[step.dim]
-        starts = {step.dim: self.build.offset(step.axes, size)}
-        return self.build.slice(value, step.after.shape, starts)
-
-    def _all_gather(self, value: Any, step: Step) -> Any:
-        return ir.Operation.create(
-            "stablehlo.all_gather",
-            results=[self.build.type(step.after)],
-            operands=[value],
-            attributes={"all_gather_dim": _i64(step.dim), **self._group(step)},
-        ).results[0]
-
-    def _all_reduce(self, value: Any, step: Step) -> Any:
-        return self._reducing("stablehlo.all_reduce", value, step, {})
-
-    def _reduce_scatter(self, value: Any, step: Step) -> Any:
-        extra = {"scatter_dimension": _i64(step.dim)}
-        return self._reducing("stablehlo.reduce_scatter", value, step, extra)
-
-    def _reducing(self, name: str, value: Any, step: Step, extra: dict[str, Any]) -> Any:
-        op = ir.Operation.create(
-            name,
-            results=[self.build.type(step.after)],
-            operands=[value],
-            attributes={**extra, **self._group(step)},
-            regions=1,
-        )
-        scalar = self.build.type(TensorType((), step.before.dtype))
-        block = op.regions[0].blocks.append(scalar, scalar)
-        with ir.InsertionPoint(block):
-            hlo.return_([COMBINE[step.combine](*block.arguments)])
-        return op.results[0]
-
-    def _all_to_all(self, value: Any, step: Step) -> Any:
-        # XLA's CPU compiler cuts the operand into one for each device, and fails where it then
-        # sees through the pieces: one may be of a transposed value, another one padding.
-        return ir.Operation.create(
-            "stablehlo.all_to_all",
-            results=[self.build.type(step.after)],
-            operands=[set_apart(value)],
-            attributes={
-                "split_dimension": _i64(step.split),
-                "concat_dimension": _i64(step.dim),
-                "split_count": _i64(self.mesh.size(step.axes)),
-                **self._group(step, global_ids=False),
-            },
-        ).results[0]
-
-    def _collective_permute(self, value: Any, step: Step) -> Any:
-        if step.rim is None:
-            return self._permute(value, permutation(self.mesh, *step.layouts))
-        return self._with_rim(value, step, step.rim)
-
-    def _with_rim(self, value: Any, step: Step, rim: HaloExchange) -> Any:
-        """The piece, and the neighbour's rim beside it; at the ends of the mesh zeros."""
-        shape = step.before.shape
-        limits, strides = list(shape), [1] * len(shape)
-        starts = [0] * len(shape)
-        starts[step.dim], limits[step.dim] = rim.start, rim.start + rim.size
-        sent = hlo.slice(value, *(ir.DenseI64ArrayAttr.get(at) for at in (starts, limits, strides)))
-        if step.axes:
-            pairs = []
-            for group in self.mesh.groups(step.axes):
-                chain = list(itertools.pairwise(group))
-                pairs += [(b, a) for a, b in chain] if rim.after else chain
-            received = self._permute(sent, pairs)
-        else:
-            received = self.build.fill(sent.type, 0)
-        parts = [value, received] if rim.after else [received, value]
-        return hlo.concatenate(parts, _i64(step.dim))
-
-    def _permute(self, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-        """What each device gets from another; zeros where it gets nothing."""
-        return ir.Operation.create(
-            "stablehlo.collective_permute",
-            results=[value.type],
-            operands=[value],
-            attributes={
-                "source_target_pairs": ir.Attribute.parse(
-                    f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
-                ),
-                "channel_handle": self.build.channel(),
-            },
-        ).results[0]
-
-    def _group(self, step: Step, global_ids: bool = True) -> dict[str, Any]:
-        groups = ir.Attribute.parse(
-            f"dense<{self.mesh.groups(step.axes)}> : tensor<"
-            f"{self.mesh.devices // self.mesh.size(step.axes)}x{self.mesh.size(step.axes)}xi64>"
-        )
-        attributes = {
-            "replica_groups": groups,
-            "channel_handle": self.build.channel(),
-        }
-        if global_ids:
-            attributes["use_global_device_ids"] = ir.UnitAttr.get()
-        return attributes
+        self.values[item.output] = EMITTERS[item.step.kind](self.build, value, item.step)
 
 
 def _inner(region: Any) -> list[Any]:
@@ -373,22 +270,8 @@ def _inner(region: Any) -> list[Any]:
     return [view.operation for view in region.blocks[0].operations][:-1]
 
 
-_MOVES = {
-    "slice": _Emitter._slice,
-    "all_gather": _Emitter._all_gather,
-    "all_reduce": _Emitter._all_reduce,
-    "reduce_scatter": _Emitter._reduce_scatter,
-    "all_to_all": _Emitter._all_to_all,
-    "collective_permute": _Emitter._collective_permute,
-}
-
-
-def _i64(value: int) -> Any:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
 def _replace_captured(view: Any, captured: dict[int, Any], globals_: dict[Any, int]) -> None:
-    """Points the regions of an operation to the local pieces of the values they capture."""
+    """Points the regions of an operation to the local shards of the values they capture."""
 
     def visit(inner: Any) -> Any:
         if inner != view:

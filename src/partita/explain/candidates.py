@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from partita.analysis.describe import pattern
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.reader import Group, Reader, together
-from partita.spmd import Move
+from partita.program.collectives import ALL_REDUCE
+from partita.spmd import Reshard
 from partita.tactics import Action, Change
 from partita.tactics.manual import sharing_a_buffer
 from partita.tiling import Node
@@ -35,13 +36,13 @@ def candidates(
       causes: nodes whose axes make the collective necessary.
       rivals: nodes at its uses that hold these axes otherwise.
     """
-    move = group.moves[0]
-    for axis in move.step.axes:
+    reshard = group.reshards[0]
+    for axis in reshard.step.axes:
         yield from _dropped(reader, causes, axis)
         yield from _kept(reader, causes, axis)
         yield from _given(reader, causes, axis)
-    yield from _regathered(reader, move)
-    for axis in move.step.axes:
+    yield from _regathered(reader, reshard)
+    for axis in reshard.step.axes:
         yield from _scattered(reader, group, axis)
         yield from _dropped(reader, rivals, axis)
 
@@ -123,13 +124,13 @@ def _given(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
                     )
 
 
-def _regathered(reader: Reader, move: Move) -> Iterator[Candidate]:
+def _regathered(reader: Reader, reshard: Reshard) -> Iterator[Candidate]:
     """Gathers a copy again for each run of uses, or keeps it."""
-    if move.use is None:
+    if reshard.use is None:
         return
-    value, again = reader.moved(move), reader.done.estimate.regather
+    value, again = reader.moved(reshard), reader.done.estimate.regather
     uses, runs = reader.context.analysis.uses[value], reader.context.analysis.runs[value]
-    need = reader.need(*move.use)
+    need = reader.need(*reshard.use)
     if len({run for use, run in zip(uses, runs, strict=True) if reader.need(*use) == need}) > 1:
         text = "keep what is gathered" if again else "gather again instead of keeping copies"
         end = len(reader.done.history)
@@ -138,7 +139,7 @@ def _regathered(reader: Reader, move: Move) -> Iterator[Candidate]:
 
 def _scattered(reader: Reader, group: Group, axis: int) -> Iterator[Candidate]:
     """Splits sums that are kept whole along the axis that they are over."""
-    if group.moves[0].step.kind != "all_reduce":
+    if group.reshards[0].step.kind != ALL_REDUCE.name:
         return
     value, end = group.values[0], len(reader.done.history)
     layout = reader.plan(value).layout

@@ -10,9 +10,10 @@ from partita.explain.alternatives import Alternative, Pricing
 from partita.explain.candidates import candidates
 from partita.explain.origins import Decision
 from partita.explain.reader import Group, Reader, show_step
+from partita.program.collectives import ALL_TO_ALL, REDUCE_SCATTER
 from partita.program.ir import Operation
-from partita.spmd import Move
-from partita.spmd.replication import needed_whole
+from partita.spmd import Reshard
+from partita.spmd.replication import replication_reason
 from partita.text import seconds
 from partita.tiling import Node
 
@@ -104,24 +105,24 @@ def explain_group(
       index: the number of the one that is asked for; the first by default.
     """
     at = 0 if index is None else group.indices.index(index)
-    move, value = group.moves[at], group.values[at]
-    told = _Reasons(reader, move)
+    reshard, value = group.reshards[at], group.values[at]
+    told = _Reasons(reader, reshard)
     producer = reader.program.values[value].producer
     before = pricing.skipped
     alternatives = tuple(_alternatives(reader, group, value, told, pricing))
     return CollectiveExplanation(
         group.indices[at],
         group.indices,
-        move.step.kind,
-        reader.mesh.axis_names(move.step.axes),
-        move.step.bytes,
-        move.times,
-        reader.seconds(move),
-        reader.hidden(move),
+        reshard.step.kind,
+        reader.mesh.axis_names(reshard.step.axes),
+        reshard.step.bytes,
+        reshard.times,
+        reader.seconds(reshard),
+        reader.hidden(reshard),
         reader.title(value),
         str(reader.program.values[value].type),
         reader.title(value) if producer is None else reader.origins.operation(producer),
-        tuple(reader.uses(move)),
+        tuple(reader.uses(reshard)),
         tuple(dict.fromkeys(told.reasons)),
         tuple(told.decisions),
         alternatives,
@@ -141,7 +142,7 @@ def _alternatives(
             continue
         lowering, estimate = priced
         kept = lowering.plans[lowering.graph.value_class[value]]
-        steps = [*kept.steps, *(step for _, steps in kept.moves for step in steps)]
+        steps = [*kept.steps, *(step for _, steps in kept.reshards for step in steps)]
         found[id(priced)] = Alternative(
             candidate.text,
             tuple(
@@ -159,28 +160,27 @@ def _alternatives(
 
 
 class _Reasons:
-    """Why a move is made: in words, with the nodes and decisions to blame."""
+    """Why a reshard is made: in words, with the nodes and decisions to blame."""
 
-    def __init__(self, reader: Reader, move: Move) -> None:
+    def __init__(self, reader: Reader, reshard: Reshard) -> None:
         self.reader = reader
         self.origins = reader.origins
-        self.value = reader.moved(move)
+        self.value = reader.moved(reshard)
         self.reasons: list[str] = []
         self.causes: list[Node] = []
         self.rivals: list[Node] = []
         self.decisions: list[Decision] = []
-        kind = move.step.kind
-        for axis in move.step.axes:
-            if kind in ("all_reduce", "reduce_scatter"):
-                self._sum(move, axis)
-            elif move.step.rim is not None:
-                self._rim(move, axis)
-            elif move.use is None:
-                self._made(move, axis)
+        for axis in reshard.step.axes:
+            if reshard.step.collective.reduces:
+                self._sum(reshard, axis)
+            elif reshard.step.halo is not None:
+                self._halo(reshard, axis)
+            elif reshard.use is None:
+                self._made(reshard, axis)
             else:
-                self._needed(move, axis)
+                self._needed(reshard, axis)
 
-    def _sum(self, move: Move, axis: int) -> None:
+    def _sum(self, reshard: Reshard, axis: int) -> None:
         producer = self.reader.program.values[self.value].producer
         assert producer is not None
         name = self.reader.mesh.names[axis]
@@ -190,10 +190,10 @@ class _Reasons:
             text = f"{self.origins.operation(op.index)} {verb} over {self._summed(op, factor)}"
             self.reasons.append(f"{text}, which is split along {name}")
             self._blame(("op", op.index, factor), axis)
-        if move.step.kind == "reduce_scatter":
-            node: Node = ("value", self.value, move.step.dim)
-            if axis in kept[move.step.dim]:
-                self.reasons.append(f"the sum is kept split along {name} on dim {move.step.dim}")
+        if reshard.step.kind == REDUCE_SCATTER.name:
+            node: Node = ("value", self.value, reshard.step.dim)
+            if axis in kept[reshard.step.dim]:
+                self.reasons.append(f"the sum is kept split along {name} on dim {reshard.step.dim}")
                 self._decide(node, axis)
 
     def _summing(self, producer: int, axis: int) -> Iterator[tuple[Operation, int]]:
@@ -210,7 +210,7 @@ class _Reasons:
                         yield op, factor
             for value in op.operands:
                 source = program.values[value].producer
-                if axis in self.reader.plan(value).partial and source not in seen:
+                if axis in self.reader.plan(value).unreduced and source not in seen:
                     assert source is not None
                     seen.add(source)
                     queue.append(source)
@@ -223,23 +223,27 @@ class _Reasons:
                     return f"dim {dim} of {self.reader.title(op.operands[number])}"
         return f"factor {factor}"
 
-    def _rim(self, move: Move, axis: int) -> None:
-        assert move.use is not None and move.step.rim is not None
-        rim = move.step.rim
-        side = "after" if rim.after else "before"
+    def _halo(self, reshard: Reshard, axis: int) -> None:
+        assert reshard.use is not None and reshard.step.halo is not None
+        halo = reshard.step.halo
+        side = "after" if halo.after else "before"
         self.reasons.append(
-            f"{self.origins.operation(move.use[0])} is split along "
-            f"{self.reader.mesh.names[axis]} on dim {move.step.dim}, and of the piece {side} its "
-            f"own each device needs {rim.size} more"
+            f"{self.origins.operation(reshard.use[0])} is split along "
+            f"{self.reader.mesh.names[axis]} on dim {reshard.step.dim}, and of the shard {side} "
+            f"its own each device needs {halo.size} more"
         )
-        self._blame(("value", self.value, move.step.dim), axis)
+        self._blame(("value", self.value, reshard.step.dim), axis)
 
-    def _made(self, move: Move, axis: int) -> None:
+    def _made(self, reshard: Reshard, axis: int) -> None:
         """A value is made in another layout than it is kept in."""
         program = self.reader.program
         v = program.values[self.value]
         assert v.producer is not None
-        op, dim, name = program.operations[v.producer], move.step.dim, self.reader.mesh.names[axis]
+        op, dim, name = (
+            program.operations[v.producer],
+            reshard.step.dim,
+            self.reader.mesh.names[axis],
+        )
         node: Node = ("value", self.value, dim)
         factor = op.rule.leading(op.rule.results[v.position][dim])
         where = self.origins.operation(op.index)
@@ -251,30 +255,30 @@ class _Reasons:
             if position is not None:
                 why = f": {self.origins.reason(node, axis, position)}"
         self.reasons.append(f"{where} makes it split along {name} on dim {dim}, not kept so{why}")
-        self._exchanged(move, axis)
+        self._exchanged(reshard, axis)
 
-    def _needed(self, move: Move, axis: int) -> None:
+    def _needed(self, reshard: Reshard, axis: int) -> None:
         """A use needs a value in another layout than it is kept in."""
-        assert move.use is not None
-        dim, name = move.step.dim, self.reader.mesh.names[axis]
+        assert reshard.use is not None
+        dim, name = reshard.step.dim, self.reader.mesh.names[axis]
         kept = f"it is kept split along {name} on dim {dim}"
         self._blame(("value", self.value, dim), axis)
         whys: dict[str, None] = {}
-        for index, number in self.reader.users(move):
+        for index, number in self.reader.users(reshard):
             whys[self._why(index, number, dim, axis)] = None
         self.reasons += [f"{kept}, and {why}" for why in whys]
-        self._exchanged(move, axis)
+        self._exchanged(reshard, axis)
 
     def _why(self, index: int, number: int, dim: int, axis: int) -> str:
         """Why an operation does not take an operand split along an axis on a dimension."""
         op, where = self.reader.program.operations[index], self.origins.operation(index)
         made_of = op.rule.operands[number][dim]
-        if reason := needed_whole(op, made_of):
-            return f"{where} needs that dimension whole: {reason}"
+        if reason := replication_reason(op, made_of):
+            return f"{where} requires replication of that dimension: {reason}"
         factor = op.rule.leading(made_of)
         name = self.reader.mesh.names[axis]
         if factor is None:
-            return f"{where} needs that dimension whole"
+            return f"{where} requires replication of that dimension"
         node: Node = ("op", index, factor)
         if axis in self.origins.axes(node):
             return f"{where} adds up sums that are outstanding over {name}, once for all of them"
@@ -289,13 +293,13 @@ class _Reasons:
             return f"{where} uses {name} on {factor_place(op.rule, other)}"
         position = self.origins.took(("value", self.value, dim), axis)
         if position is None:
-            return f"{where} needs it whole"
+            return f"{where} requires its replication"
         return f"{where} did not take {name}: {self.origins.reason(node, axis, position)}"
 
-    def _exchanged(self, move: Move, axis: int) -> None:
-        if move.step.kind == "all_to_all":
+    def _exchanged(self, reshard: Reshard, axis: int) -> None:
+        if reshard.step.kind == ALL_TO_ALL.name:
             name = self.reader.mesh.names[axis]
-            self.reasons.append(f"{name} splits dim {move.step.split} there")
+            self.reasons.append(f"{name} splits dim {reshard.step.split} there")
 
     def _blame(self, node: Node, axis: int) -> None:
         if node not in self.causes:
@@ -318,9 +322,9 @@ class _Reasons:
 
 def summary_line(reader: Reader, number: int) -> str:
     """A collective of a value in one line: what, how large, and for which operations."""
-    move = reader.done.spmd.exchanges[number]
-    uses = reader.uses(move)
+    reshard = reader.done.spmd.collective_steps[number]
+    uses = reader.uses(reshard)
     more = f" and {len(uses) - 1} more" if len(uses) > 1 else ""
-    kept = "as it is made" if move.use is None else f"for {uses[0]}{more}"
-    times = f" x{move.times}" if move.times > 1 else ""
-    return f"#{number} {reader.shown(move)}{times}, {kept}"
+    kept = "as it is made" if reshard.use is None else f"for {uses[0]}{more}"
+    times = f" x{reshard.times}" if reshard.times > 1 else ""
+    return f"#{number} {reader.shown(reshard)}{times}, {kept}"

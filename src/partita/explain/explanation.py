@@ -87,7 +87,7 @@ def _named(reader: Reader, what: str, budget: int) -> Sequence[Entry]:
 
 
 def _collective(reader: Reader, index: int, budget: int) -> CollectiveExplanation:
-    count = len(reader.done.spmd.exchanges)
+    count = len(reader.done.spmd.collective_steps)
     if not 0 <= index < count:
         those = f"numbered 0 to {count - 1}" if count else "none at all"
         if count <= index < len(reader.done.spmd.collectives):
@@ -105,6 +105,6 @@ def _collectives(reader: Reader, budget: int) -> list[CollectiveExplanation]:
     pricing = Pricing(reader.done, budget)
 
     def time(group: Group) -> float:
-        return -sum(reader.seconds(move) * move.times for move in group.moves)
+        return -sum(reader.seconds(reshard) * reshard.times for reshard in group.reshards)
 
     return [explain_group(reader, group, pricing) for group in sorted(reader.groups, key=time)]

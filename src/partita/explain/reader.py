@@ -13,17 +13,17 @@ from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
 from partita.planning.schedule import Scheduled
 from partita.program import Program
-from partita.spmd import Lowering, Move, ValuePlan
+from partita.spmd import Lowering, Reshard, ValuePlan
 from partita.tactics.manual import match
 from partita.text import size
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Collectives that are alike: the same move for the same lines of the user's."""
+    """Collectives that are alike: the same reshard for the same lines of the user's."""
 
     indices: tuple[int, ...]
-    moves: tuple[Move, ...]
+    reshards: tuple[Reshard, ...]
     values: tuple[int, ...]
     """The value that each of them moves."""
 
@@ -62,22 +62,22 @@ class Reader:
     def groups(self) -> list[Group]:
         """The collectives of a step, those that are alike together, in program order."""
         rows: dict[object, list[int]] = {}
-        exchanges = self.done.spmd.exchanges
-        for number, move in enumerate(exchanges):
-            value = self.moved(move)
+        steps = self.done.spmd.collective_steps
+        for number, reshard in enumerate(steps):
+            value = self.moved(reshard)
             key = (
-                move.step,
-                move.times,
-                move.again,
+                reshard.step,
+                reshard.times,
+                reshard.again,
                 pattern(self.title(value)),
-                tuple(self.uses(move)),
+                tuple(self.uses(reshard)),
             )
             rows.setdefault(key, []).append(number)
         return [
             Group(
                 tuple(numbers),
-                tuple(exchanges[n] for n in numbers),
-                tuple(self.moved(exchanges[n]) for n in numbers),
+                tuple(steps[n] for n in numbers),
+                tuple(self.moved(steps[n]) for n in numbers),
             )
             for numbers in rows.values()
         ]
@@ -86,13 +86,13 @@ class Reader:
     def moves_of(self) -> dict[int, list[int]]:
         """The numbers of the collectives of each value."""
         found: dict[int, list[int]] = {}
-        for number, move in enumerate(self.done.spmd.exchanges):
-            found.setdefault(self.moved(move), []).append(number)
+        for number, reshard in enumerate(self.done.spmd.collective_steps):
+            found.setdefault(self.moved(reshard), []).append(number)
         return found
 
-    def moved(self, move: Move) -> int:
-        """The value that a move moves."""
-        return self.done.spmd.buffers[move.input].value
+    def moved(self, reshard: Reshard) -> int:
+        """The value that a reshard moves."""
+        return self.done.spmd.buffers[reshard.input].value
 
     def plan(self, value: int) -> ValuePlan:
         """How a value is kept and moved."""
@@ -105,15 +105,15 @@ class Reader:
             return name
         return f"{self.program.describe(value)}"
 
-    def users(self, move: Move) -> list[tuple[int, int]]:
-        """The uses that a move is for, as (operation, operand number)."""
-        value = self.moved(move)
+    def users(self, reshard: Reshard) -> list[tuple[int, int]]:
+        """The uses that a reshard is for, as (operation, operand number)."""
+        value = self.moved(reshard)
         uses = self.context.analysis.uses[value]
-        if move.use is None:
+        if reshard.use is None:
             return uses
-        need = self.need(*move.use)
+        need = self.need(*reshard.use)
         runs = self.context.analysis.runs[value]
-        run = runs[uses.index(move.use)]
+        run = runs[uses.index(reshard.use)]
         once = not self.done.estimate.regather
         return [
             use
@@ -125,35 +125,37 @@ class Reader:
         """How an operation needs an operand."""
         return self.lowering.forms[self.lowering.graph.op_class[op]].need(number)
 
-    def uses(self, move: Move) -> list[str]:
-        """The operations that a move is for, and the results, in words."""
-        value = self.moved(move)
-        found = {self.origins.operation(op): None for op, _ in self.users(move)}
-        if move.use is None and value in self.program.results:
+    def uses(self, reshard: Reshard) -> list[str]:
+        """The operations that a reshard is for, and the results, in words."""
+        value = self.moved(reshard)
+        found = {self.origins.operation(op): None for op, _ in self.users(reshard)}
+        if reshard.use is None and value in self.program.results:
             at = self.program.results.index(value)
             found[pattern(self.program.result_names[at])] = None
         return list(found)
 
-    def seconds(self, move: Move) -> float:
-        """Time of one execution of a move."""
-        return self.interconnect.seconds(move.step)
+    def seconds(self, reshard: Reshard) -> float:
+        """Time of one execution of a reshard."""
+        return self.interconnect.seconds(reshard.step)
 
-    def hidden(self, move: Move) -> bool:
-        """Whether a move has other work to run under."""
-        value, timing = self.moved(move), self.context.timing
-        if move.step.kind not in self.context.hardware.overlapped:
+    def hidden(self, reshard: Reshard) -> bool:
+        """Whether a reshard has other work to run under."""
+        value, timing = self.moved(reshard), self.context.timing
+        if reshard.step.kind not in self.context.hardware.overlapped:
             return False
-        if move.use is None:
+        if reshard.use is None:
             return bool(timing.behind[value])
         values, places, hidden = timing.ahead
         uses = self.context.analysis.uses[value]
-        mine = {uses.index(use) for use in self.users(move)}
+        mine = {uses.index(use) for use in self.users(reshard)}
         rows = zip(places[values == value], hidden[values == value], strict=True)
         return all(bool(under) for at, under in rows if int(at) in mine)
 
-    def shown(self, move: Move) -> str:
-        """A move in short: `all_gather(data) 64.0 KiB`."""
-        return show_step(self.mesh.axis_names(move.step.axes), move.step.kind, move.step.bytes)
+    def shown(self, reshard: Reshard) -> str:
+        """A reshard in short: `all_gather(data) 64.0 KiB`."""
+        return show_step(
+            self.mesh.axis_names(reshard.step.axes), reshard.step.kind, reshard.step.bytes
+        )
 
     def select(self, what: str) -> list[tuple[str, int]]:
         """The values that a name, a pattern, a number or a source line stands for.

@@ -111,12 +111,12 @@ def _notes(reader: Reader, value: int) -> list[str]:
     notes = []
     if not any(asked) and not any(plan.layout):
         notes.append("no tactic has put an axis there")
-    if plan.partial:
-        axes = ", ".join(mesh.axis_names(tuple(sorted(plan.partial))))
+    if plan.unreduced:
+        axes = ", ".join(mesh.axis_names(tuple(sorted(plan.unreduced))))
         notes.append(
             f"each device has a part of a sum over {axes}, which its only use goes on with"
         )
     if plan.layout != asked:
-        why = "its only use adds it up so" if plan.partial else "its uses need it so"
+        why = "its only use adds it up so" if plan.unreduced else "its uses need it so"
         notes.append(f"the tactics asked for {show_entries(entries(asked, mesh))}; {why}")
     return notes

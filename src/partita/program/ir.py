@@ -174,11 +174,11 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Exchange:
+class RegionCollective:
     """A collective that the program has inside of a region."""
 
     kind: str
-    """As in `partita.spmd.reshard`."""
+    """As in `partita.program.collectives`."""
     axes: tuple[str, ...]
     bytes: int
     """Payload per device: the larger of operand and result."""
@@ -195,7 +195,7 @@ class Work:
     values: tuple[Value, ...]
     operations: tuple[Operation, ...]
     """`times` counts the loops inside."""
-    exchanges: tuple[Exchange, ...]
+    collectives: tuple[RegionCollective, ...]
 
 
 CARRY = "partita.carry"

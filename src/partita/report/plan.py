@@ -11,8 +11,8 @@ from partita.planning.schedule import Scheduled, TacticReport, argument_groups
 from partita.text import WIDTH, new_table, seconds, show_entries, size
 from partita.tiling import Layout, entries, local_type
 
-MOST_WHOLE = 8
-"""Lines of the user's that a tactic's report shows as needing dimensions whole."""
+MOST_REPLICATED = 8
+"""Lines of the user's that a tactic's report shows as requiring replication."""
 
 LARGE = 2**20
 """Bytes of constants from which on a report shows them."""
@@ -86,11 +86,11 @@ def _add_tactic(branch: Tree, entry: TacticReport) -> None:
     for warning in entry.warnings:
         branch.add(Text(f"warning {warning}", style="yellow"))
     largest = sorted(entry.whole, key=lambda use: -use.bytes)
-    for use in largest[:MOST_WHOLE]:
-        branch.add(Text(f"whole {use}", style="yellow"))
-    if len(largest) > MOST_WHOLE:
-        rest = sum(use.bytes for use in largest[MOST_WHOLE:])
-        more = f"whole: {len(largest) - MOST_WHOLE} more lines gather {size(rest)}"
+    for use in largest[:MOST_REPLICATED]:
+        branch.add(Text(f"replicated {use}", style="yellow"))
+    if len(largest) > MOST_REPLICATED:
+        rest = sum(use.bytes for use in largest[MOST_REPLICATED:])
+        more = f"replicated: {len(largest) - MOST_REPLICATED} more lines gather {size(rest)}"
         branch.add(Text(more, style="yellow"))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
     before, now = entry.before, entry.estimate

@@ -1,10 +1,12 @@
 """Lowering of tilings to SPMD programs with explicit collectives."""
 
-from partita.spmd.instructions import Buffer, Collective, Move, Run
+from partita.program.collectives import COLLECTIVES
+from partita.spmd.instructions import Buffer, Collective, Reshard, Run
 from partita.spmd.lower import Lowerer, Lowering, ValuePlan
 from partita.spmd.program import SpmdProgram
 from partita.spmd.replication import ReplicatedUse, added, replicated_uses
-from partita.spmd.reshard import COLLECTIVES, Step, reshard
+from partita.spmd.reshard import reshard
+from partita.spmd.steps import Step
 from partita.spmd.unfold import unfold
 
 __all__ = [
@@ -13,8 +15,8 @@ __all__ = [
     "Collective",
     "Lowerer",
     "Lowering",
-    "Move",
     "ReplicatedUse",
+    "Reshard",
     "Run",
     "SpmdProgram",
     "Step",

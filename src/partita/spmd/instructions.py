@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Branch, Loop
 from partita.program.ir import Program, TensorType
-from partita.spmd.reshard import Step
+from partita.spmd.steps import Step
 from partita.tiling import Layout
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Buffer:
-    """A device-local tensor: one piece of a value of the program."""
+    """A device-local tensor: the shard of a value of the program."""
 
     index: int
     value: int
@@ -23,7 +23,7 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """A device runs one operation of the program on its pieces."""
+    """A device runs one operation of the program on its shards."""
 
     op: int
     inputs: tuple[int, ...]
@@ -31,14 +31,14 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Move:
+class Reshard:
     """One step of a reshard."""
 
     step: Step
     input: int
     output: int
     again: bool
-    """Repeats an earlier move of the same buffer on purpose, to save memory in between."""
+    """Repeats an earlier reshard of the same buffer on purpose, to save memory in between."""
     times: int
     """How often it runs per step of the program."""
     use: tuple[int, int] | None
@@ -85,7 +85,7 @@ class Case:
     outputs: tuple[int, ...]
 
 
-Instruction = Run | Move | Hold | While | Case
+Instruction = Run | Reshard | Hold | While | Case
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Collective:
     index: int
     """Its number among the collectives of the plan."""
     pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
-    """Of a collective_permute that hands on whole pieces, which device sends to which."""
+    """Of a collective_permute that moves whole shards, which device sends to which."""
 
     def __str__(self) -> str:
         what = f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}"

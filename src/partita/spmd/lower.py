@@ -1,11 +1,11 @@
-"""Lowering: a tiling of classes -> for every value, how it is made, kept, and handed to its uses.
+"""Lowering: a tiling of classes -> for every value, how it is made, kept, and brought to its uses.
 
-This one lowering is what the search prices, what the report shows and what `program` unfolds and
-runs. A value is made in the layout of its operation, possibly *partial* (a sum over some axes is
+This one lowering is what the search costs, what the report shows and what `program` unfolds and
+runs. A value is made in the layout of its operation, possibly *unreduced* (a sum over some axes is
 outstanding); kept in the layout of the tiling; and needed by each use in that operation's layout.
 The differences are reshards.
 
-How far partial values are handed on is decided in `partial`.
+How long values stay unreduced is decided in `unreduced`.
 
 Values made from nothing (constants, iotas, what is computed from them alone) are made in whatever
 layout their uses need, and never cost a collective.
@@ -21,8 +21,9 @@ from operator import itemgetter
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
 from partita.program.op_traits import ELEMENTWISE
-from partita.spmd.partial import NONE, PartialAxes, PartialSums
-from partita.spmd.reshard import Step, reshard, traffic
+from partita.spmd.reshard import reshard, traffic
+from partita.spmd.steps import Step
+from partita.spmd.unreduced import NONE, UnreducedAxes, UnreducedSums
 from partita.tiling import Forms, Layout, Need, OpForm, Tiling, layout_from_result
 
 
@@ -32,13 +33,13 @@ class ValuePlan:
 
     layout: Layout
     """The layout it is kept in."""
-    partial: frozenset[int]
-    """Axes over which it is kept partial and handed on so."""
+    unreduced: frozenset[int]
+    """Axes over which it is kept unreduced: sums are outstanding."""
     steps: tuple[Step, ...]
     """From made to kept."""
     needs: tuple[Need, ...]
     """How each use needs it."""
-    moves: tuple[tuple[Need, tuple[Step, ...]], ...]
+    reshards: tuple[tuple[Need, tuple[Step, ...]], ...]
     """For each different need that it does not meet as kept, the steps from kept to there."""
 
 
@@ -54,31 +55,31 @@ class Lowering:
     forms: list[OpForm]
     """How they run: `asked`, but for what gives way and what is made from nothing."""
     plans: list[ValuePlan]
-    passing: PartialAxes
-    """Value classes kept partial and handed on so, with the axes."""
-    arriving: PartialAxes
-    """Axes over which value classes are made partial, where a partial operand may add to them."""
+    unreduced: UnreducedAxes
+    """Value classes kept unreduced, with the axes."""
+    outstanding: UnreducedAxes
+    """Axes over which value classes are made unreduced, those of unreduced operands included."""
     changed_ops: list[int]
     """Operation classes that run otherwise than in the lowering this was derived from."""
     changed_values: list[int]
     """Value classes planned anew since then."""
 
     def sums(self, value_class: int) -> frozenset[int]:
-        """Axes over which a value is made partial, passed-on ones included."""
+        """Axes over which a value is made unreduced, those of its operands included."""
         producer = self.graph.values[value_class].producer
         own = NONE if producer is None else self.forms[producer[0]].sums
-        return own | self.arriving.get(value_class, NONE)
+        return own | self.outstanding.get(value_class, NONE)
 
-    def moves(self, regather: bool) -> Iterator[tuple[int, Step, int]]:
+    def steps(self, regather: bool) -> Iterator[tuple[int, Step, int]]:
         """Every step of every reshard: the value class, the step, and how often a member makes it.
 
         Args:
-          regather: a value is moved again for each run of uses that are far apart.
+          regather: a value is resharded again for each run of uses that are far apart.
         """
         for index, plan in enumerate(self.plans):
             for step in plan.steps:
                 yield index, step, 1
-            for need, steps in plan.moves:
+            for need, steps in plan.reshards:
                 uses = zip(self.graph.values[index].uses, plan.needs, strict=True)
                 repeats = len({use.episode for use, n in uses if n == need}) if regather else 1
                 for step in steps:
@@ -87,13 +88,13 @@ class Lowering:
     def counts(self, regather: bool) -> dict[str, int]:
         """Number of collectives of each kind in the whole program; loops count once."""
         found: dict[str, int] = {}
-        for index, step, repeats in self.moves(regather):
+        for index, step, repeats in self.steps(regather):
             if step.is_collective:
                 members = len(self.graph.values[index].members)
                 found[step.kind] = found.get(step.kind, 0) + repeats * members
         for op in self.graph.ops:
-            for exchange in op.op.work.exchanges if op.op.work else ():
-                found[exchange.kind] = found.get(exchange.kind, 0) + len(op.members)
+            for each in op.op.work.collectives if op.op.work else ():
+                found[each.kind] = found.get(each.kind, 0) + len(op.members)
         return found
 
 
@@ -104,7 +105,7 @@ class Lowerer:
         self.graph = graph
         self.mesh = mesh
         self._forms = Forms(graph)
-        self._partial = PartialSums(graph, self._forms)
+        self._sums = UnreducedSums(graph, self._forms)
         self._plans: dict[object, ValuePlan] = {}
         self._situations: dict[object, ValuePlan] = {}
         self._generated = _generated(graph)
@@ -115,7 +116,7 @@ class Lowerer:
         self._made_freely = frozenset(
             v for op, *_ in self._generated for classes in graph.ops[op].results for v in classes
         )
-        self._adapting = [*self._partial.yielding, *(index for index, _ in self._generated)]
+        self._adapting = [*self._sums.yielding, *(index for index, _ in self._generated)]
         self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
         # Scalars that are read need no plan of their own: there is nothing to move.
         self._around = [
@@ -148,9 +149,9 @@ class Lowerer:
             for index in ops:
                 asked[index] = self._forms.of(graph.ops[index], tiling.ops[index])
         forms = asked.copy()
-        self._partial.give_way(tiling.ops, forms)
+        self._sums.give_way(tiling.ops, forms)
         self._generate(forms, base, ops)
-        passing, arriving = self._partial.hand_on(forms)
+        unreduced, outstanding = self._sums.keep_unreduced(forms)
         if base is None:
             changed_ops = list(range(len(graph.ops)))
             again = set(range(len(graph.values)))
@@ -161,10 +162,12 @@ class Lowerer:
             again = set(values)
             for index in changed_ops:
                 again.update(self._around[index])
-            again.update(_differing(arriving, base.arriving), _differing(passing, base.passing))
+            again.update(
+                _differing(outstanding, base.outstanding), _differing(unreduced, base.unreduced)
+            )
             plans = base.plans.copy()
         changed_values = list(again)
-        self._replan(changed_values, tiling, forms, passing, arriving, plans)
+        self._replan(changed_values, tiling, forms, unreduced, outstanding, plans)
         return Lowering(
             graph,
             self.mesh,
@@ -172,20 +175,20 @@ class Lowerer:
             asked,
             forms,
             plans,
-            passing,
-            arriving,
+            unreduced,
+            outstanding,
             changed_ops,
             changed_values,
         )
 
     def _generate(self, forms: list[OpForm], base: Lowering | None, ops: Iterable[int]) -> None:
-        """Has values made from nothing in the layout that all of their uses need, or whole."""
+        """Has values made from nothing in the layout that all of their uses need, or replicated."""
         if base is None:
             queue = list(range(len(self._generated)))
         else:
             for index, _ in self._generated:
                 forms[index] = base.forms[index]
-            gave_way = self._partial.yielding
+            gave_way = self._sums.yielding
             changed = [*ops, *(i for i in gave_way if forms[i] is not base.forms[i])]
             queue = sorted({place for op in changed for place in self._feeding.get(op, ())})
         while queue:
@@ -205,8 +208,8 @@ class Lowerer:
         indices: Iterable[int],
         tiling: Tiling,
         forms: Sequence[OpForm],
-        passing: PartialAxes,
-        arriving: PartialAxes,
+        unreduced: UnreducedAxes,
+        outstanding: UnreducedAxes,
         plans: list[ValuePlan],
     ) -> None:
         """Plans these value classes, from memory where they have been in the same situation."""
@@ -219,11 +222,11 @@ class Lowerer:
         for index in indices:
             producer = producers[index]
             maker = None if producer is None else forms[producer]
-            kept = passing.get(index)
-            key = (index, maker, arriving.get(index), kept, layouts[index], users[index](forms))
+            kept = unreduced.get(index)
+            key = (index, maker, outstanding.get(index), kept, layouts[index], users[index](forms))
             plan = known.get(key)
             if plan is None:
-                made = arriving.get(index) or (NONE if maker is None else maker.sums)
+                made = outstanding.get(index) or (NONE if maker is None else maker.sums)
                 plan = self._plan(index, layouts[index], forms, maker, made, kept or NONE)
                 known[key] = plan
             plans[index] = plan
@@ -252,25 +255,25 @@ class Lowerer:
         steps = reshard(type_, source, left, layout, mesh, combine)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not value.is_result:
-            # Nothing needs it as it is to be kept: what is cheaper straight away goes so.
+            # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
             ((need, _),) = different
             straight = reshard(type_, source, left, need, mesh, combine)
             around = steps + reshard(type_, layout, NONE, need, mesh)
             if traffic(straight, mesh) < traffic(around, mesh):
                 layout, steps = need, straight
-        moves = tuple(
+        reshards = tuple(
             (need, reshard(type_, layout, NONE, need[0], mesh, halo=need[1]))
             for need in different
             if need != (layout, ())
         )
-        plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, moves)
+        plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, reshards)
         return plan
 
 
 _UNPLANNED = ValuePlan((), NONE, (), (), ())
 
 
-def _differing(a: PartialAxes, b: PartialAxes) -> set[int]:
+def _differing(a: UnreducedAxes, b: UnreducedAxes) -> set[int]:
     """Keys under which two dicts hold different sets."""
     return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
-from partita.spmd.instructions import Collective, LocalProgram, Move, Run, inside
+from partita.spmd.instructions import Collective, LocalProgram, Reshard, Run, inside
 from partita.spmd.lower import Lowering
-from partita.spmd.reshard import permutation
 from partita.spmd.show import show
+from partita.spmd.steps import permutation
 from partita.tiling import OpForm
 
 
@@ -21,22 +21,22 @@ class SpmdProgram(LocalProgram):
 
     lowering: Lowering
 
-    def moves(self) -> Iterator[Move]:
-        """Every step of every reshard, those inside loops and branches included, in order."""
-        return (item for item in inside(self.instructions) if isinstance(item, Move))
+    def reshards(self) -> Iterator[Reshard]:
+        """Every step of every resharded value, those inside of loops included, in order."""
+        return (item for item in inside(self.instructions) if isinstance(item, Reshard))
 
     @cached_property
-    def exchanges(self) -> tuple[Move, ...]:
-        """The moves that are collectives, in program order."""
-        return tuple(move for move in self.moves() if move.step.is_collective)
+    def collective_steps(self) -> tuple[Reshard, ...]:
+        """The resharding steps that are collectives, in program order."""
+        return tuple(each for each in self.reshards() if each.step.is_collective)
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """Every collective, in program order: one for each of `exchanges`.
+        """Every collective, in program order: one for each of `collective_steps`.
 
         Behind them come those that the program itself has inside of `shard_map` regions.
         """
-        own = [self._collective(number, move) for number, move in enumerate(self.exchanges)]
+        own = [self._collective(n, each) for n, each in enumerate(self.collective_steps)]
         return (*own, *self._inside(len(own)))
 
     def _inside(self, start: int) -> Iterator[Collective]:
@@ -44,27 +44,27 @@ class SpmdProgram(LocalProgram):
         numbers = itertools.count(start)
         runs = (item for item in inside(self.instructions) if isinstance(item, Run))
         for op in (self.program.operations[item.op] for item in runs):
-            for exchange in op.work.exchanges if op.work else ():
+            for each in op.work.collectives if op.work else ():
                 yield Collective(
-                    kind=exchange.kind,
-                    axes=exchange.axes,
-                    bytes=exchange.bytes,
-                    count=op.times * exchange.times,
+                    kind=each.kind,
+                    axes=each.axes,
+                    bytes=each.bytes,
+                    count=op.times * each.times,
                     value=f"inside of {op.title} at {op.source}",
-                    source=exchange.source,
-                    group=self.mesh.size(tuple(map(self.mesh.axis, exchange.axes))),
-                    dtype=exchange.dtype,
+                    source=each.source,
+                    group=self.mesh.size(tuple(map(self.mesh.axis, each.axes))),
+                    dtype=each.dtype,
                     index=next(numbers),
                 )
 
-    def _collective(self, index: int, move: Move) -> Collective:
-        step, value = move.step, self.buffers[move.input].value
+    def _collective(self, index: int, reshard: Reshard) -> Collective:
+        step, value = reshard.step, self.buffers[reshard.input].value
         producer = self.program.values[value].producer
         return Collective(
             kind=step.kind,
             axes=self.mesh.axis_names(step.axes),
             bytes=step.bytes,
-            count=move.times,
+            count=reshard.times,
             value=self.program.describe(value),
             source="" if producer is None else self.program.operations[producer].source,
             group=self.mesh.size(step.axes),
@@ -82,7 +82,7 @@ class SpmdProgram(LocalProgram):
         return self.lowering.forms[self.lowering.graph.op_class[op]]
 
     def sums(self, op: int) -> frozenset[int]:
-        """Axes over which an operation's result is partial, passed-on sums included."""
+        """Axes over which an operation's result is unreduced, those of its operands included."""
         result = self.program.operations[op].results[0]
         return self.lowering.sums(self.lowering.graph.value_class[result])
 

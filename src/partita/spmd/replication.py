@@ -1,4 +1,4 @@
-"""Where an operation needs a dimension whole that is sharded, and what it costs to gather it."""
+"""Where an operation requires replication of a sharded dimension, and what that gathers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partita.spmd.lower import Lowering
 class ReplicatedUse:
     """An operation that cannot be split along a dimension of a value that is.
 
-    Where it makes a value that is kept sharded, every device makes all of it and keeps its piece.
+    Where it makes a value that is kept sharded, every device makes all of it and keeps its shard.
     """
 
     operation: str
@@ -38,9 +38,9 @@ class ReplicatedUse:
         more = f" and {self.count - 1} more" if self.count > 1 else ""
         what = f"dim {self.dim} of {self.value}{more}"
         if self.made:
-            return f"{where} makes {what} whole on every device: {self.reason}"
+            return f"{where} makes {what} replicated on every device: {self.reason}"
         cost = f"gathers {self.bytes} B" if self.bytes else "already gathered"
-        return f"{where} needs {what} whole, {cost}: {self.reason}"
+        return f"{where} requires replication of {what}, {cost}: {self.reason}"
 
 
 def added(
@@ -52,7 +52,7 @@ def added(
 
 
 def replicated_uses(lowering: Lowering) -> tuple[ReplicatedUse, ...]:
-    """The operations that need sharded dimensions whole, each line once, in program order."""
+    """The operations that require replication of sharded dimensions, each line once, in order."""
     found: dict[object, ReplicatedUse] = {}
     for use in _uses(lowering):
         known = found.get(_key(use))
@@ -71,7 +71,7 @@ def _uses(lowering: Lowering) -> Iterator[ReplicatedUse]:
     graph = lowering.graph
     program = graph.program
     concerned = [_concerned(lowering, op) for op in graph.ops]
-    moved: set[object] = set()
+    gathered: set[object] = set()
     for op in program.operations:
         if not concerned[graph.op_class[op.index]]:
             continue
@@ -81,19 +81,19 @@ def _uses(lowering: Lowering) -> Iterator[ReplicatedUse]:
             plan, need = lowering.plans[graph.value_class[value]], form.need(number)
             if need[0] == plan.layout:
                 continue
-            steps = () if (value, need) in moved else dict(plan.moves)[need]
+            steps = () if (value, need) in gathered else dict(plan.reshards)[need]
             for dim, axes in enumerate(plan.layout):
-                reason = needed_whole(op, op.rule.operands[number][dim])
+                reason = replication_reason(op, op.rule.operands[number][dim])
                 if reason and not set(axes) <= set(need[0][dim]):
                     size = sum(s.bytes for s in steps if s.is_collective and s.dim == dim)
                     size *= program.defined_times(value)
                     told = True
-                    moved.add((value, need))
+                    gathered.add((value, need))
                     yield _use(program, op, value, dim, reason, size, made=False)
         for position, value in enumerate(op.results if not told else ()):
             kept, makes = lowering.plans[graph.value_class[value]].layout, form.makes[position]
             for dim, axes in enumerate(kept):
-                reason = needed_whole(op, op.rule.results[position][dim])
+                reason = replication_reason(op, op.rule.results[position][dim])
                 if reason and not set(axes) <= set(makes[dim]):
                     yield _use(program, op, value, dim, reason, 0, made=True)
 
@@ -118,11 +118,11 @@ def _use(
     return ReplicatedUse(op.title, op.source, name, dim, reason, size, 1, made)
 
 
-def needed_whole(op: Operation, dimension: tuple[int, ...]) -> str:
+def replication_reason(op: Operation, dimension: tuple[int, ...]) -> str:
     """Why an operation cannot be split along one of its dimensions; empty if it can."""
     if not op.rule.known:
         return WHOLE.get(op.kind, "no sharding rule is known")
     factor = op.rule.leading(dimension)
     if factor is None:
-        return f"{op.short} needs this dimension whole"
+        return f"{op.short} requires replication of this dimension"
     return op.rule.factors[factor].reason

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from partita.analysis.describe import pattern, shared_pattern
 from partita.analysis.repeats import Read, Repeat, repeats
-from partita.spmd.instructions import Hold, Instruction, LocalProgram, Move, Run, Section, While
+from partita.spmd.instructions import Hold, Instruction, LocalProgram, Reshard, Run, Section, While
 from partita.tiling import Layout
 
 
@@ -144,8 +144,8 @@ class _Text:
     def _item(self, item: Instruction) -> _Item:
         if isinstance(item, Run):
             return self._run(item)
-        if isinstance(item, Move):
-            return self._move(item)
+        if isinstance(item, Reshard):
+            return self._reshard(item)
         if isinstance(item, Hold):
             return self._plain("barrier", item.inputs, item.outputs, "")
         if isinstance(item, While):
@@ -170,13 +170,13 @@ class _Text:
 
         return _Item((kind, source, types, len(inputs)), inputs, outputs, 0, write)
 
-    def _move(self, move: Move) -> _Item:
-        step, spmd = move.step, self.spmd
+    def _reshard(self, reshard: Reshard) -> _Item:
+        step, spmd = reshard.step, self.spmd
         axes = ",".join(spmd.mesh.axis_names(step.axes))
         dims = "".join(
             f" {label}{d}" for label, d in (("dim ", step.dim), ("to ", step.split)) if d >= 0
         )
-        producer = self.program.values[spmd.buffers[move.input].value].producer
+        producer = self.program.values[spmd.buffers[reshard.input].value].producer
         source = "" if producer is None else self.program.operations[producer].source
 
         def write(notes: Sequence[str], place: _Place, _: str) -> list[str]:
@@ -185,13 +185,13 @@ class _Text:
                 time = f", {spmd.time(step)}" if spmd.time else ""
                 cost = f"  #{self.number}{place.number}: {step.bytes} B{time}"
                 self.number += 1
-            again = "  (again)" if move.again else ""
-            what = f"b{move.output} = {step.kind}(b{move.input}{notes[0]}, {axes}{dims})"
+            again = "  (again)" if reshard.again else ""
+            what = f"b{reshard.output} = {step.kind}(b{reshard.input}{notes[0]}, {axes}{dims})"
             line = f"{place.indent}{what} : {step.after}{cost}{again}"
             return [f"{line}  {source}" if source and cost else line]
 
-        key = (step, move.again, move.times, source)
-        return _Item(key, (move.input,), (move.output,), int(step.is_collective), write)
+        key = (step, reshard.again, reshard.times, source)
+        return _Item(key, (reshard.input,), (reshard.output,), int(step.is_collective), write)
 
     def _nested(
         self,

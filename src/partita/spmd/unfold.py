@@ -7,10 +7,10 @@ from functools import cached_property
 from partita.analysis.classes import episodes
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import TensorType
-from partita.spmd.instructions import Buffer, Case, Hold, Instruction, Move, Run, Section, While
+from partita.spmd.instructions import Buffer, Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.spmd.lower import Lowering, ValuePlan
 from partita.spmd.program import SpmdProgram
-from partita.spmd.reshard import Step
+from partita.spmd.steps import Step
 from partita.tiling import Layout, Need, local_type
 
 
@@ -35,7 +35,7 @@ class _Unfolding:
         self.buffers: list[Buffer] = []
         self.instructions: list[Instruction] = []
         self.kept: dict[int, int] = {}
-        self.moved: dict[tuple[int, Need, int], int] = {}
+        self.resharded: dict[tuple[int, Need, int], int] = {}
         self.seen: set[tuple[int, Need]] = set()
         self.episodes: dict[tuple[int, int, int], int] = {}
 
@@ -71,10 +71,10 @@ class _Unfolding:
             elif isinstance(item, Barrier):
                 self._barrier(item)
             elif isinstance(item, Loop):
-                self._move_ahead(item)
+                self._reshard_ahead(item)
                 self._loop(item)
             else:
-                self._move_ahead(item)
+                self._reshard_ahead(item)
                 self._branch(item)
 
     def _barrier(self, barrier: Barrier) -> None:
@@ -84,8 +84,8 @@ class _Unfolding:
         for part, outputs in zip(barrier.parts, made, strict=True):
             self._keep(part, outputs)
 
-    def _move_ahead(self, item: Loop | Branch) -> None:
-        """Moves what is defined outside of a loop or branch and needed otherwise inside."""
+    def _reshard_ahead(self, item: Loop | Branch) -> None:
+        """Reshards what is defined outside of a loop or branch and needed otherwise inside."""
         for op in item.operations():
             for number, value in enumerate(self.program.operations[op].operands):
                 if value in self.kept:
@@ -144,19 +144,19 @@ class _Unfolding:
         )
 
     def _input(self, op: int, number: int) -> int:
-        """The buffer that an operation reads, moved there if it has to be."""
+        """The buffer that an operation reads, resharded if it has to be."""
         value = self.program.operations[op].operands[number]
         need = self.lowering.forms[self.graph.op_class[op]].need(number)
         plan = self._plan(value)
         if need == (plan.layout, ()):
             return self.kept[value]
         key = (value, need, self.episodes.get((value, op, number), 0))
-        if key not in self.moved:
+        if key not in self.resharded:
             again = (value, need) in self.seen
             self.seen.add((value, need))
-            steps = dict(plan.moves)[need]
-            self.moved[key] = self._walk(value, self.kept[value], steps, again, (op, number))
-        return self.moved[key]
+            steps = dict(plan.reshards)[need]
+            self.resharded[key] = self._walk(value, self.kept[value], steps, again, (op, number))
+        return self.resharded[key]
 
     def _make(self, op: int) -> tuple[int, ...]:
         """Buffers for the results of an operation, as it makes them."""
@@ -211,6 +211,6 @@ class _Unfolding:
         times = self.program.defined_times(value)
         for step in steps:
             output = self._add(value, step.after)
-            self.instructions.append(Move(step, buffer, output, again, times, use))
+            self.instructions.append(Reshard(step, buffer, output, again, times, use))
             buffer, again = output, False
         return buffer

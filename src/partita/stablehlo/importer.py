@@ -140,7 +140,7 @@ class _Importer:
 
     def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
-        if self.manual is None or op.name not in regions.ALLOWED:
+        if self.manual is None or not regions.allows(op.name):
             check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
@@ -173,7 +173,7 @@ class _Importer:
         )
         self.operations.append(made)
         self._note_constants(op, made)
-        if op.name in regions.COLLECTIVES:
+        if regions.collective_of(op.name) is not None:
             self.collectives.append((op, index))
         return index
 
@@ -220,14 +220,14 @@ class _Importer:
         for position, argument in enumerate(block.arguments):
             inside._define(argument, None, position)
         inside._block(block)
-        exchanges = [
-            exchange
+        collectives = [
+            collective
             for view, number in inside.collectives
-            for exchange in regions.exchanges(
+            for collective in regions.collectives(
                 view, given, inside.operations[number].times, inside.operations[number].source
             )
         ]
-        work = Work(tuple(inside.values), tuple(inside.operations), tuple(exchanges))
+        work = Work(tuple(inside.values), tuple(inside.operations), tuple(collectives))
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
         self.operations.append(
             Operation(

@@ -16,19 +16,22 @@ from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
-from partita.program.ir import MANUAL, Exchange, Factor, Given, Rule, TensorType
+from partita.program.collectives import COLLECTIVES, CollectiveKind, payload
+from partita.program.ir import MANUAL, Factor, Given, RegionCollective, Rule, TensorType
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
 
 _SIDES = ("in_shardings", "out_shardings")
 
-COLLECTIVES = frozenset(
-    f"stablehlo.{kind}"
-    for kind in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split()
-)
-"""Kinds of collectives that a region may hold."""
 
-ALLOWED = COLLECTIVES | {"stablehlo.partition_id"}
-"""Kinds that a program must not contain, but for regions."""
+def collective_of(kind: str) -> CollectiveKind | None:
+    """The collective that an operation of this kind is, which regions alone may hold; or None."""
+    dialect, _, name = kind.rpartition(".")
+    return COLLECTIVES.get(name) if dialect == "stablehlo" else None
+
+
+def allows(kind: str) -> bool:
+    """Whether a region may hold an operation of this kind, though a program must not."""
+    return kind == "stablehlo.partition_id" or collective_of(kind) is not None
 
 
 def note(module: Any, main: Any) -> None:
@@ -111,8 +114,8 @@ def check_inside(op: Any, source: str) -> None:
         )
 
 
-def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
-    """What a collective inside of a region exchanges, each operand by itself.
+def collectives(op: Any, given: Given, times: int, source: str) -> list[RegionCollective]:
+    """The collectives that one inside of a region stands for, each operand by itself.
 
     Raises:
       UnsupportedError: its groups of devices are not those along axes of the mesh.
@@ -128,11 +131,11 @@ def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
     for operand, result in zip(op.operands, op.results, strict=True):
         pair = [ir.RankedTensorType(v.type) for v in (operand, result)]
         types = [TensorType(tuple(t.shape), str(t.element_type)) for t in pair]
-        size = max(t.bytes for t in types)
+        size = payload(*(t.bytes for t in types))
         kind = op.name.rpartition(".")[2]
         if mesh.size(axes) > 1:
             names = mesh.axis_names(axes)
-            found.append(Exchange(kind, names, size, times, types[0].dtype, source))
+            found.append(RegionCollective(kind, names, size, times, types[0].dtype, source))
     return found
 
 
@@ -144,7 +147,8 @@ def _axes(op: Any, mesh: Mesh) -> tuple[int, ...] | None:
         for axes in itertools.combinations(range(len(mesh.names)), count)
         for order in itertools.permutations(axes)
     ]
-    if op.name == "stablehlo.collective_permute":
+    kind = collective_of(op.name)
+    if kind is not None and kind.hlo.pairs:
         pairs = np.array(op.attributes["source_target_pairs"]).tolist()
         return next(o for o in orders if _within(pairs, mesh.groups(o)))
     groups = np.array(op.attributes["replica_groups"]).tolist()

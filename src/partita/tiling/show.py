@@ -155,8 +155,8 @@ class _Lines:
             return ""
         dims = []
         for axes, (before, after) in zip(need, halo or ((0, 0),) * len(need), strict=True):
-            rims = f" rims {before},{after}" if before or after else ""
-            dims.append(("+".join(self.mesh.axis_names(axes)) or "-") + rims)
+            reach = f" halo {before},{after}" if before or after else ""
+            dims.append(("+".join(self.mesh.axis_names(axes)) or "-") + reach)
         return _escape(f"[{', '.join(dims)}]")
 
     def _types(self, nest: Nest, makes: Sequence[TensorType]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from partita.emit.spmd import operations_of
 from partita.program.ir import Operation
-from partita.spmd import Move, Run, SpmdProgram
+from partita.spmd import Reshard, Run, SpmdProgram
 from partita.spmd.instructions import inside
 from partita.stablehlo import mlir
 
@@ -23,7 +23,7 @@ def moved_alike(spmd: SpmdProgram) -> dict[int, int]:
         for item in inside(spmd.instructions):
             if isinstance(item, Run):
                 numbering.run(item)
-            elif isinstance(item, Move) and not item.again:
+            elif isinstance(item, Reshard) and not item.again:
                 numbering.move(item)
     return numbering.moved
 
@@ -58,7 +58,7 @@ class _Numbering:
         if op.short == "reduce" and op.combine == "add" and len(item.outputs) == 1:
             self._sum(op, item, inputs[1])
 
-    def move(self, item: Move) -> None:
+    def move(self, item: Reshard) -> None:
         """Numbers what a move makes."""
         number = self._number(item.input)
         self._same[item.output] = self._first.setdefault((item.step, number), item.output)

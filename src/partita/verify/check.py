@@ -5,10 +5,10 @@ from __future__ import annotations
 from partita import cost
 from partita.errors import HardwareError
 from partita.run.executable import Form
+from partita.verify.collectives import found_collectives
 from partita.verify.comparison import as_on_host, side_by_side
 from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
 from partita.verify.cycles import compiled_time
-from partita.verify.exchanges import found_exchanges
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 from partita.verify.memory import predicted_memory
@@ -53,7 +53,7 @@ def verified(
         return Verification(plan, topology, form, predicted, None, None, None, compiled, (), None)
     module = parse(compiled.text)
     runs = executions(module)
-    found = found_exchanges(module, runs)
+    found = found_collectives(module, runs)
     predicted_ones = plan.collectives if topology else as_on_host(plan.collectives)
     return Verification(
         plan,

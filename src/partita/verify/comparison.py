@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from partita.mesh import Mesh
+from partita.program.collectives import COLLECTIVES
 from partita.spmd import Collective
-from partita.verify.device_groups import Groups, joined, normal
-from partita.verify.exchanges import Exchange, Found, found_exchanges
+from partita.verify.collectives import Found, HloCollective, found_collectives
+from partita.verify.device_groups import DeviceGroups, joined, normal
 from partita.verify.hlo import parse
 
 AGREEMENTS = {
@@ -31,12 +32,12 @@ class Becomes:
 
     rewrite: str
     """One of `partita.verify.rewrites.REWRITES`."""
-    exchange: Exchange | None
+    collective: HloCollective | None
     """None if nothing is left of it."""
     always: bool = True
     """Whether it does so for certain; otherwise it may."""
     cut: bool = False
-    """Whether it must be seen in the compiled program that every device only keeps a piece."""
+    """Whether it must be seen in the compiled program that every device only keeps a shard."""
     of: int = 1
     """How many executions of the planned one become one."""
 
@@ -46,19 +47,19 @@ class Rewritten:
     """A collective that was planned, and what the compiler has made of it."""
 
     rewrite: str
-    planned: Exchange
-    made: Exchange | None
+    planned: HloCollective
+    made: HloCollective | None
     of: int = 1
     """How many executions of the planned one became one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How often each exchange was predicted and how often it was compiled."""
+    """How often each collective was predicted and how often it was compiled."""
 
     mesh: Mesh
-    predicted: Counter[Exchange]
-    compiled: Counter[Exchange]
+    predicted: Counter[HloCollective]
+    compiled: Counter[HloCollective]
     rewritten: Counter[Rewritten] = dataclasses.field(default_factory=Counter)
     """Known rewrites that the compiler has done, and how often they run."""
 
@@ -79,7 +80,7 @@ class Comparison:
         return "different"
 
     @property
-    def foreseen(self) -> Counter[Exchange]:
+    def foreseen(self) -> Counter[HloCollective]:
         """What was predicted, after the known rewrites."""
         left = Counter(self.predicted)
         for each, times in self.rewritten.items():
@@ -96,35 +97,37 @@ class Comparison:
             counts[each.rewrite] += times
         return dict(sorted(counts.items()))
 
-    def rows(self) -> list[tuple[Exchange, int, int]]:
-        """Every exchange with its predicted and its compiled count."""
+    def rows(self) -> list[tuple[HloCollective, int, int]]:
+        """Every collective with its predicted and its compiled count."""
         every = sorted(self.predicted.keys() | self.compiled.keys())
         return [(e, self.predicted[e], self.compiled[e]) for e in every]
 
-    def remark(self, exchange: Exchange) -> str:
+    def remark(self, collective: HloCollective) -> str:
         """`differs`, or `rewritten` where known rewrites explain it; empty if the counts agree."""
-        if self.predicted[exchange] == self.compiled[exchange]:
+        if self.predicted[collective] == self.compiled[collective]:
             return ""
-        explained = self.foreseen[exchange] == self.compiled[exchange]
+        explained = self.foreseen[collective] == self.compiled[collective]
         return "rewritten" if explained else "differs"
 
     def __str__(self) -> str:
         lines = [f"{'kind':<16} {'bytes':>12} {'groups':>8} {'predicted':>10} {'compiled':>9}"]
-        for exchange, predicted, compiled in self.rows():
-            shape = f"{len(exchange.groups)}x{len(exchange.groups[0]) if exchange.groups else 0}"
-            remark = self.remark(exchange)
+        for collective, predicted, compiled in self.rows():
+            shape = (
+                f"{len(collective.groups)}x{len(collective.groups[0]) if collective.groups else 0}"
+            )
+            remark = self.remark(collective)
             lines.append(
-                f"{exchange.kind:<16} {exchange.bytes:>12} {shape:>8} {predicted:>10} "
+                f"{collective.kind:<16} {collective.bytes:>12} {shape:>8} {predicted:>10} "
                 f"{compiled:>9}{f'  <- {remark}' if remark else ''}"
             )
         return "\n".join(lines)
 
 
-def _totals(exchanges: Counter[Exchange]) -> Counter[tuple[str, Groups]]:
+def _totals(collectives: Counter[HloCollective]) -> Counter[tuple[str, DeviceGroups]]:
     """Bytes moved per step, by kind and groups."""
-    total: Counter[tuple[str, Groups]] = Counter()
-    for exchange, times in exchanges.items():
-        total[exchange.kind, exchange.groups] += exchange.bytes * times
+    total: Counter[tuple[str, DeviceGroups]] = Counter()
+    for collective, times in collectives.items():
+        total[collective.kind, collective.groups] += collective.bytes * times
     return total
 
 
@@ -140,7 +143,7 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     Raises:
       VerifyError: the text has device groups in a form that is not known.
     """
-    return side_by_side(collectives, mesh, found_exchanges(parse(compiled_text)))
+    return side_by_side(collectives, mesh, found_collectives(parse(compiled_text)))
 
 
 def as_on_host(collectives: Iterable[Collective]) -> list[Collective]:
@@ -153,12 +156,12 @@ def widening(dtype: str) -> int:
     return 2 if dtype == "bf16" or dtype.startswith("f8") else 1
 
 
-def exchange_of(collective: Collective, mesh: Mesh) -> Exchange:
+def hlo_collective(collective: Collective, mesh: Mesh) -> HloCollective:
     """A planned collective, as what it is compared by."""
     groups = normal(mesh.groups(tuple(mesh.axis(name) for name in collective.axes)))
-    if collective.kind == "collective_permute":
+    if COLLECTIVES[collective.kind].hlo.pairs:
         groups = joined(collective.pairs) if collective.pairs else normal(map(sorted, groups))
-    return Exchange(collective.kind, collective.bytes, groups)
+    return HloCollective(collective.kind, collective.bytes, groups)
 
 
 def side_by_side(
@@ -179,32 +182,32 @@ def side_by_side(
       becomes: for each of the collectives what the compiler may make of it, as
         `partita.verify.rewrites.on_tpu` gives it; by default it makes nothing else of any.
     """
-    compiled: Counter[Exchange] = Counter()
-    cut: Counter[Exchange] = Counter()
+    compiled: Counter[HloCollective] = Counter()
+    cut: Counter[HloCollective] = Counter()
     rewritten: Counter[Rewritten] = Counter()
     for each in found:
         times = each.times if executions else 1
         if each.patch:
             continue
-        compiled[each.exchange] += times
+        compiled[each.collective] += times
         if each.cut:
-            cut[each.exchange] += times
+            cut[each.collective] += times
         if each.padded:
-            rewritten[Rewritten("padded pieces", each.exchange, each.exchange)] += times
-    planned: Counter[tuple[Exchange, tuple[Becomes, ...]]] = Counter()
+            rewritten[Rewritten("padded pieces", each.collective, each.collective)] += times
+    planned: Counter[tuple[HloCollective, tuple[Becomes, ...]]] = Counter()
     for number, c in enumerate(collectives):
         known = tuple(becomes[number]) if number < len(becomes) else ()
-        planned[exchange_of(c, mesh), known] += c.count if executions else 1
-    predicted: Counter[Exchange] = Counter()
-    for (exchange, _), times in planned.items():
-        predicted[exchange] += times
+        planned[hlo_collective(c, mesh), known] += c.count if executions else 1
+    predicted: Counter[HloCollective] = Counter()
+    for (collective, _), times in planned.items():
+        predicted[collective] += times
     return Comparison(mesh, predicted, compiled, rewritten + _rewritten(planned, compiled, cut))
 
 
 def _rewritten(
-    planned: Counter[tuple[Exchange, tuple[Becomes, ...]]],
-    compiled: Counter[Exchange],
-    cut: Counter[Exchange],
+    planned: Counter[tuple[HloCollective, tuple[Becomes, ...]]],
+    compiled: Counter[HloCollective],
+    cut: Counter[HloCollective],
 ) -> Counter[Rewritten]:
     """The rewrites that lead from what was planned to what was compiled, as far as any do.
 
@@ -213,19 +216,19 @@ def _rewritten(
     may have been rewritten.
     """
     left, done = Counter(compiled), Counter[Rewritten]()
-    every = [_Open(exchange, becomes, times) for (exchange, becomes), times in planned.items()]
+    every = [_Open(collective, becomes, times) for (collective, becomes), times in planned.items()]
     every.sort(key=lambda one: len(one.becomes))
 
     def rewrite(one: _Open, become: Becomes) -> None:
-        exchange, times = become.exchange, one.times
-        if exchange is not None:
-            made = min(times // become.of, left[exchange])
-            made = min(made, cut[exchange]) if become.cut else made
-            left[exchange] -= made
+        collective, times = become.collective, one.times
+        if collective is not None:
+            made = min(times // become.of, left[collective])
+            made = min(made, cut[collective]) if become.cut else made
+            left[collective] -= made
             times = made * become.of
         one.times -= times
         if times:
-            done[Rewritten(become.rewrite, one.exchange, exchange, become.of)] += times
+            done[Rewritten(become.rewrite, one.collective, collective, become.of)] += times
 
     for uncertain in (False, True):
         now = [one for one in every if one.uncertain == uncertain]
@@ -235,10 +238,10 @@ def _rewritten(
                     rewrite(one, become)
         for one in now:
             for become in one.becomes:
-                if become.of > 1 and left[one.exchange] < one.times:
+                if become.of > 1 and left[one.collective] < one.times:
                     rewrite(one, become)
-            stays = min(one.times, left[one.exchange])
-            left[one.exchange] -= stays
+            stays = min(one.times, left[one.collective])
+            left[one.collective] -= stays
             one.times -= stays
     for one in every:
         for become in one.becomes:
@@ -250,7 +253,7 @@ def _rewritten(
 class _Open:
     """A planned collective, and how often it is not yet known what has become of it."""
 
-    exchange: Exchange
+    collective: HloCollective
     becomes: tuple[Becomes, ...]
     times: int
 

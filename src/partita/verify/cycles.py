@@ -14,9 +14,9 @@ from partita.cost.collectives import Interconnect, Part, interconnect
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
 from partita.tiling import Axes
-from partita.verify.device_groups import Groups
-from partita.verify.exchanges import Exchange, Found
-from partita.verify.hlo import Module
+from partita.verify.collectives import Found, HloCollective
+from partita.verify.device_groups import DeviceGroups
+from partita.verify.hlo import HloModule
 from partita.verify.loops import Executions
 
 _UNKNOWN = 2**63 - 1
@@ -26,7 +26,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 def compiled_time(
-    module: Module, runs: Executions, found: list[Found], mesh: Mesh, hardware: Hardware
+    module: HloModule, runs: Executions, found: list[Found], mesh: Mesh, hardware: Hardware
 ) -> StepTime | None:
     """The time of a compiled step; None if the compiler or the hardware file does not tell it.
 
@@ -43,7 +43,7 @@ def compiled_time(
     networks = interconnect(mesh, hardware)
     exposed, links = 0.0, [0.0] * networks.links
     for each in found:
-        for link, seconds in exchange_seconds(each.exchange, networks, hardware):
+        for link, seconds in collective_seconds(each.collective, networks, hardware):
             if each.asynchronous:
                 links[link] += each.times * seconds
             else:
@@ -51,7 +51,7 @@ def compiled_time(
     return StepTime(cycles / hardware.clock.value, exposed, tuple(links))
 
 
-def estimated_cycles(module: Module, runs: Executions) -> int:
+def estimated_cycles(module: HloModule, runs: Executions) -> int:
     """The compiler's estimates, summed; what loops contain counts as often as they run."""
     total = 0
     for name, times in runs.times.items():
@@ -62,22 +62,22 @@ def estimated_cycles(module: Module, runs: Executions) -> int:
     return total
 
 
-def exchange_seconds(
-    exchange: Exchange, networks: Interconnect, hardware: Hardware
+def collective_seconds(
+    collective: HloCollective, networks: Interconnect, hardware: Hardware
 ) -> list[tuple[int, float]]:
-    """The links that an exchange uses, each with the seconds it takes.
+    """The links that a collective uses, each with the seconds it takes.
 
     Groups that follow no axes of the mesh are taken for rings on the fastest network.
     """
-    axes = axes_of(exchange.groups, networks.mesh)
+    axes = axes_of(collective.groups, networks.mesh)
     if axes is None:
-        size = max(map(len, exchange.groups))
+        size = max(map(len, collective.groups))
         ring = Part(hardware.networks[0], size, 0)
         axes, networks = (0,), Interconnect(Mesh(("group",), (size,)), ((ring,),))
-    return list(networks.by_link(exchange.kind, axes, exchange.bytes))
+    return list(networks.by_link(collective.kind, axes, collective.bytes))
 
 
-def axes_of(groups: Groups, mesh: Mesh) -> Axes | None:
+def axes_of(groups: DeviceGroups, mesh: Mesh) -> Axes | None:
     """The axes along which these groups lie, as positions; None if there are none such."""
     if not groups:
         return tuple(range(len(mesh.names)))

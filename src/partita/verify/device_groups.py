@@ -10,10 +10,10 @@ import numpy as np
 
 from partita.errors import VerifyError
 
-Groups = tuple[tuple[int, ...], ...]
+DeviceGroups = tuple[tuple[int, ...], ...]
 
 
-def groups_of(line: str) -> Groups:
+def groups_of(line: str) -> DeviceGroups:
     """The groups of devices that a collective in the text has; none if it says nothing.
 
     Raises:
@@ -61,7 +61,7 @@ def _iota(shape: str, order: str | None) -> np.ndarray:
     return grid.transpose([int(place) for place in order.split(",")]) if order else grid
 
 
-def _along_axes(axes: str, chosen: str, devices: np.ndarray | None) -> Groups:
+def _along_axes(axes: str, chosen: str, devices: np.ndarray | None) -> DeviceGroups:
     """Groups in the form `mesh['a'=2,'b'=4] {'b'}`; `'b':(2)2` is a part of an axis."""
     sizes = {name: int(size) for name, size in _AXIS.findall(axes)}
     parts: list[tuple[str, int, int]] = [
@@ -86,15 +86,15 @@ def _along_axes(axes: str, chosen: str, devices: np.ndarray | None) -> Groups:
     return normal(grid.reshape(-1, math.prod(width for _, _, width in parts)).tolist())
 
 
-def chains_of(line: str) -> Groups:
+def chains_of(line: str) -> DeviceGroups:
     """The devices that a permutation in the text joins."""
     pairs = re.search(r"source_target_pairs=\{(.*?\})\}", line)
     found = re.findall(r"\{(\d+),(\d+)\}", pairs[1] if pairs else "")
     return joined((int(source), int(target)) for source, target in found)
 
 
-def joined(pairs: Iterable[tuple[int, int]]) -> Groups:
-    """The devices that are joined by handing on to each other."""
+def joined(pairs: Iterable[tuple[int, int]]) -> DeviceGroups:
+    """The devices that are joined by sending to each other."""
     reached: dict[int, set[int]] = {}
     for source, target in pairs:
         group = reached.get(source, {source}) | reached.get(target, {target})
@@ -102,6 +102,6 @@ def joined(pairs: Iterable[tuple[int, int]]) -> Groups:
     return normal({tuple(sorted(group)) for group in reached.values()})
 
 
-def normal(groups: Iterable[Iterable[int]]) -> Groups:
+def normal(groups: Iterable[Iterable[int]]) -> DeviceGroups:
     """Groups in the order in which they are compared."""
     return tuple(sorted(tuple(group) for group in groups))

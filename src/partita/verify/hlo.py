@@ -24,7 +24,7 @@ _CALLED = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Instruction:
+class HloInstruction:
     """One instruction: `%name = type opcode(operands), attributes`."""
 
     name: str
@@ -56,26 +56,26 @@ class Computation:
     """A named list of instructions, in the order in which they run."""
 
     name: str
-    instructions: dict[str, Instruction]
+    instructions: dict[str, HloInstruction]
 
     @property
-    def root(self) -> Instruction | None:
+    def root(self) -> HloInstruction | None:
         """The instruction whose value it returns."""
         return next((i for i in self.instructions.values() if i.root), None)
 
-    def __iter__(self) -> Iterator[Instruction]:
+    def __iter__(self) -> Iterator[HloInstruction]:
         return iter(self.instructions.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Module:
+class HloModule:
     """A compiled program: its computations by name, and the one that starts."""
 
     computations: dict[str, Computation]
     entry: str
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> HloModule:
     """Reads the text that `compiled.as_text()` gives.
 
     Instructions before any computation, as of a snippet, belong to an entry without a name.
@@ -91,10 +91,10 @@ def parse(text: str) -> Module:
         instruction = _instruction(line)
         if instruction is not None:
             computations.setdefault(now.name, now).instructions[instruction.name] = instruction
-    return Module(computations, entry)
+    return HloModule(computations, entry)
 
 
-def _instruction(line: str) -> Instruction | None:
+def _instruction(line: str) -> HloInstruction | None:
     match = _INSTRUCTION.match(line)
     if match is None:
         return None
@@ -104,7 +104,7 @@ def _instruction(line: str) -> Instruction | None:
     if opcode is None:
         return None
     close = _closing(line, opcode.end() - 1)
-    return Instruction(
+    return HloInstruction(
         match["name"],
         line[start:end],
         opcode["opcode"],

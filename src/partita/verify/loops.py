@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from partita.verify.hlo import Computation, Instruction, Module
+from partita.verify.hlo import Computation, HloInstruction, HloModule
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _FUSED = ("fusion",)
 """Instructions whose called computation is part of them."""
 _APPLIED = ("to_apply",)
 """Roles of computations that are applied to pairs of elements: reductions, sorts."""
-_PASSED_ON = ("copy", "bitcast", "convert", "copy-start", "copy-done")
-"""Instructions that hand on the integer that they read."""
+_FORWARDING = ("copy", "bitcast", "convert", "copy-start", "copy-done")
+"""Instructions that forward the integer that they read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Executions:
     """Loops whose trip count could not be found; they count once."""
 
 
-def executions(module: Module) -> Executions:
+def executions(module: HloModule) -> Executions:
     """Follows loops, calls and branches from the entry; every branch counts as taken."""
     times: dict[str, int] = {}
     fused: dict[str, int] = {}
@@ -65,7 +65,7 @@ def executions(module: Module) -> Executions:
     return Executions(times, fused, tuple(unknown))
 
 
-def trip_count(module: Module, around: Computation, loop: Instruction) -> int | None:
+def trip_count(module: HloModule, around: Computation, loop: HloInstruction) -> int | None:
     """How often the body of a loop runs; None if that cannot be told.
 
     Args:
@@ -96,13 +96,13 @@ def trip_count(module: Module, around: Computation, loop: Instruction) -> int | 
 class _Carried:
     """What a loop carries, by its place in the tuple."""
 
-    def __init__(self, around: Computation, loop: Instruction, body: Computation) -> None:
+    def __init__(self, around: Computation, loop: HloInstruction, body: Computation) -> None:
         self._around = around
         self._body = body
         self._tuple = around.instructions.get((loop.operands or [""])[0])
 
     def constant(self, place: int) -> int | None:
-        """The integer at this place, if it is a constant that the body hands on unchanged."""
+        """The integer at this place, if it is a constant that the body carries on unchanged."""
         root = self._body.root
         if root is None or root.opcode != "tuple" or place >= len(root.operands):
             return None
@@ -116,7 +116,7 @@ class _Carried:
         return _integer(self._around, made.operands[place], None)
 
 
-def _comparison(module: Module, condition: Computation) -> tuple[str, int, str] | None:
+def _comparison(module: HloModule, condition: Computation) -> tuple[str, int, str] | None:
     """What a condition is: `(direction, place of the counter, name of the limit)`."""
     root = condition.root
     assert root is not None
@@ -146,9 +146,9 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
 def _place(computation: Computation, name: str) -> int | None:
-    """Which element of the carried tuple an instruction hands on, if it does only that."""
+    """Which element of the carried tuple an instruction forwards, if it does only that."""
     instruction = computation.instructions.get(name)
-    while instruction is not None and instruction.opcode in _PASSED_ON:
+    while instruction is not None and instruction.opcode in _FORWARDING:
         instruction = computation.instructions.get(instruction.operands[0])
     if instruction is None or instruction.opcode != "get-tuple-element":
         return None
@@ -172,7 +172,7 @@ def _step(body: Computation, counter: int, entry: _Carried) -> int | None:
         instruction = body.instructions.get(name)
         if instruction is None:
             return None
-        if instruction.opcode in _PASSED_ON:
+        if instruction.opcode in _FORWARDING:
             name = instruction.operands[0]
             continue
         if instruction.opcode not in ("add", "subtract"):
@@ -190,7 +190,7 @@ def _step(body: Computation, counter: int, entry: _Carried) -> int | None:
 def _integer(computation: Computation, name: str, carried: _Carried | None) -> int | None:
     """The integer that an instruction is, if it is constant; or carried along unchanged."""
     instruction = computation.instructions.get(name)
-    while instruction is not None and instruction.opcode in _PASSED_ON:
+    while instruction is not None and instruction.opcode in _FORWARDING:
         instruction = computation.instructions.get(instruction.operands[0])
     if instruction is None:
         return None

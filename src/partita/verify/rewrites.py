@@ -11,11 +11,11 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from partita.spmd import Collective, Move, Run, SpmdProgram, Step
+from partita.spmd import Collective, Reshard, Run, SpmdProgram, Step
 from partita.spmd.instructions import Case, Instruction, Section, While, inside
 from partita.verify.alike import moved_alike
-from partita.verify.comparison import Becomes, exchange_of
-from partita.verify.exchanges import Exchange
+from partita.verify.collectives import HloCollective
+from partita.verify.comparison import Becomes, hlo_collective
 
 REWRITES = {
     "piece of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
@@ -53,30 +53,30 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
       topology: what it is compiled for, such as `v5e:4x4`.
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
-    rounded, own = _rounded(spmd), spmd.exchanges
+    rounded, own = _rounded(spmd), spmd.collective_steps
     alike, moved = moved_alike(spmd), set()
     accumulated = dict(_accumulated(spmd))
     found: list[tuple[Becomes, ...]] = []
     for number, collective in enumerate(spmd.collectives):
-        exchange = exchange_of(collective, spmd.mesh)
+        hlo = hlo_collective(collective, spmd.mesh)
         if number >= len(own):  # of a region, nothing more is known
             scattered = collective.kind == "reduce_scatter"
-            found.append(_of_scatter(collective, None, exchange, everywhere) if scattered else ())
+            found.append(_of_scatter(collective, None, hlo, everywhere) if scattered else ())
             continue
         move = own[number]
         becomes: tuple[Becomes, ...]
         if collective.kind == "reduce_scatter":
-            becomes = _of_scatter(collective, move, exchange, everywhere)
+            becomes = _of_scatter(collective, move, hlo, everywhere)
         elif collective.kind == "all_gather":
-            becomes = _of_gather(move, exchange, rounded)
+            becomes = _of_gather(move, hlo, rounded)
         else:
-            becomes = _narrowed(move, exchange, rounded)
+            becomes = _narrowed(move, hlo, rounded)
         if move.output in accumulated:
             uncertain = (
                 dataclasses.replace(b, always=False, cut=b.rewrite == "piece of a sum")
                 for b in becomes
             )
-            becomes = (*_after_loop(exchange, accumulated[move.output]), *uncertain)
+            becomes = (*_after_loop(hlo, accumulated[move.output]), *uncertain)
         place = alike.get(move.output, move.output)
         if place in moved:
             becomes += (Becomes("merged", None, always=False),)
@@ -86,34 +86,34 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
 
 
 def _of_scatter(
-    collective: Collective, move: Move | None, exchange: Exchange, everywhere: int
+    collective: Collective, move: Reshard | None, hlo: HloCollective, everywhere: int
 ) -> tuple[Becomes, ...]:
     vector = move is not None and _is_vector(move.step)
     always = vector or collective.group == everywhere
-    made = dataclasses.replace(exchange, kind="all_reduce")
+    made = dataclasses.replace(hlo, kind="all_reduce")
     return (Becomes("piece of a sum", made, always, cut=not always),)
 
 
-def _of_gather(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Becomes, ...]:
+def _of_gather(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
     step = move.step
     if _is_vector(step) and step.before.shape[step.dim] % _LANES:
-        made = dataclasses.replace(exchange, kind="all_reduce")
+        made = dataclasses.replace(hlo, kind="all_reduce")
         return (Becomes("sum of padded pieces", made),)
-    return _narrowed(move, exchange, rounded)
+    return _narrowed(move, hlo, rounded)
 
 
-def _narrowed(move: Move, exchange: Exchange, rounded: set[int]) -> tuple[Becomes, ...]:
+def _narrowed(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
     if move.step.kind not in _MOVING or move.step.before.dtype != "f32":
         return ()
     if move.output not in rounded:
         return ()
-    return (Becomes("narrowed", dataclasses.replace(exchange, bytes=exchange.bytes // 2), False),)
+    return (Becomes("narrowed", dataclasses.replace(hlo, bytes=hlo.bytes // 2), False),)
 
 
-def _after_loop(exchange: Exchange, trips: int) -> Iterator[Becomes]:
-    for kind in dict.fromkeys((exchange.kind, "all_reduce")):
-        made = dataclasses.replace(exchange, kind=kind)
-        yield Becomes("after the loop", made, False, cut=kind != exchange.kind, of=trips)
+def _after_loop(hlo: HloCollective, trips: int) -> Iterator[Becomes]:
+    for kind in dict.fromkeys((hlo.kind, "all_reduce")):
+        made = dataclasses.replace(hlo, kind=kind)
+        yield Becomes("after the loop", made, False, cut=kind != hlo.kind, of=trips)
 
 
 def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
@@ -124,8 +124,11 @@ def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
             continue
         readers = _Readers(loop)
         for item in loop.body.instructions:
-            summed = isinstance(item, Move) and item.step.kind in ("all_reduce", "reduce_scatter")
-            if isinstance(item, Move) and summed and readers.only_add(spmd, item.output):
+            summed = isinstance(item, Reshard) and item.step.kind in (
+                "all_reduce",
+                "reduce_scatter",
+            )
+            if isinstance(item, Reshard) and summed and readers.only_add(spmd, item.output):
                 yield item.output, trips
 
 
@@ -146,7 +149,7 @@ class _Readers:
         if len(reading) != 1 or buffer in results:
             return False
         (item,) = reading
-        if isinstance(item, Move):
+        if isinstance(item, Reshard):
             return item.step.kind in _MOVING and self.only_add(spmd, item.output)
         if not isinstance(item, Run):
             return False
@@ -171,7 +174,7 @@ class _Readers:
 def _read(item: Instruction | Section) -> tuple[int, ...]:
     """The buffers that an instruction reads, or that a section ends with."""
     match item:
-        case Move():
+        case Reshard():
             return (item.input,)
         case Case():
             return (item.index,)
@@ -205,7 +208,7 @@ def _rounded(spmd: SpmdProgram) -> set[int]:
     for item in items:
         if isinstance(item, Run):
             note(item.inputs, spmd.program.operations[item.op].short, item.outputs)
-        elif isinstance(item, Move):
+        elif isinstance(item, Reshard):
             note([item.input], item.step.kind, [item.output])
         elif isinstance(item, Section):
             note(item.results)
@@ -215,7 +218,7 @@ def _rounded(spmd: SpmdProgram) -> set[int]:
             note(item.inputs)
     found: set[int] = set()
     for item in reversed(items):
-        if isinstance(item, Run | Move):
+        if isinstance(item, Run | Reshard):
             for buffer in item.outputs if isinstance(item, Run) else [item.output]:
                 uses = readers.get(buffer, [])
                 if uses and all(

@@ -12,9 +12,9 @@ from rich.text import Text
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
 from partita.text import seconds, size
+from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Comparison
 from partita.verify.cycles import axes_of
-from partita.verify.exchanges import Exchange
 from partita.verify.memory import Memory
 
 
@@ -24,12 +24,12 @@ def collectives(comparison: Comparison, mesh: Mesh) -> RenderableType:
     if not rows:
         return Text("Collectives: none, predicted or compiled")
     table = _table("Collectives per step", "kind", "group", "bytes", "predicted", "compiled", "")
-    for exchange, predicted, compiled in rows:
-        remark = comparison.remark(exchange)
+    for collective, predicted, compiled in rows:
+        remark = comparison.remark(collective)
         table.add_row(
-            exchange.kind,
-            _group(exchange, mesh),
-            size(exchange.bytes),
+            collective.kind,
+            _group(collective, mesh),
+            size(collective.bytes),
             str(predicted),
             str(compiled),
             remark,
@@ -42,13 +42,13 @@ def collectives_data(comparison: Comparison, mesh: Mesh) -> list[dict[str, Any]]
     """The same as plain data."""
     return [
         {
-            "kind": exchange.kind,
-            "group": _group(exchange, mesh),
-            "bytes": exchange.bytes,
+            "kind": collective.kind,
+            "group": _group(collective, mesh),
+            "bytes": collective.bytes,
             "predicted": predicted,
             "compiled": compiled,
         }
-        for exchange, predicted, compiled in comparison.rows()
+        for collective, predicted, compiled in comparison.rows()
     ]
 
 
@@ -91,12 +91,12 @@ def time_data(found: StepTime) -> dict[str, float]:
     return {name: getattr(found, name) for name in names}
 
 
-def _group(exchange: Exchange, mesh: Mesh) -> str:
+def _group(collective: HloCollective, mesh: Mesh) -> str:
     """Who takes part: axes of the mesh, or the number and size of the groups."""
-    axes = axes_of(exchange.groups, mesh)
+    axes = axes_of(collective.groups, mesh)
     if axes is not None:
         return ",".join(mesh.axis_names(axes))
-    return f"{len(exchange.groups)} of {len(exchange.groups[0])}"
+    return f"{len(collective.groups)} of {len(collective.groups[0])}"
 
 
 def _ratio(predicted: float, compiled: float) -> str:

@@ -110,7 +110,7 @@ def read(text: str, operands: Sequence[TensorType], results: Sequence[TensorType
                     )
             mapped.append(tuple(() if name == "." else (numbers[name],) for name in names))
         mappings.append(tuple(mapped))
-    reason = f"{of} needs this dimension whole"
+    reason = f"{of} requires replication of this dimension"
     factors = tuple(
         Factor(sizes[name], kind, reason if kind == "blocked" else "")
         for name, kind in kinds.items()

@@ -104,7 +104,7 @@ def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:
         kinds[factor] = "reduction"
     if combine is None:
         block(rule.reduction_factors, f"partial results of {short} cannot be combined")
-    block(rule.need_replication_factors, f"{short} needs this dimension whole")
+    block(rule.need_replication_factors, f"{short} requires replication of this dimension")
     block(rule.permutation_factors, f"{short} moves elements along this dimension")
     block(rule.blocked_propagation_factors, f"{short} does not pass shards along this dimension")
     operands, results = _mappings(rule.operand_mappings), _mappings(rule.result_mappings)

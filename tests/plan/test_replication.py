@@ -1,4 +1,4 @@
-"""What cannot be split: the history says who needs a dimension whole, and what that costs."""
+"""What cannot be split: the history says who requires replication, and what that costs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ def rule(monkeypatch):
 NEEDING = {
     # function of x [32, 16], whose first dimension is sharded: the operation and its reason
     "cumulative": (lambda x: lax.cumlogsumexp(x, 0), "reduce_window", "reads windows"),
-    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "needs this dimension whole"),
+    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "requires replication of this"),
     "pad": (lambda x: jnp.pad(x, ((1, 2), (0, 0))), "pad", "moves elements along"),
-    "concatenate": (lambda x: jnp.concatenate([x, x]), "concatenate", "needs this dimension"),
+    "concatenate": (
+        lambda x: jnp.concatenate([x, x]),
+        "concatenate",
+        "replication of this dimension",
+    ),
     "slice": (lambda x: x[1:8], "slice", "moves elements along"),
     "reverse": (lambda x: x[::-1], "reverse", "moves elements along"),
     "update": (
@@ -50,7 +54,7 @@ NEEDING = {
 
 
 @pytest.mark.parametrize("name", NEEDING)
-def test_the_history_says_who_needs_a_dimension_whole_and_what_is_gathered(name):
+def test_the_history_says_who_requires_replication_and_what_is_gathered(name):
     fn, operation, reason = NEEDING[name]
     p = plan(lambda x: fn(x), array(32, 16))
     (entry,) = p.history
@@ -60,7 +64,7 @@ def test_the_history_says_who_needs_a_dimension_whole_and_what_is_gathered(name)
     gathered = sum(c.bytes * c.count for c in p.collectives if c.kind == "all_gather")
     assert sum(use.bytes for use in entry.whole) == gathered > 0
     shown = " ".join(str(p).split())
-    assert f"whole {operation} at {use.source} needs dim" in shown
+    assert f"replicated {operation} at {use.source} requires replication of dim" in shown
 
 
 def test_what_the_line_says():
@@ -71,7 +75,7 @@ def test_what_the_line_says():
     here = f"{__file__}:{line}"
     (use,) = plan(ordered, array(32, 16)).history[0].whole
     assert str(use) == (
-        f"reverse at {here} needs dim 0 of tanh at {here} whole, gathers 2048 B: "
+        f"reverse at {here} requires replication of dim 0 of tanh at {here}, gathers 2048 B: "
         "reverse moves elements along this dimension"
     )
 
@@ -93,7 +97,7 @@ def test_lines_in_loops_count_as_often_as_they_run():
     assert use.bytes == 5 * 32 * 16 * 4
 
 
-def test_a_result_that_is_made_whole_and_cut():
+def test_a_result_that_is_made_replicated_and_cut():
     def made(x):
         return x[::-1]
 
@@ -101,7 +105,7 @@ def test_a_result_that_is_made_whole_and_cut():
     p = plan(made, array(32, 16), tactics=[tactic])
     (use,) = p.history[0].whole
     assert not p.collectives and use.made
-    assert "makes dim 0 of result whole on every device: reverse moves elements" in str(use)
+    assert "makes dim 0 of result replicated on every device: reverse moves elements" in str(use)
 
 
 def test_each_tactic_has_its_own():
@@ -160,7 +164,7 @@ def test_what_a_rule_marks_as_whole_is_gathered(rule, matrices):
     rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
     p = plan(qr, matrices, tactics=[pt.ManualPartition({"x": 1}, axis="a")])
     assert [c.kind for c in p.collectives] == ["all_gather"]
-    assert p.history[0].whole[0].reason == f"{QR} needs this dimension whole"
+    assert p.history[0].whole[0].reason == f"{QR} requires replication of this dimension"
     run_and_compare(p, qr, matrices)
 
 

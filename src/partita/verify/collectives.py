@@ -12,65 +12,66 @@ import math
 import re
 from collections.abc import Iterator
 
+from partita.program.collectives import (
+    ALL_REDUCE,
+    COLLECTIVES,
+    REDUCE_SCATTER,
+    CollectiveKind,
+    HloForm,
+)
 from partita.program.ir import bits
-from partita.verify.device_groups import Groups, chains_of, groups_of
-from partita.verify.hlo import Computation, Instruction, Module, parse
+from partita.verify.device_groups import DeviceGroups, chains_of, groups_of
+from partita.verify.hlo import Computation, HloInstruction, HloModule, parse
 from partita.verify.loops import Executions, executions
 
-_KINDS = {
-    f"{kind}{suffix}": kind.replace("-", "_")
-    for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-    for suffix in ("", "-start")
-}
-_KINDS["ragged-all-to-all"] = "all_to_all"
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _STARTS = "AsyncCollectiveStart"
-_HANDED_ON = (
+_FORWARDING = (
     *("bitcast", "convert", "copy", "copy-start", "copy-done", "reshape", "transpose"),
-    "all-reduce-done",
+    *(f"{opcode}-done" for opcode in ALL_REDUCE.hlo.opcodes),
 )
 """Instructions behind which there is still the same tensor."""
-_CUT_OUT = (*_HANDED_ON, "get-tuple-element", "slice", "slice-start", "slice-done")
+_CUT_OUT = (*_FORWARDING, "get-tuple-element", "slice", "slice-start", "slice-done")
 """Instructions behind which there is a part of it."""
 _JOINED = 'custom_call_target="ConcatBitcast"'
 """What makes one tensor of parts that were copied one by one."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Exchange:
+class HloCollective:
     """What a collective is, whoever says so: kind, payload per device, and who takes part."""
 
     kind: str
     bytes: int
-    groups: Groups
+    groups: DeviceGroups
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """An exchange of a compiled program."""
+    """A collective of a compiled program."""
 
-    exchange: Exchange
+    collective: HloCollective
     times: int
     """How often it runs per step."""
     asynchronous: bool
     """Whether other work can run between its start and its end."""
     cut: bool = False
-    """A sum of which every device only keeps a piece."""
+    """A sum of which every device only keeps a shard."""
     padded: bool = False
-    """A reduce_scatter whose pieces the compiler has padded; its payload is told without that."""
+    """A reduce_scatter whose shards the compiler has padded; its payload is told without that."""
     patch: bool = False
-    """Hands on what, because of such padding, has come to another device than it belongs to."""
+    """Moves what, because of such padding, has come to another device than it belongs to."""
 
 
-def compiled_exchanges(text: str) -> list[Exchange]:
+def compiled_collectives(text: str) -> list[HloCollective]:
     """The collectives in the text of a compiled program, as they stand there: loops count once.
 
     XLA may combine several into one instruction with a tuple of operands; each operand counts.
     """
-    return [found.exchange for found in found_exchanges(parse(text))]
+    return [found.collective for found in found_collectives(parse(text))]
 
 
-def found_exchanges(module: Module, runs: Executions | None = None) -> list[Found]:
+def found_collectives(module: HloModule, runs: Executions | None = None) -> list[Found]:
     """The collectives of a compiled program, in the order of its text.
 
     Args:
@@ -95,17 +96,18 @@ class _Payload:
 class _Reader:
     """Reads the collectives of one compiled program."""
 
-    def __init__(self, module: Module, runs: Executions) -> None:
+    def __init__(self, module: HloModule, runs: Executions) -> None:
         self._module = module
         self._runs = runs
-        self._readers: dict[str, dict[str, list[Instruction]]] = {}
+        self._readers: dict[str, dict[str, list[HloInstruction]]] = {}
+        self._opcodes = opcodes()
 
     def found(self) -> Iterator[Found]:
         runs, computations = self._runs, self._module.computations
         started = {
             channel
             for name in runs.fused
-            for i, channel in _of_computation(computations[name])
+            for i, channel in self._of_computation(computations[name])
             if _has_call(computations[name], _STARTS)
         }
         for name, computation in computations.items():
@@ -113,7 +115,7 @@ class _Reader:
             if not times and not inside:
                 continue
             starts = _has_call(computation, _STARTS)
-            for instruction, channel in _of_computation(computation):
+            for instruction, channel in self._of_computation(computation):
                 if inside and not starts and channel in started:
                     continue  # the same one, in progress
                 asynchronous = starts or instruction.opcode.endswith("-start")
@@ -123,37 +125,43 @@ class _Reader:
                     )
 
     def _read(
-        self, computation: Computation, instruction: Instruction, fused: bool
+        self, computation: Computation, instruction: HloInstruction, fused: bool
     ) -> Iterator[Found]:
-        """The exchanges of an instruction, one for each of its operands."""
-        kind, line = _KINDS[instruction.opcode], instruction.attributes
-        sizes = _sizes(instruction)
-        if kind == "collective_permute":
+        """The collectives of an instruction, one for each of its operands."""
+        kind, line = self._opcodes[instruction.opcode], instruction.attributes
+        sizes = _sizes(instruction, kind.hlo)
+        if kind.hlo.pairs:
             patch = self._is_patch(computation, instruction)
             for size in sizes:
-                yield Found(Exchange(kind, size, chains_of(line)), 1, False, patch=patch)
+                yield Found(HloCollective(kind.name, size, chains_of(line)), 1, False, patch=patch)
             return
         groups = groups_of(line)
-        if kind == "all_to_all":
-            # A tuple holds the pieces of one exchange.
-            yield Found(Exchange(kind, sum(sizes), groups), 1, False)
-            return
+        if kind.hlo.tuple_of_shards:
+            sizes = [sum(sizes)]
         for number, size in enumerate(sizes):
-            if kind == "reduce_scatter" and groups:
-                size *= len(groups[0])
-            if kind != "all_reduce":
-                yield Found(Exchange(kind, size, groups), 1, False)
+            if kind is not ALL_REDUCE:
+                size = kind.payload_of_result(size, len(groups[0]) if groups else 1)
+                yield Found(HloCollective(kind.name, size, groups), 1, False)
                 continue
             cut = self._is_cut(computation, instruction.name, number if len(sizes) > 1 else None)
             if not (cut and fused):
-                yield Found(Exchange(kind, size, groups), 1, False, cut=cut)
+                yield Found(HloCollective(kind.name, size, groups), 1, False, cut=cut)
                 continue
             padded = _before_padding(computation, instruction.operands[number])
-            exchange = Exchange("reduce_scatter", size if padded is None else padded, groups)
-            yield Found(exchange, 1, False, padded=padded is not None)
+            collective = HloCollective(
+                REDUCE_SCATTER.name, size if padded is None else padded, groups
+            )
+            yield Found(collective, 1, False, padded=padded is not None)
+
+    def _of_computation(self, computation: Computation) -> Iterator[tuple[HloInstruction, str]]:
+        """The collectives in a computation, each with its channel."""
+        for instruction in computation:
+            if instruction.opcode in self._opcodes:
+                channel = re.search(r"channel_id=(\d+)", instruction.attributes)
+                yield instruction, channel[1] if channel else instruction.name
 
     def _is_cut(self, computation: Computation, name: str, place: int | None = None) -> bool:
-        """Whether everyone who reads a tensor only reads a piece of it, by the device's number.
+        """Whether everyone who reads a tensor only reads a shard of it, by the device's number.
 
         Args:
           computation: where it is made.
@@ -165,10 +173,10 @@ class _Reader:
             readers = [i for i in readers if f"index={place}" in i.attributes.split(", ")]
         return bool(readers) and all(self._cuts(computation, name, i) for i in readers)
 
-    def _cuts(self, computation: Computation, name: str, reader: Instruction) -> bool:
+    def _cuts(self, computation: Computation, name: str, reader: HloInstruction) -> bool:
         if reader.opcode == "dynamic-slice":
             return reader.operands[0] == name
-        if reader.opcode in _HANDED_ON or reader.opcode == "get-tuple-element":
+        if reader.opcode in _FORWARDING or reader.opcode == "get-tuple-element":
             return self._is_cut(computation, reader.name)
         if reader.opcode != "fusion":
             return False
@@ -179,7 +187,7 @@ class _Reader:
         parameters = [i for i in inner if i.opcode == "parameter" and i.text in places]
         return all(self._is_cut(inner, parameter.name) for parameter in parameters)
 
-    def _readers_of(self, computation: Computation, name: str) -> list[Instruction]:
+    def _readers_of(self, computation: Computation, name: str) -> list[HloInstruction]:
         known = self._readers.get(computation.name)
         if known is None:
             known = self._readers[computation.name] = {}
@@ -188,7 +196,7 @@ class _Reader:
                     known.setdefault(operand, []).append(instruction)
         return known.get(name, [])
 
-    def _is_patch(self, computation: Computation, permute: Instruction) -> bool:
+    def _is_patch(self, computation: Computation, permute: HloInstruction) -> bool:
         """Whether a permutation moves a part of what a padded reduce_scatter gives."""
         # Text before it is compiled names operands otherwise.
         return bool(permute.operands) and self._is_padded(computation, permute.operands[0])
@@ -206,16 +214,10 @@ class _Reader:
             return False
         inner = self._module.computations.get(source.called[0][1])
         return inner is not None and any(
-            each.padded for i, _ in _of_computation(inner) for each in self._read(inner, i, True)
+            each.padded
+            for i, _ in self._of_computation(inner)
+            for each in self._read(inner, i, True)
         )
-
-
-def _of_computation(computation: Computation) -> Iterator[tuple[Instruction, str]]:
-    """The collectives in a computation, each with its channel."""
-    for instruction in computation:
-        if instruction.opcode in _KINDS:
-            channel = re.search(r"channel_id=(\d+)", instruction.attributes)
-            yield instruction, channel[1] if channel else instruction.name
 
 
 def _has_call(computation: Computation, target: str) -> bool:
@@ -223,10 +225,20 @@ def _has_call(computation: Computation, target: str) -> bool:
     return any(i.opcode == "custom-call" and wanted in i.attributes for i in computation)
 
 
-def _sizes(instruction: Instruction) -> list[int]:
+def opcodes() -> dict[str, CollectiveKind]:
+    """The opcodes of instructions that are, or start, a collective, each with its kind."""
+    return {
+        f"{opcode}{suffix}": kind
+        for kind in COLLECTIVES.values()
+        for opcode in kind.hlo.opcodes
+        for suffix in ("", "-start")
+    }
+
+
+def _sizes(instruction: HloInstruction, form: HloForm) -> list[int]:
     """Bytes of what comes out of a collective, for each of its operands."""
     sizes = _shapes(instruction.type)
-    if instruction.opcode in ("all-gather-start", "collective-permute-start"):
+    if form.start_holds_operands and instruction.opcode.endswith("-start"):
         sizes = sizes[: 2 * len(instruction.operands)]  # context of the transfer comes last
         sizes = sizes[len(sizes) // 2 :]  # what goes in stands before what comes out
     return sizes

@@ -1,15 +1,16 @@
-"""Partial values: sums over some axes that are still outstanding, and how far they are handed on.
+"""Unreduced values: those with sums still outstanding over some axes, and how long they stay so.
 
-They are handed on through linear operations as long as that saves something, and reduced before: a
-use that is not linear, several uses, a use that would make them larger in bytes, and a use that
-itself works along the axis. Two are the exception to the last, and give way. An addition of partial
-values adds the whole of them, and one reduction follows instead of two. And a transpose directly
-behind a product transposes the whole: kernels can make it so. With a reduction in between, XLA
-brings all that is updated with it (a weight, its moments) to the order of the product and back.
-Decisions are made for a class as a whole: a partial value is handed on only where every member can.
+They stay unreduced through linear operations as long as that saves something, and are reduced
+before: a use that is not linear, several uses, a use that would make them larger in bytes, and a
+use that itself works along the axis. Two are the exception to the last, and give way. An addition
+of unreduced values adds all of them up, and one reduction follows instead of two. And a transpose
+directly behind a product transposes what is unreduced: kernels can make it so. With a reduction in
+between, XLA brings all that is updated with it (a weight, its moments) to the order of the product
+and back. Decisions are made for a class as a whole: a value stays unreduced only where every member
+can.
 
-A loop hands on a carried value partial, if it starts from zeros and every iteration only goes on
-adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
+A value that a loop carries stays unreduced, if it starts from zeros and every iteration only goes
+on adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
 added may widen before, since it is reduced as often as the loop runs otherwise.
 """
 
@@ -25,28 +26,28 @@ from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()
 
-PartialAxes = dict[int, frozenset[int]]
-"""For value classes, axes over which they are partial."""
+UnreducedAxes = dict[int, frozenset[int]]
+"""For value classes, axes over which they are unreduced."""
 
 _ADDITIVE = {"add", "subtract"}
 _YIELDING = _ADDITIVE | {"transpose"}
 _LINEAR_UNARY = {"negate", "reshape", "transpose", "convert", "reduce", "slice", "reverse"}
 _SCALING = {"multiply": (0, 1), "divide": (0,)}
-"""Operations linear in the operands of these numbers when the other is not partial."""
+"""Operations linear in the operands of these numbers when the other is not unreduced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Link:
-    """A value class in whose making partial operands may take part."""
+    """A value class in whose making unreduced operands may take part."""
 
     value: int
     producer: int
     sources: tuple[int, ...]
-    """Operands of the producer that may be handed on partial."""
+    """Operands of the producer that may stay unreduced."""
 
 
-class PartialSums:
-    """Decides for one graph which partial values are handed on."""
+class UnreducedSums:
+    """Decides for one graph which values stay unreduced."""
 
     def __init__(self, graph: ClassGraph, forms: Forms) -> None:
         self.graph = graph
@@ -54,7 +55,7 @@ class PartialSums:
         self._consumer = {
             v.index: v.uses[0].op
             for v in graph.values
-            if _may_pass(graph, v) or _may_be_carried(graph, v)
+            if _may_stay(graph, v) or _may_be_carried(graph, v)
         }
         self._together = _together(graph, self._consumer)
         self._links = _links(graph, self._consumer)
@@ -67,18 +68,18 @@ class PartialSums:
         """The operation classes that may give way."""
 
     def give_way(self, layouts: Sequence[Layout], forms: list[OpForm]) -> None:
-        """Lets additions and transposes that may give way, and whose operands all arrive partial
+        """Lets additions and transposes that may give way, and whose operands are all unreduced
         over an axis, not work along it.
 
         Args:
           layouts: of the factors of every operation class.
           forms: of every operation class; those that give way are replaced.
         """
-        passed: PartialAxes = {}
+        kept: UnreducedAxes = {}
         for index, sources in self._yielding:
             common: frozenset[int] | None = None
             for source, producer in sources:
-                sums = forms[producer].sums | passed.get(source, NONE)
+                sums = forms[producer].sums | kept.get(source, NONE)
                 common = sums if common is None else common & sums
                 if not common:
                     break
@@ -91,7 +92,7 @@ class PartialSums:
             if self._as_made(op, form, forms):
                 forms[index] = form
                 for classes in op.results:
-                    passed.update((r, common) for r in classes)
+                    kept.update((r, common) for r in classes)
 
     def _as_made(self, op: OpClass, form: OpForm, forms: Sequence[OpForm]) -> bool:
         """Whether every operand is made in just the layout that a form needs."""
@@ -102,30 +103,30 @@ class PartialSums:
                     return False
         return True
 
-    def hand_on(self, forms: Sequence[OpForm]) -> tuple[PartialAxes, PartialAxes]:
-        """Which values are handed on partial, and which are made partial, that included.
+    def keep_unreduced(self, forms: Sequence[OpForm]) -> tuple[UnreducedAxes, UnreducedAxes]:
+        """Which values stay unreduced, and which are made unreduced, that included.
 
-        Starts from handing on all that may be, and takes back until everything is consistent.
+        Starts from all that may, and takes back until everything is consistent.
         """
-        arriving = self._offered(forms)
-        candidates = list(arriving)
-        passing = {v: axes for v, axes in arriving.items() if v in self._consumer}
+        outstanding = self._offered(forms)
+        candidates = list(outstanding)
+        unreduced = {v: axes for v, axes in outstanding.items() if v in self._consumer}
         while True:
             accepted = {
                 v: taken
-                for v, axes in passing.items()
-                if (taken := self._accepted(v, axes, forms, passing))
+                for v, axes in unreduced.items()
+                if (taken := self._accepted(v, axes, forms, unreduced))
             }
-            arriving = self._follow(forms, candidates.copy(), accepted)
+            outstanding = self._follow(forms, candidates.copy(), accepted)
             accepted = {
-                v: kept for v, axes in accepted.items() if (kept := axes & arriving.get(v, NONE))
+                v: kept for v, axes in accepted.items() if (kept := axes & outstanding.get(v, NONE))
             }
-            if accepted == passing:
-                return passing, arriving
-            passing = accepted
+            if accepted == unreduced:
+                return unreduced, outstanding
+            unreduced = accepted
 
-    def _offered(self, forms: Sequence[OpForm]) -> PartialAxes:
-        """Axes over which values would be made partial if all that may be were handed on."""
+    def _offered(self, forms: Sequence[OpForm]) -> UnreducedAxes:
+        """Axes over which values would be made unreduced if all that may stayed unreduced."""
         summing = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
         return self._follow(forms, summing, None)
 
@@ -133,36 +134,36 @@ class PartialSums:
         self,
         forms: Sequence[OpForm],
         queue: list[int],
-        accepted: PartialAxes | None,
-    ) -> PartialAxes:
-        """Axes over which values are made partial, followed from those in `queue`.
+        accepted: UnreducedAxes | None,
+    ) -> UnreducedAxes:
+        """Axes over which values are made unreduced, followed from those in `queue`.
 
-        Partial values are handed on over the axes `accepted`, over all if that is None.
+        Values stay unreduced over the axes `accepted`, over all if that is None.
         """
-        arriving: PartialAxes = {}
+        outstanding: UnreducedAxes = {}
         while queue:
             link = self._links[queue.pop()]
             sums = forms[link.producer].sums
             for source in link.sources:
-                passed = arriving.get(source)
+                passed = outstanding.get(source)
                 if passed and accepted is not None:
                     passed = passed & accepted.get(source, NONE)
                 if passed:
                     sums = sums | passed
-            if sums and sums != arriving.get(link.value):
-                arriving[link.value] = sums
+            if sums and sums != outstanding.get(link.value):
+                outstanding[link.value] = sums
                 if link.value in self._consumer:
                     queue.extend(self._made_by[self._consumer[link.value]])
-        return arriving
+        return outstanding
 
     def _accepted(
         self,
         index: int,
         axes: frozenset[int],
         forms: Sequence[OpForm],
-        offered: PartialAxes,
+        offered: UnreducedAxes,
     ) -> frozenset[int]:
-        """Of the axes over which a value is offered partial, those its only consumer takes."""
+        """Of the axes over which a value is offered unreduced, those its only consumer takes."""
         producer = self.graph.values[index].producer
         consumer = self.graph.ops[self._consumer[index]]
         form, number = forms[consumer.index], self.graph.values[index].uses[0].number
@@ -186,7 +187,7 @@ class PartialSums:
 
 
 def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
-    """The values that may be handed on partial, and those made from them."""
+    """The values that may stay unreduced, and those made from them."""
     values = set(consumer)
     for v in consumer:
         values.update(r for classes in graph.ops[consumer[v]].results for r in classes)
@@ -197,7 +198,7 @@ def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
             operands = graph.ops[producer[0]].operands
             sources = tuple(s for classes in operands for s in classes if s in consumer)
             if graph.ops[producer[0]].op.kind == CARRY:
-                if producer[1] == 0:  # read by the condition: by nothing, if the rest is partial
+                if producer[1] == 0:  # read by the condition: by nothing, if the rest is unreduced
                     continue
                 sources = sources[-1:]
             links[v] = _Link(v, producer[0], sources)
@@ -223,8 +224,8 @@ def _yielding(
     return found
 
 
-def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
-    """Whether a partial value may be handed on: one linear use that does not make it larger."""
+def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
+    """Whether a value may stay unreduced: one linear use that does not make it larger."""
     if value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     if graph.ops[value.producer[0]].op.combine not in ("", "add"):
@@ -255,7 +256,7 @@ def _may_pass(graph: ClassGraph, value: ValueClass) -> bool:
 
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
-    """Whether it is what one iteration of a loop hands to the next, of a sum that starts from 0."""
+    """Whether a loop carries it to the next iteration, of a sum that starts from 0."""
     if value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     use, maker = value.uses[0], graph.ops[value.producer[0]].op
@@ -293,7 +294,7 @@ def _is_accumulated(graph: ClassGraph, index: int) -> bool:
 
 
 def _together(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, tuple[int, ...]]:
-    """For values that are handed on partial only if others are, these others."""
+    """For values that stay unreduced only if others are, these others."""
     found: dict[int, tuple[int, ...]] = {}
     for v, index in consumer.items():
         op = graph.ops[index]

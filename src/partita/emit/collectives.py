@@ -1,0 +1,148 @@
+"""Steps of resharding -> StableHLO: how each kind of collective is emitted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.program.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    REDUCE_SCATTER,
+    SLICE,
+)
+from partita.program.ir import TensorType
+from partita.spmd.steps import HaloExchange, Step, permutation
+from partita.stablehlo.mlir import ir
+
+Emitter = Callable[[Builder, Any, Step], Any]
+"""Builds a step at the current insertion point: from the local value before it, that after it."""
+
+
+def collective(build: Builder, value: Any, step: Step, **attributes: Any) -> Any:
+    """A collective among the groups of devices along the axes of a step."""
+    return _operation(build, value, step, attributes).results[0]
+
+
+def _operation(
+    build: Builder, value: Any, step: Step, attributes: dict[str, Any], regions: int = 0
+) -> Any:
+    mesh = build.mesh
+    size = mesh.size(step.axes)
+    groups = f"dense<{mesh.groups(step.axes)}> : tensor<{mesh.devices // size}x{size}xi64>"
+    return ir.Operation.create(
+        f"stablehlo.{step.kind}",
+        results=[build.type(step.after)],
+        operands=[value],
+        attributes={
+            **attributes,
+            "replica_groups": ir.Attribute.parse(groups),
+            "channel_handle": build.channel(),
+        },
+        regions=regions,
+    )
+
+
+def _slice(build: Builder, value: Any, step: Step) -> Any:
+    if not step.after.elements:
+        return build.fill(build.type(step.after), 0)
+    size = step.after.shape[step.dim]
+    starts = {step.dim: build.offset(step.axes, size)}
+    return build.slice(value, step.after.shape, starts)
+
+
+def _all_gather(build: Builder, value: Any, step: Step) -> Any:
+    return collective(
+        build, value, step, all_gather_dim=_i64(step.dim), use_global_device_ids=ir.UnitAttr.get()
+    )
+
+
+def _all_reduce(build: Builder, value: Any, step: Step) -> Any:
+    return _reducing(build, value, step, {})
+
+
+def _reduce_scatter(build: Builder, value: Any, step: Step) -> Any:
+    return _reducing(build, value, step, {"scatter_dimension": _i64(step.dim)})
+
+
+def _reducing(build: Builder, value: Any, step: Step, attributes: dict[str, Any]) -> Any:
+    attributes = {**attributes, "use_global_device_ids": ir.UnitAttr.get()}
+    op = _operation(build, value, step, attributes, regions=1)
+    scalar = build.type(TensorType((), step.before.dtype))
+    block = op.regions[0].blocks.append(scalar, scalar)
+    with ir.InsertionPoint(block):
+        hlo.return_([COMBINE[step.combine](*block.arguments)])
+    return op.results[0]
+
+
+def _all_to_all(build: Builder, value: Any, step: Step) -> Any:
+    # XLA's CPU compiler cuts the operand into one for each device, and fails where it then
+    # sees through the shards: one may be of a transposed value, another one padding.
+    return collective(
+        build,
+        set_apart(value),
+        step,
+        split_dimension=_i64(step.split),
+        concat_dimension=_i64(step.dim),
+        split_count=_i64(build.mesh.size(step.axes)),
+    )
+
+
+def _collective_permute(build: Builder, value: Any, step: Step) -> Any:
+    if step.halo is None:
+        return _permute(build, value, permutation(build.mesh, *step.layouts))
+    return _with_halo(build, value, step, step.halo)
+
+
+def _with_halo(build: Builder, value: Any, step: Step, halo: HaloExchange) -> Any:
+    """The shard, and beside it the halo from the neighbour; at the ends of the mesh zeros."""
+    shape = step.before.shape
+    limits, strides = list(shape), [1] * len(shape)
+    starts = [0] * len(shape)
+    starts[step.dim], limits[step.dim] = halo.start, halo.start + halo.size
+    sent = hlo.slice(value, *(ir.DenseI64ArrayAttr.get(at) for at in (starts, limits, strides)))
+    if step.axes:
+        pairs = []
+        for group in build.mesh.groups(step.axes):
+            chain = list(itertools.pairwise(group))
+            pairs += [(b, a) for a, b in chain] if halo.after else chain
+        received = _permute(build, sent, pairs)
+    else:
+        received = build.fill(sent.type, 0)
+    parts = [value, received] if halo.after else [received, value]
+    return hlo.concatenate(parts, _i64(step.dim))
+
+
+def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
+    """What each device gets from another; zeros where it gets nothing."""
+    listed = f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
+    return ir.Operation.create(
+        "stablehlo.collective_permute",
+        results=[value.type],
+        operands=[value],
+        attributes={
+            "source_target_pairs": ir.Attribute.parse(listed),
+            "channel_handle": build.channel(),
+        },
+    ).results[0]
+
+
+def _i64(value: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+EMITTERS: dict[str, Emitter] = {
+    SLICE.name: _slice,
+    ALL_GATHER.name: _all_gather,
+    ALL_REDUCE.name: _all_reduce,
+    REDUCE_SCATTER.name: _reduce_scatter,
+    ALL_TO_ALL.name: _all_to_all,
+    COLLECTIVE_PERMUTE.name: _collective_permute,
+}
+"""How each kind of step is emitted, by name."""

@@ -1,0 +1,102 @@
+"""Steps of resharding: one collective, or a local slice, on the shards of a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from partita.mesh import Mesh
+from partita.program.collectives import COLLECTIVES, SLICE, CollectiveKind, payload
+from partita.program.ir import TensorType
+from partita.tiling import Axes, Layout
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HaloExchange:
+    """What a collective_permute sends to a neighbour: `size` indices from `start` on."""
+
+    start: int
+    size: int
+    after: bool
+    """Whether it goes to the device before, for which it comes after its own shard."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a reshard, on the device-local shard of a value."""
+
+    kind: str
+    """Name of the collective, or of a slice."""
+    axes: Axes
+    dim: int
+    """Dimension gathered, scattered or sliced (all_to_all: gathered); -1 for all_reduce."""
+    split: int
+    """Dimension that all_to_all splits, else -1."""
+    before: TensorType
+    """Local type before the step."""
+    after: TensorType
+    """Local type after the step."""
+    combine: str = "add"
+    halo: HaloExchange | None = None
+    """Of a collective_permute, what is sent if not all of the shard."""
+    layouts: tuple[Layout, ...] = ()
+    """Of a collective_permute that moves shards as they are, the layouts before and after."""
+
+    @property
+    def collective(self) -> CollectiveKind:
+        """What is known of its kind."""
+        return SLICE if self.kind == SLICE.name else COLLECTIVES[self.kind]
+
+    @property
+    def bytes(self) -> int:
+        """Payload per device in bytes."""
+        if self.halo is not None:
+            return self.before.bytes * self.halo.size // self.before.shape[self.dim]
+        return payload(self.before.bytes, self.after.bytes)
+
+    def applied(self, layout: Layout) -> Layout:
+        """The layout of a value after the step, given that before it."""
+        if self.layouts:
+            return self.layouts[1]
+        after, kind = list(layout), self.collective
+        if kind.gathers:
+            after[self.dim] = tuple(axis for axis in layout[self.dim] if axis not in self.axes)
+        target = self.dim if kind.scatters else self.split
+        if kind.splits and target >= 0:
+            after[target] = (*layout[target], *self.axes)
+        return tuple(after)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices exchange data."""
+        return self.kind != SLICE.name and bool(self.axes)
+
+
+@functools.cache
+def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, int]]:
+    """Who sends its shard to whom, as pairs of devices, where shards are as large before as after.
+
+    Where several devices have a shard that several need, those that agree in the most axes get
+    together; each sends once and receives once.
+    """
+    places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
+
+    def shard_of(layout: Layout) -> np.ndarray:
+        """The number of each device's shard."""
+        number = np.zeros(mesh.devices, np.int64)
+        for axes in layout:
+            for axis in axes:
+                number = number * mesh.sizes[axis] + places[axis]
+        return number
+
+    have, need = shard_of(before), shard_of(after)
+    pairs = []
+    for shard in range(int(have.max()) + 1):
+        senders, receivers = np.flatnonzero(have == shard), np.flatnonzero(need == shard)
+        stay = np.intersect1d(senders, receivers)
+        pairs += [(int(d), int(d)) for d in stay]
+        rest = (np.setdiff1d(side, stay).tolist() for side in (senders, receivers))
+        pairs += zip(*rest, strict=True)
+    return sorted(pairs)

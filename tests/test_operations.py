@@ -415,10 +415,10 @@ tables in `src/partita/program/op_traits.py` and from examples that are run; eac
 Rules are Shardy's or partita's own; partita narrows some of Shardy's, and widens those of windows.
 In an example's rule, equal letters are split alike, and `1` is not split. What a letter says:
 
-- *parallel*: a device makes its piece of the result from its pieces of the operands;
+- *parallel*: a device makes its shard of the result from its shards of the operands;
 - *sum*: devices have parts of the result, which are reduced (`all_reduce`, `reduce_scatter`);
-- *whole*: a value that is sharded there is gathered first. The history of a plan says so, with the
-  bytes that are moved (`plan.history[0].whole`).
+- *replicated*: a value that is sharded there is gathered first. The history of a plan says so, with
+  the bytes that are moved (`plan.history[0].whole`).
 
 The rule of one call can differ from that of the example: it depends on sizes and attributes.
 """
@@ -426,7 +426,7 @@ The rule of one call can differ from that of the example: it depends on sizes an
 STRUCTURE = """## Structure
 
 What is inside is split like the rest; what is carried or chosen has one layout. The condition is
-needed whole.
+replicated.
 """
 
 GIVEN = """
@@ -476,8 +476,8 @@ def rows(kinds, folder):
 
 
 def factor_letters(rule):
-    """The letters of a rule that are summed over or needed whole."""
-    kinds = {"reduction": "sum", "blocked": "whole"}
+    """The letters of a rule that are summed over or require replication."""
+    kinds = {"reduction": "sum", "blocked": "replicated"}
     found = {}
     for number, factor in enumerate(rule.factors):
         if factor.kind in kinds and factor.size > 1:

@@ -63,7 +63,7 @@ def test_the_history_says_who_requires_replication_and_what_is_gathered(name):
     assert use.source.startswith(f"{__file__}:")
     gathered = sum(c.bytes * c.count for c in p.collectives if c.kind == "all_gather")
     assert sum(use.bytes for use in entry.whole) == gathered > 0
-    shown = " ".join(str(p).split())
+    shown = " ".join(str(p).replace("│", " ").split())
     assert f"replicated {operation} at {use.source} requires replication of dim" in shown
 
 

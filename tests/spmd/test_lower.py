@@ -1,4 +1,4 @@
-"""Lowering: which collectives a tiling needs, and where partial sums are reduced."""
+"""Lowering: which collectives a tiling needs, and where sums are reduced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from partita.tiling import Propagator, untiled
 INNER = ("a", 1, "x")  # the contracted dimension of the first matrix
 
 
-def moves(spmd):
+def reshards(spmd):
     """The reshards as text, each with the kind of operation that made the value: `kind(op)`."""
     program, found = spmd.program, []
-    for move in (item for item in spmd.instructions if hasattr(item, "step")):
-        value = program.values[spmd.buffers[move.input].value]
+    for each in (item for item in spmd.instructions if hasattr(item, "step")):
+        value = program.values[spmd.buffers[each.input].value]
         made = "argument" if value.producer is None else program.operations[value.producer].short
-        found.append(f"{move.step.kind}({made}) {move.step.before.dtype}")
+        found.append(f"{each.step.kind}({made}) {each.step.before.dtype}")
     return found
 
 
@@ -31,17 +31,17 @@ def matrices(count):
     return ["f32[8,16]", "f32[16,8]"] * count
 
 
-# -------------------------------------------------------------------------- partial values
+# -------------------------------------------------------------------------- unreduced values
 
 
 @pytest.mark.parametrize(
     ("fn", "types", "expected"),
     [
-        # A sharded sum leaves partial values behind, reduced at the end.
+        # A sharded sum leaves unreduced values behind, reduced at the end.
         (lambda a, b: a @ b, matrices(1), ["all_reduce(dot_general) f32"]),
         (lambda a: a.sum(1), ["f32[8,16]"], ["all_reduce(reduce) f32"]),
         (lambda a: a.max(1), ["f32[8,16]"], ["all_reduce(reduce) f32"]),
-        # Linear operations hand them on.
+        # They stay so through linear operations.
         (lambda a, b: (a @ b).T, matrices(1), ["all_reduce(transpose) f32"]),
         (lambda a, b: -(a @ b), matrices(1), ["all_reduce(negate) f32"]),
         (lambda a, b: (a @ b) * 2.0, matrices(1), ["all_reduce(multiply) f32"]),
@@ -59,7 +59,7 @@ def matrices(count):
             [*matrices(1), "f32[8,4]"],
             ["all_reduce(dot_general) f32"],
         ),
-        # A partial maximum is no sum.
+        # An unreduced maximum is no sum.
         (lambda a: a.max(1) * 2.0, ["f32[8,16]"], ["all_reduce(reduce) f32"]),
         # They are reduced before an operation that makes them larger in bytes.
         (
@@ -96,9 +96,9 @@ def matrices(count):
         *("broadcast", "widen", "narrow", "result and use", "two uses"),
     ],
 )
-def test_where_a_partial_value_is_reduced(bench, fn, types, expected):
+def test_where_a_unreduced_value_is_reduced(bench, fn, types, expected):
     b = bench(fn, *types, mesh="x=4")
-    assert moves(b.spmd(INNER)) == expected
+    assert reshards(b.spmd(INNER)) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_where_a_partial_value_is_reduced(bench, fn, types, expected):
     ],
     ids=["add", "subtract", "add and scale", "multiply", "one is not linear"],
 )
-def test_two_partial_values_that_are_added_are_reduced_together(bench, fn, expected):
+def test_two_unreduced_values_that_are_added_are_reduced_together(bench, fn, expected):
     b = bench(fn, *matrices(2), mesh="x=4")
-    assert moves(b.spmd(INNER, ("c", 1, "x"))) == expected
+    assert reshards(b.spmd(INNER, ("c", 1, "x"))) == expected
 
 
 def add_products(a, b, c, d):
@@ -125,12 +125,12 @@ def add_products(a, b, c, d):
 PAIR_AND_LONGER_PAIR = [*matrices(1), "f32[8,32]", "f32[32,8]"]
 
 
-def test_a_partial_value_added_to_a_whole_one_is_reduced_first(bench):
+def test_a_unreduced_value_added_to_a_whole_one_is_reduced_first(bench):
     b = bench(add_products, *PAIR_AND_LONGER_PAIR, mesh="x=4")
-    assert moves(b.spmd(INNER)) == ["all_reduce(dot_general) f32"]
+    assert reshards(b.spmd(INNER)) == ["all_reduce(dot_general) f32"]
 
 
-def test_values_partial_over_different_axes_are_reduced_before_they_are_added(bench):
+def test_values_unreduced_over_different_axes_are_reduced_before_they_are_added(bench):
     b = bench(add_products, *PAIR_AND_LONGER_PAIR, mesh="x=2,y=2")
     spmd = b.spmd(INNER, ("c", 1, "y"))
     assert [c.axes for c in spmd.collectives] == [("x",), ("y",)]
@@ -139,7 +139,7 @@ def test_values_partial_over_different_axes_are_reduced_before_they_are_added(be
 def test_of_two_axes_the_common_one_is_reduced_after_the_addition(bench):
     b = bench(add_products, *PAIR_AND_LONGER_PAIR, mesh="x=2,y=2")
     spmd = b.spmd(INNER, ("c", 1, "x"), ("c", 1, "y"))
-    assert moves(spmd) == ["all_reduce(dot_general) f32", "all_reduce(add) f32"]
+    assert reshards(spmd) == ["all_reduce(dot_general) f32", "all_reduce(add) f32"]
     assert [c.axes for c in spmd.collectives] == [("y",), ("x",)]
 
 
@@ -147,27 +147,27 @@ def scaled_rows(a, b, s):
     return (a @ b) * s
 
 
-def test_a_partial_value_is_scattered_before_an_operation_that_works_along_its_axis(bench):
+def test_a_unreduced_value_is_scattered_before_an_operation_that_works_along_its_axis(bench):
     b = bench(scaled_rows, "f32[8,16]", "f32[16,8]", "f32[8,8]", mesh="x=4")
     spmd = b.spmd(INNER, ("s", 0, "x"))
-    assert moves(spmd) == ["reduce_scatter(dot_general) f32"]
+    assert reshards(spmd) == ["reduce_scatter(dot_general) f32"]
 
 
 def sum_scaled(a, b, c, d, s):
     return (a @ b + c @ d) * s
 
 
-def test_an_addition_of_partial_values_gives_way_and_one_scatter_follows(bench):
+def test_an_addition_of_unreduced_values_gives_way_and_one_scatter_follows(bench):
     b = bench(sum_scaled, *matrices(2), "f32[8,8]", mesh="x=4")
     spmd = b.spmd(INNER, ("c", 1, "x"), ("s", 0, "x"))
-    assert moves(spmd) == ["reduce_scatter(add) f32"]
+    assert reshards(spmd) == ["reduce_scatter(add) f32"]
 
 
-def test_an_addition_of_one_partial_value_does_not_give_way(bench):
+def test_an_addition_of_one_unreduced_value_does_not_give_way(bench):
     b = bench(sum_scaled, *PAIR_AND_LONGER_PAIR, "f32[8,8]", mesh="x=4")
     spmd = b.spmd(INNER, ("s", 0, "x"))
     # `c` takes the axis on its rows, so its product is whole along it and made in rows.
-    assert moves(spmd) == ["reduce_scatter(dot_general) f32"]
+    assert reshards(spmd) == ["reduce_scatter(dot_general) f32"]
 
 
 def updated(w, x, y):
@@ -178,13 +178,13 @@ def updated(w, x, y):
 def test_a_transposed_product_is_scattered_after_the_transpose(bench):
     b = bench(updated, "f32[16,8]", "f32[32,16]", "f32[32,8]", mesh="x=4")
     spmd = b.spmd(("x", 0, "x"), ("w", 0, "x"))
-    assert moves(spmd) == ["reduce_scatter(transpose) f32"]
+    assert reshards(spmd) == ["reduce_scatter(transpose) f32"]
 
 
 def test_what_else_is_transposed_is_scattered_before(bench):
     b = bench(lambda w, x: w - jnp.sum(x, 0).T, "f32[16,8]", "f32[32,8,16]", mesh="x=4")
     spmd = b.spmd(("x", 0, "x"), ("w", 0, "x"))
-    assert moves(spmd) == ["reduce_scatter(reduce) f32"]
+    assert reshards(spmd) == ["reduce_scatter(reduce) f32"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_else_is_transposed_is_scattered_before(bench):
 )
 def test_integer_operations_that_are_not_linear(bench, fn, types):
     b = bench(fn, *types, mesh="x=4")
-    assert moves(b.spmd(INNER)) == ["all_reduce(dot_general) i32"]
+    assert reshards(b.spmd(INNER)) == ["all_reduce(dot_general) i32"]
 
 
 # ------------------------------------------------------------------- gathers, and what is free
@@ -206,7 +206,7 @@ def test_integer_operations_that_are_not_linear(bench, fn, types):
 def test_a_weight_is_gathered_before_its_use(bench):
     b = bench(lambda x, w: x @ w, "f32[8,16]", "f32[16,8]", mesh="data=4")
     spmd = b.spmd(("x", 0, "data"), ("w", 0, "data"))
-    assert moves(spmd) == ["all_gather(argument) f32"]
+    assert reshards(spmd) == ["all_gather(argument) f32"]
     assert spmd.argument_layouts == (((0,), ()), ((0,), ()))
     assert spmd.result_layouts == (((0,), ()),)
 
@@ -214,7 +214,7 @@ def test_a_weight_is_gathered_before_its_use(bench):
 def test_a_weight_is_converted_then_gathered(bench):
     b = bench(lambda x, w: x @ w.astype(jnp.bfloat16), "bf16[8,16]", "f32[16,8]", mesh="data=4")
     spmd = b.spmd(("x", 0, "data"), ("w", 0, "data"))
-    assert moves(spmd) == ["all_gather(convert) bf16"]
+    assert reshards(spmd) == ["all_gather(convert) bf16"]
     assert [c.bytes for c in spmd.collectives] == [16 * 8 * 2]
 
 
@@ -283,7 +283,7 @@ def test_what_nothing_needs_as_it_is_to_be_kept_goes_straight_to_its_use(
     bench, fn, types, ops, expected
 ):
     b = bench(fn, *types, mesh="x=4")
-    assert moves(unfold(b.lowerer.lower(by_hand(b, {}, ops)))) == expected
+    assert reshards(unfold(b.lowerer.lower(by_hand(b, {}, ops)))) == expected
 
 
 def test_what_is_needed_as_it_is_kept_is_kept_so(bench):
@@ -309,7 +309,7 @@ def test_values_made_from_nothing_are_made_where_they_are_used(bench, fn, dim):
     b = bench(fn, "f32[8,8]", mesh="x=4")
     spmd = b.spmd(("x", dim, "x"))
     assert spmd.argument_layouts[0][dim] == (0,)
-    assert moves(spmd) == []
+    assert reshards(spmd) == []
 
 
 def masked_by_one_iota(x):
@@ -327,12 +327,12 @@ def test_values_made_from_nothing_cost_no_collective_where_uses_differ(bench, di
 
 def test_an_untiled_program_moves_nothing(gpt_bench):
     b = gpt_bench(1, "data=4,model=2")
-    assert moves(b.spmd()) == []
+    assert reshards(b.spmd()) == []
 
 
 def test_operations_without_a_rule_get_their_operands_whole(bench):
     b = bench(lambda x: lax.rng_bit_generator(x, (8,))[1], "u32[4]", mesh="x=4")
-    assert moves(b.spmd(("x", 0, "x"))) == ["all_gather(argument) ui32"]
+    assert reshards(b.spmd(("x", 0, "x"))) == ["all_gather(argument) ui32"]
 
 
 # ------------------------------------------------------------------------- a GPT train step
@@ -412,7 +412,7 @@ def test_folded_and_unfolded_programs_are_lowered_alike(gpt_bench, actions):
         color, number = folded.color(name, dim), folded.mesh.axis(axis)
         tiling = propagator.tile_color(tiling, color, number, {}).tiling
     other = unfold(Lowerer(graph, folded.mesh).lower(tiling))
-    assert moves(other) == moves(spmd)
+    assert reshards(other) == reshards(spmd)
     assert str(other) == str(spmd)
 
 

@@ -197,7 +197,7 @@ class _Reasons:
                 self._decide(node, axis)
 
     def _summing(self, producer: int, axis: int) -> Iterator[tuple[Operation, int]]:
-        """The operations whose factors make a value partial over an axis."""
+        """The operations whose factors make a value unreduced over an axis."""
         lowering, program = self.reader.lowering, self.reader.program
         seen, queue = {producer}, [producer]
         while queue:

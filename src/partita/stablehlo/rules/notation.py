@@ -3,8 +3,8 @@
 One word for each dimension; words that are equal are one factor. Marks say what a factor is:
 
 - `k+`: a reduction, results are sums over it;
-- `k!`: it is needed whole;
-- `.`: a dimension by itself, needed whole.
+- `k!`: it requires replication;
+- `.`: a dimension by itself, which requires replication.
 
 Tensors are separated by commas; a scalar has no word.
 """
@@ -36,7 +36,7 @@ def split(text: str) -> tuple[Tensors, Tensors]:
         if word != "." and not _WORD.fullmatch(word):
             raise RuleError(
                 f"rule {text!r} has {word!r}; expected a name for each dimension, such as rows, "
-                "k+ (results are sums over it), k! (needed whole) or . (a dimension by itself)"
+                "k+ (results are sums over it), k! (replicated) or . (a dimension by itself)"
             )
     return operands, results
 
@@ -51,7 +51,7 @@ def check(text: str) -> None:
         if kind == "parallel" and not all(made):
             raise RuleError(
                 f"rule {text!r}: {name} is missing in a result; write {name}+ if results are sums "
-                f"over it, or {name}! if it is needed whole"
+                f"over it, or {name}! if it requires replication"
             )
         if kind == "parallel" and not any(read):
             raise RuleError(

@@ -95,7 +95,7 @@ def same(type_: TensorType, operands: int, results: int) -> Rule:
 
 
 def opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
-    """No factor at all: every operand is needed whole, every result is produced whole."""
+    """No factor at all: every operand and every result is replicated."""
 
     def unmapped(types: Sequence[TensorType]) -> tuple[tuple[tuple[int, ...], ...], ...]:
         return tuple(tuple(() for _ in type_.shape) for type_ in types)

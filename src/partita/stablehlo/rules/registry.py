@@ -19,8 +19,8 @@ def register_rule(target: str, rule: str) -> None:
     Args:
       target: the name of the call, as given to `jax.ffi.ffi_call`.
       rule: one word for each dimension of each operand and result; equal words are split alike.
-        `k+` marks a dimension that results are sums over, `k!` one that is needed whole, and `.`
-        is a dimension by itself, needed whole, too.
+        `k+` marks a dimension that results are sums over, `k!` one that requires replication, and
+        `.` a dimension by itself, which requires it, too.
 
     Raises:
       RuleError: the rule makes no sense, or there can be none for this target.

@@ -1,8 +1,8 @@
-"""Windows that slide along a dimension: convolutions and pooling, on pieces with a halo.
+"""Windows that slide along a dimension: convolutions and pooling, on shards with a halo.
 
 Result `o` reads the elements `o * stride - low + t * window_dilation`, `t` up to the window, of an
 operand stretched by `dilation`. If as many results as elements fall to every device (stretched and
-strided), each device computes its results from its own elements and a rim of its neighbours' that
+strided), each device computes its results from its own elements and a halo of its neighbours' that
 is as wide as the window overhangs. Zeros beyond the ends are the padding of a convolution.
 
 The gradient of a convolution's kernel is a convolution too, whose window is the whole image: there
@@ -187,7 +187,7 @@ class _Draft:
         self.operands[1][dim] = each
 
     def _apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
-        """Every dimension by itself, needed whole."""
+        """Every dimension by itself, all requiring replication."""
         for number in range(self.images):
             self.operands[number][image] = self._whole(slide.size)
         for tensor in self.results:

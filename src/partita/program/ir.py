@@ -213,7 +213,7 @@ BARRIER = "partita.barrier"
 """Kind of the operation that stands for one operand of an optimization barrier."""
 
 CHOOSE = "partita.choose"
-"""Kind of the operation that reads which branch is taken; it needs it whole."""
+"""Kind of the operation that reads which branch is taken, which is replicated."""
 
 
 MANUAL = "sdy.manual_computation"

@@ -34,26 +34,26 @@ class SpmdProgram(LocalProgram):
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective, in program order: one for each of `exchanges`.
 
-        Behind them come those that the program itself has inside of `shard_map` regions.
+        Behind them come those that the program itself has inside of manual computations.
         """
         own = [self._collective(number, move) for number, move in enumerate(self.exchanges)]
         return (*own, *self._inside(len(own)))
 
     def _inside(self, start: int) -> Iterator[Collective]:
-        """The collectives inside of regions, numbered from `start` on."""
+        """The collectives inside of manual computations, numbered from `start` on."""
         numbers = itertools.count(start)
         runs = (item for item in inside(self.instructions) if isinstance(item, Run))
         for op in (self.program.operations[item.op] for item in runs):
-            for exchange in op.work.exchanges if op.work else ():
+            for own in op.work.collectives if op.work else ():
                 yield Collective(
-                    kind=exchange.kind,
-                    axes=exchange.axes,
-                    bytes=exchange.bytes,
-                    count=op.times * exchange.times,
+                    kind=own.kind,
+                    axes=own.axes,
+                    bytes=own.bytes,
+                    count=op.times * own.times,
                     value=f"inside of {op.title} at {op.source}",
-                    source=exchange.source,
-                    group=self.mesh.size(tuple(map(self.mesh.axis, exchange.axes))),
-                    dtype=exchange.dtype,
+                    source=own.source,
+                    group=self.mesh.size(tuple(map(self.mesh.axis, own.axes))),
+                    dtype=own.dtype,
                     index=next(numbers),
                 )
 

@@ -1,6 +1,6 @@
-"""`shard_map` regions: parts of a program that say themselves what each device does.
+"""Manual computations, the bodies of `shard_map`: they say themselves what each device does.
 
-A region over all axes of the mesh is one operation, whose operands are needed and whose results
+One over all axes of the mesh is one operation, whose operands are needed and whose results
 are made as it says. What is inside stays as it is, collectives included.
 """
 
@@ -16,23 +16,15 @@ from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
-from partita.program.ir import MANUAL, Exchange, Factor, Given, Rule, TensorType
+from partita.program.ir import Factor, Given, ManualCollective, Rule, TensorType
+from partita.program.op_traits import MANUAL
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
 
 _SIDES = ("in_shardings", "out_shardings")
 
-COLLECTIVES = frozenset(
-    f"stablehlo.{kind}"
-    for kind in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split()
-)
-"""Kinds of collectives that a region may hold."""
-
-ALLOWED = COLLECTIVES | {"stablehlo.partition_id"}
-"""Kinds that a program must not contain, but for regions."""
-
 
 def note(module: Any, main: Any) -> None:
-    """Writes the mesh of each region out where it is used, so that regions stand for themselves."""
+    """Writes the mesh of each manual computation out where it is used: it stands for itself."""
     meshes = meshes_of(module)
 
     def visit(op: Any) -> Any:
@@ -49,7 +41,7 @@ def note(module: Any, main: Any) -> None:
 def facts(
     op: Any, operands: Sequence[TensorType], results: Sequence[TensorType], source: str
 ) -> tuple[Rule, Given]:
-    """The rule of a region and how it says that it is split.
+    """The rule of a manual computation and how it says that it is sharded.
 
     Raises:
       UnsupportedError: it is not manual over all axes of its mesh, is nested in another one, or
@@ -86,7 +78,7 @@ def facts(
 
 
 def check_inside(op: Any, source: str) -> None:
-    """Raises `UnsupportedError` for a region in a region, or one that reads what is outside."""
+    """Raises `UnsupportedError` for one inside of another, or one that reads what is outside."""
     block = op.regions[0].blocks[0]
     nested: list[Any] = []
     known = set(block.arguments)
@@ -111,8 +103,8 @@ def check_inside(op: Any, source: str) -> None:
         )
 
 
-def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
-    """What a collective inside of a region exchanges, each operand by itself.
+def collectives(op: Any, given: Given, times: int, source: str) -> list[ManualCollective]:
+    """A collective inside of a manual computation, each operand by itself.
 
     Raises:
       UnsupportedError: its groups of devices are not those along axes of the mesh.
@@ -121,7 +113,7 @@ def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
     axes = _axes(op, mesh)
     if axes is None:
         raise UnsupportedError(
-            f"the shard_map region has a collective{f' at {source}' if source else ''} whose "
+            f"the shard_map has a collective{f' at {source}' if source else ''} whose "
             "groups of devices are not those along axes of the mesh; leave axis_index_groups out"
         )
     found = []
@@ -132,7 +124,7 @@ def exchanges(op: Any, given: Given, times: int, source: str) -> list[Exchange]:
         kind = op.name.rpartition(".")[2]
         if mesh.size(axes) > 1:
             names = mesh.axis_names(axes)
-            found.append(Exchange(kind, names, size, times, types[0].dtype, source))
+            found.append(ManualCollective(kind, names, size, times, types[0].dtype, source))
     return found
 
 
@@ -167,4 +159,4 @@ def _manual_axes(op: Any) -> list[str]:
 
 
 def _name(source: str) -> str:
-    return f"the shard_map region at {source}" if source else "the shard_map region"
+    return f"the shard_map at {source}" if source else "the shard_map"

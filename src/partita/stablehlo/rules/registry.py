@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.errors import RuleError
-from partita.program.op_traits import COMPILED_CALLS, REFUSED_CALLS
+from partita.program.refused import CALLS, COMPILED_CALLS
 from partita.stablehlo.rules import notation
 
 RULES: dict[str, str] = {}
@@ -29,7 +29,7 @@ def register_rule(target: str, rule: str) -> None:
       >>> register_rule("my_attention", "b h q d!, b h k! d!, b h k! d! -> b h q d!")
       >>> register_rule("my_matmul", "m k+, k+ n -> m n")
     """
-    for part, refused in REFUSED_CALLS.items():
+    for part, refused in CALLS.items():
         if part in target:
             raise RuleError(f"there can be no rule for {target!r}, {refused.what}")
     for part in COMPILED_CALLS:

@@ -43,7 +43,7 @@ class Fusion:
         """Whether an operation that reads a stored value reads it from memory."""
         if value not in self.again:
             return True
-        return not computes_operands(self.program.operations[op], self.products)
+        return not computes_operands(self.program.operations[op].traits, self.products)
 
     @cached_property
     def order(self) -> dict[int, int]:
@@ -126,7 +126,7 @@ def _trace(
     while stack:
         op = operations[stack.pop()]
         for number, value in enumerate(op.operands):
-            again = value in storage.again and computes_operands(op, storage.products)
+            again = value in storage.again and computes_operands(op.traits, storage.products)
             if storage.stored[value] and not again:
                 found.setdefault(value, (op.index, number))
             else:

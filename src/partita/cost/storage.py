@@ -24,6 +24,7 @@ class Storage:
         self, program: Program, uses: list[list[tuple[int, int]]], kernels: Kernels
     ) -> None:
         self.program = program
+        self.traits = [op.traits for op in program.operations]
         self.uses = uses
         self.products = kernels.fuse_products
         self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
@@ -53,12 +54,12 @@ class Storage:
                 operand = op.operands[0]
                 if self.stored[operand] or operand in self.named:
                     self.named.add(v)
-            traits = op.traits
+            traits = self.traits[op.index]
             if traits.product:
                 finished = self.products and self._one_elementwise_reader(op, v)
                 if finished and v not in self.results:
                     self.stored[v], self.product[v] = False, v
-            elif _fusible(op):
+            elif _fusible(op, traits):
                 product = self._product(op)
                 if traits.transposes and product == op.operands[0]:
                     self.transposed[product] = v
@@ -107,8 +108,7 @@ class Storage:
         """A wider form that one reader needs in memory; the others read the narrower one."""
         source = self._source(v)
         if self.program.values[source].type.bytes < self.program.values[v].type.bytes and any(
-            computes_operands(self.program.operations[use], self.products)
-            for use, _ in self.uses[v]
+            computes_operands(self.traits[use], self.products) for use, _ in self.uses[v]
         ):
             self.large[v] = self._keep(source)
             self.again.add(v)
@@ -151,14 +151,15 @@ class Storage:
 
     def _asked_for(self, op: Operation, v: int) -> bool:
         """Whether a reader of a value needs it in memory."""
-        traits = op.traits
-        through = traits.read_through if self.products else _widens(traits)
-        readers = (self.program.operations[use] for use, _ in self.uses[v])
+        traits = self.traits[op.index]
+        anywhere = traits.read_through if self.products else traits.widens
+        anywhere = anywhere or v in self.named
+        readers = (self.traits[use] for use, _ in self.uses[v])
         return any(
-            (not computes_operands(r, self.products) and not through and v not in self.named)
-            or r.traits.in_memory
-            or (r.traits.product and self._is_apart(op, v))
-            for r in readers
+            (not anywhere and not computes_operands(reader, self.products))
+            or reader.in_memory
+            or (reader.product and self._is_apart(op, v))
+            for reader in readers
         )
 
     def _is_apart(self, op: Operation, v: int) -> bool:
@@ -176,7 +177,7 @@ class Storage:
         op = None if producer is None else self.program.operations[producer]
         return op is not None and (
             op.traits.constant
-            or (_widens(op.traits) and bool(op.operands) and self._constant(op.operands[0]))
+            or (op.traits.widens and bool(op.operands) and self._constant(op.operands[0]))
         )
 
     def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:
@@ -197,8 +198,10 @@ class Storage:
         """The operations that read a value, or a wider form of it."""
         found: set[int] = set()
         for use, _ in self.uses[v]:
-            op = self.program.operations[use]
-            found |= self._readers(op.results[0]) if _widens(op.traits) else {use}
+            if self.traits[use].widens:
+                found |= self._readers(self.program.operations[use].results[0])
+            else:
+                found.add(use)
         return found
 
     def _source(self, v: int) -> int:
@@ -207,7 +210,7 @@ class Storage:
         while source == v or not self.stored[source]:
             producer = values[source].producer
             op = None if producer is None else self.program.operations[producer]
-            if op is None or not op.operands or not _widens(op.traits):
+            if op is None or not op.operands or not self.traits[op.index].widens:
                 break
             if values[op.operands[0]].type.bytes > values[source].type.bytes:
                 break
@@ -224,34 +227,27 @@ class Storage:
         return self.large[v]
 
 
-def _fusible(op: Operation) -> bool:
+def _fusible(op: Operation, traits: Traits) -> bool:
     """Whether an operation can be computed inside the kernel that reads it.
 
     A scatter into zeros that puts one element in every row is a comparison of indices there.
     """
-    traits = op.traits
     if traits.scatters:
         summed = (f.size for f in op.rule.factors if f.kind == "reduction")
         return op.zero_init and math.prod(summed) == 1
     return traits.fusible
 
 
-def computes_operands(op: Operation, products: bool) -> bool:
-    """Whether an operation can compute its operands inside its own kernel.
+def computes_operands(traits: Traits, products: bool) -> bool:
+    """Whether an operation with these traits can compute its operands inside its own kernel.
 
     Args:
-      op: the operation.
+      traits: of the operation.
       products: whether products can.
     """
-    traits = op.traits
     return traits.fuses_operands and (products or not traits.product)
 
 
 def _goes_on(traits: Traits) -> bool:
     """Whether the kernel of a product can go on with such an operation."""
     return traits.elementwise or traits.rearranges or traits.renames
-
-
-def _widens(traits: Traits) -> bool:
-    """Whether it may be applied again to a narrower value wherever the wider one is read."""
-    return traits.read_through or traits.converts

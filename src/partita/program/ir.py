@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
-from partita.program.op_traits import Traits, traits
+from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 
 FactorKind = Literal["parallel", "reduction", "blocked", "given"]
 """Of a factor that is `given`, the program itself says how it is split, and it is not otherwise."""
@@ -166,7 +166,7 @@ class Operation:
     @property
     def traits(self) -> Traits:
         """What is known of all operations of its kind."""
-        return traits(self.kind)
+        return OPERATIONS.get(self.kind, UNKNOWN)
 
     @property
     def short(self) -> str:

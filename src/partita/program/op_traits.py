@@ -120,21 +120,28 @@ class Traits:
     has_effect: bool = False
     """It must not be dropped if nothing reads what it makes."""
 
-    @property
-    def elementwise(self) -> bool:
-        """Whether each element of the result is made of those at the same position."""
-        return self.treatment == "elementwise"
+    # What follows from these
+    elementwise: bool = dataclasses.field(init=False)
+    """Each element of the result is made of those at the same position."""
+    shardable: bool = dataclasses.field(init=False)
+    """A device-local form is known, so that a rule can be followed."""
+    fuses_operands: bool = dataclasses.field(init=False)
+    """Its own kernel can compute its operands."""
+    widens: bool = dataclasses.field(init=False)
+    """It may be applied again to a narrower value wherever the wider one is read."""
 
-    @property
-    def shardable(self) -> bool:
-        """Whether a device-local form is known, so that a rule can be followed."""
-        return self.treatment in ("elementwise", "broadcasting", "generated", "shardy", "own")
+    def __post_init__(self) -> None:
+        follows = {
+            "elementwise": self.treatment == "elementwise",
+            "shardable": self.treatment in _SHARDABLE,
+            "fuses_operands": (self.fusible or self.product or self.reduces or self.writes_window),
+            "widens": self.read_through or self.converts,
+        }
+        for name, value in follows.items():
+            object.__setattr__(self, name, value)
 
-    @property
-    def fuses_operands(self) -> bool:
-        """Whether its own kernel can compute its operands."""
-        return self.fusible or self.product or self.reduces or self.writes_window
 
+_SHARDABLE = ("elementwise", "broadcasting", "generated", "shardy", "own")
 
 CARRY = "partita.carry"
 """Kind of the operation that stands for one carried value of a loop.

@@ -432,8 +432,8 @@ The rule of one call can differ from that of the example: it depends on sizes an
 
 STRUCTURE = """## Structure
 
-What is inside is split like the rest; what is carried or chosen has one layout. The condition is
-needed whole.
+What is inside is sharded like the rest; what is carried or chosen has one layout. The condition
+requires replication.
 """
 
 GIVEN = """
@@ -483,7 +483,7 @@ def rows(kinds, folder):
 
 
 def factor_letters(rule):
-    """The letters of a rule that are summed over or needed whole."""
+    """The letters of a rule that are summed over or require replication."""
     kinds = {"reduction": "sum", "blocked": "whole"}
     found = {}
     for number, factor in enumerate(rule.factors):

@@ -276,7 +276,7 @@ def test_a_reduce_scatter_for_a_gradient_that_is_kept_split():
 def test_a_dimension_that_an_operation_needs_whole():
     made = plan(spectrum, array(64, 16), tactics=[BATCH])
     told = next(c for c in made.explain("collectives") if c.kind == "all_gather")
-    assert "fft needs this dimension whole" in told.reasons[0]
+    assert "fft requires replication of this dimension" in told.reasons[0]
 
 
 def test_a_rim_that_neighbours_exchange():

@@ -29,7 +29,7 @@ def rule(monkeypatch):
 NEEDING = {
     # function of x [32, 16], whose first dimension is sharded: the operation and its reason
     "cumulative": (lambda x: lax.cumlogsumexp(x, 0), "reduce_window", "reads windows"),
-    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "needs this dimension whole"),
+    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "requires replication of this dimension"),
     "pad": (lambda x: jnp.pad(x, ((1, 2), (0, 0))), "pad", "moves elements along"),
     "concatenate": (lambda x: jnp.concatenate([x, x]), "concatenate", "needs this dimension"),
     "slice": (lambda x: x[1:8], "slice", "moves elements along"),
@@ -160,7 +160,7 @@ def test_what_a_rule_marks_as_whole_is_gathered(rule, matrices):
     rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
     p = plan(qr, matrices, tactics=[pt.ManualPartition({"x": 1}, axis="a")])
     assert [c.kind for c in p.collectives] == ["all_gather"]
-    assert p.history[0].whole[0].reason == f"{QR} needs this dimension whole"
+    assert p.history[0].whole[0].reason == f"{QR} requires replication of this dimension"
     run_and_compare(p, qr, matrices)
 
 

@@ -95,7 +95,7 @@ RULES = [
         ["f32[4,8]"],
         "reduce",
         "[i j], [i j], [], [] -> [i], [i]",
-        {8: "partial results of reduce cannot be combined"},
+        {8: "unreduced results of reduce cannot be combined"},
     ),
     (
         "lookup",
@@ -103,7 +103,7 @@ RULES = [
         ["f32[16,8]", "i32[4]"],
         "gather",
         "[k j], [i l] -> [i j]",
-        {1: "gather needs this dimension whole"},
+        {1: "gather requires replication of this dimension"},
     ),
     (
         "scatter-add",
@@ -111,7 +111,7 @@ RULES = [
         ["f32[16,8]", "i32[4]", "f32[4,8]"],
         "scatter",
         "[k j], [i l], [i j] -> [k j]",
-        {1: "scatter needs this dimension whole"},
+        {1: "scatter requires replication of this dimension"},
     ),
     (
         "scatter-set",
@@ -120,8 +120,8 @@ RULES = [
         "scatter",
         "[k j], [i l], [i j] -> [k j]",
         {
-            4: "scatter needs this dimension whole",
-            1: "scatter needs this dimension whole",
+            4: "scatter requires replication of this dimension",
+            1: "scatter requires replication of this dimension",
         },
     ),
     (
@@ -132,7 +132,7 @@ RULES = [
         "[j k], [i l] -> [i j k]",
         {
             16: "gather reads or writes windows along this dimension",
-            2: "gather needs this dimension whole",
+            2: "gather requires replication of this dimension",
         },
     ),
     (
@@ -143,8 +143,8 @@ RULES = [
         "[i k], [l], [j k] -> [i k]",
         {
             16: "scatter reads or writes windows along this dimension",
-            2: "scatter needs this dimension whole",
-            1: "scatter needs this dimension whole",
+            2: "scatter requires replication of this dimension",
+            1: "scatter requires replication of this dimension",
         },
     ),
     (
@@ -185,7 +185,7 @@ RULES = [
         ["f32[16,8]", "f32[1,8]", "i32[]"],
         "dynamic_update_slice",
         "[i k], [j k], [], [] -> [i k]",
-        {1: "dynamic_update_slice needs this dimension whole"},
+        {1: "dynamic_update_slice requires replication of this dimension"},
     ),
     (
         "reshape that cuts otherwise",
@@ -225,7 +225,7 @@ RULES = [
         ["f32[4,8]", "f32[4,2]"],
         "concatenate",
         "[i j], [i j] -> [i j]",
-        {10: "concatenate needs this dimension whole"},
+        {10: "concatenate requires replication of this dimension"},
     ),
     (
         "reverse",
@@ -258,7 +258,7 @@ RULES = [
         ["f32[4,8]"],
         "sort",
         "[i j] -> [i j]",
-        {8: "sort needs this dimension whole"},
+        {8: "sort requires replication of this dimension"},
     ),
     (
         "top_k",
@@ -266,7 +266,7 @@ RULES = [
         ["f32[4,8]"],
         "top_k",
         "[i j] -> [i 1], [i 1]",
-        {8: "top_k needs this dimension whole"},
+        {8: "top_k requires replication of this dimension"},
     ),
     (
         "fft",
@@ -274,7 +274,7 @@ RULES = [
         ["c64[4,8]"],
         "fft",
         "[i j] -> [i j]",
-        {8: "fft needs this dimension whole"},
+        {8: "fft requires replication of this dimension"},
     ),
     (
         "convolution",

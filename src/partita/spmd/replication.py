@@ -123,5 +123,5 @@ def needed_whole(op: Operation, dimension: tuple[int, ...]) -> str:
         return op.traits.reason or "no sharding rule is known"
     factor = op.rule.leading(dimension)
     if factor is None:
-        return f"{op.short} needs this dimension whole"
+        return f"{op.short} requires replication of this dimension"
     return op.rule.factors[factor].reason

@@ -1,6 +1,6 @@
 """Constants that differ from element to element: arrays that a function closes over.
 
-Each device keeps them whole while the program runs. Made arguments ("lifted"), they can be split.
+They are replicated while the program runs. Made arguments, they can be sharded.
 """
 
 from __future__ import annotations

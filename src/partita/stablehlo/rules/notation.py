@@ -3,8 +3,8 @@
 One word for each dimension; words that are equal are one factor. Marks say what a factor is:
 
 - `k+`: a reduction, results are sums over it;
-- `k!`: it is needed whole;
-- `.`: a dimension by itself, needed whole.
+- `k!`: it requires replication;
+- `.`: a dimension by itself, which requires replication.
 
 Tensors are separated by commas; a scalar has no word.
 """
@@ -36,7 +36,8 @@ def split(text: str) -> tuple[Tensors, Tensors]:
         if word != "." and not _WORD.fullmatch(word):
             raise RuleError(
                 f"rule {text!r} has {word!r}; expected a name for each dimension, such as rows, "
-                "k+ (results are sums over it), k! (needed whole) or . (a dimension by itself)"
+                "k+ (results are sums over it), k! (it requires replication) or . (a dimension by "
+                "itself)"
             )
     return operands, results
 
@@ -51,7 +52,7 @@ def check(text: str) -> None:
         if kind == "parallel" and not all(made):
             raise RuleError(
                 f"rule {text!r}: {name} is missing in a result; write {name}+ if results are sums "
-                f"over it, or {name}! if it is needed whole"
+                f"over it, or {name}! if it requires replication"
             )
         if kind == "parallel" and not any(read):
             raise RuleError(
@@ -66,7 +67,7 @@ def check(text: str) -> None:
             if names.count(name) > 1 and kinds[name] != "blocked":
                 raise RuleError(
                     f"rule {text!r}: {name} is twice in [{' '.join(tensor)}]; one axis cannot "
-                    "split both, give them different names"
+                    "shard both, give them different names"
                 )
 
 
@@ -110,7 +111,7 @@ def read(text: str, operands: Sequence[TensorType], results: Sequence[TensorType
                     )
             mapped.append(tuple(() if name == "." else (numbers[name],) for name in names))
         mappings.append(tuple(mapped))
-    reason = f"{of} needs this dimension whole"
+    reason = f"{of} requires replication of this dimension"
     factors = tuple(
         Factor(sizes[name], kind, reason if kind == "blocked" else "")
         for name, kind in kinds.items()

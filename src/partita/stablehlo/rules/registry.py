@@ -11,16 +11,16 @@ RULES: dict[str, str] = {}
 
 
 def register_rule(target: str, rule: str) -> None:
-    """Says how calls of a custom-call target can be split over devices.
+    """Says how calls of a custom-call target can be sharded over devices.
 
-    Without a rule, every device runs the whole call: what goes in is gathered. With one, each
-    device makes the same call on pieces, so its code must take any size along what is split.
+    Without a rule, every device runs all of the call: what goes in is gathered. With one, each
+    device makes the same call on shards, so its code must take any size along what is sharded.
 
     Args:
       target: the name of the call, as given to `jax.ffi.ffi_call`.
-      rule: one word for each dimension of each operand and result; equal words are split alike.
-        `k+` marks a dimension that results are sums over, `k!` one that is needed whole, and `.`
-        is a dimension by itself, needed whole, too.
+      rule: one word for each dimension of each operand and result; equal words are sharded
+        alike. `k+` marks a dimension that results are sums over, `k!` one that requires
+        replication, and `.` is a dimension by itself, which requires replication, too.
 
     Raises:
       RuleError: the rule makes no sense, or there can be none for this target.

@@ -36,7 +36,7 @@ class Rules:
           op: the MLIR operation.
           operands: types of what it reads, captured values included.
           results: types of what it makes.
-          combine: how partial results along a reduction factor combine; None when they cannot.
+          combine: how unreduced results along a reduction factor combine; None when they cannot.
         """
         rule = _given(op, operands, results)
         if rule is None:
@@ -69,7 +69,7 @@ def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType
 
 
 def combiner_of(op: Any) -> str | None:
-    """How partial results along a reduction factor combine; None when they cannot."""
+    """How unreduced results along a reduction factor combine; None when they cannot."""
     known = traits(op.name)
     if known.sums:
         return "add"
@@ -100,8 +100,8 @@ def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:
     for factor in rule.reduction_factors:
         kinds[factor] = "reduction"
     if combine is None:
-        block(rule.reduction_factors, f"partial results of {short} cannot be combined")
-    block(rule.need_replication_factors, f"{short} needs this dimension whole")
+        block(rule.reduction_factors, f"unreduced results of {short} cannot be combined")
+    block(rule.need_replication_factors, f"{short} requires replication of this dimension")
     block(rule.permutation_factors, f"{short} moves elements along this dimension")
     block(rule.blocked_propagation_factors, f"{short} does not pass shards along this dimension")
     operands, results = _mappings(rule.operand_mappings), _mappings(rule.result_mappings)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 import partita as pt
 from checks import numbers, planner, runs_as_the_original
-from partita.program.ir import CONSTRAINT
+from partita.program.op_traits import CONSTRAINT
 
 P, OPEN = PartitionSpec, PartitionSpec.UNCONSTRAINED
 MESH = "x=4,y=2"

@@ -1,7 +1,7 @@
 """Every operation of StableHLO and CHLO: what is done with it, by an example that is run.
 
 An example is partitioned on both of its dimensions, runs, and gives the numbers of the original,
-or it is refused with a message. `docs/operations.md` is made of the examples and of the tables of
+or it is refused with a message. `docs/operations.md` is made of the examples and of the table of
 `partita.program.op_traits`; `UPDATE_DOCS=1 pytest tests/test_operations.py` writes it.
 """
 
@@ -22,7 +22,9 @@ from jaxlib.mlir.dialects import chlo, stablehlo
 
 import partita as pt
 from partita.emit.localize import LOCALIZERS
-from partita.program import op_traits as operations
+from partita.program.op_traits import OPERATIONS, traits
+from partita.program.refused import CALLS
+from partita.program.refused import TYPES as REFUSED_TYPES
 from partita.stablehlo import mlir
 from partita.stablehlo.importer import import_stablehlo
 from partita.verify import compare
@@ -324,8 +326,18 @@ def dialect_operations():
     return {c.OPERATION_NAME for c in found if hasattr(c, "OPERATION_NAME")}
 
 
-RUN = [kind for kind in EXAMPLES if kind not in operations.REFUSED]
-REFUSED = [kind for kind in EXAMPLES if kind in operations.REFUSED]
+def treated(*treatments):
+    """The operations of the dialects that are treated so, in order."""
+    dialects = ("stablehlo", "chlo")
+    return sorted(
+        kind
+        for kind, known in OPERATIONS.items()
+        if known.treatment in treatments and kind.partition(".")[0] in dialects
+    )
+
+
+RUN = [kind for kind in EXAMPLES if not traits(kind).refusal]
+REFUSED = [kind for kind in EXAMPLES if traits(kind).refusal]
 
 
 def example(kind, folder):
@@ -359,21 +371,16 @@ def make_plan(kind, folder):
     return fn, arguments, plan
 
 
-def test_every_operation_of_the_dialects_is_in_one_table_and_has_an_example():
-    tables = [
-        *(operations.ELEMENTWISE, operations.SHARDY, operations.GENERATED, operations.OWN),
-        *(operations.STRUCTURE, operations.REWRITTEN, operations.WHOLE),
-        {kind for kind in operations.REFUSED if not kind.startswith("sdy.")},
-    ]
-    listed = [kind for table in tables for kind in table]
-    assert sorted(listed) == sorted(dialect_operations())
+def test_every_operation_of_the_dialects_has_a_row_and_an_example():
+    listed = {kind for kind in OPERATIONS if kind.startswith(("stablehlo.", "chlo."))}
+    assert listed == dialect_operations()
     assert EXAMPLES.keys() | NOT_BUILT.keys() == dialect_operations()
 
 
 @pytest.mark.parametrize("kind", RUN)
 def test_operation(kind, tmp_path):
     fn, arguments, plan = make_plan(kind, tmp_path)
-    if kind in operations.SHARDABLE | operations.WHOLE.keys():
+    if traits(kind).shardable or traits(kind).treatment == "replicated":
         assert kind in {op.kind for op in plan.program.operations}
     if kind in ELSEWHERE:
         assert kind in str(plan.exported.mlir_module())
@@ -388,7 +395,7 @@ def test_operation(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused(kind, tmp_path):
-    refused = operations.REFUSED[kind]
+    refused = traits(kind).refusal
     message = f"{re.escape(refused.what)}.*{re.escape(refused.advice)}"
     with pytest.raises(pt.PartitaError, match=message):
         make_plan(kind, tmp_path)
@@ -396,8 +403,8 @@ def test_refused(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", NOT_BUILT)
 def test_refused_by_its_type(kind):
-    refused = operations.REFUSED_TYPES[NOT_BUILT[kind]]
-    assert refused is operations.REFUSED[kind]
+    refused = REFUSED_TYPES[NOT_BUILT[kind]]
+    assert refused is traits(kind).refusal
     future = f"!stablehlo.future<{M}>"
     text = of_module(f"(%x: {future}) -> {future}", f"return %x : {future}")
     with pytest.raises(pt.UnsupportedError, match=refused.what):
@@ -409,7 +416,7 @@ def test_refused_by_its_type(kind):
 INTRODUCTION = """# Operations
 
 What partita does with every operation of the dialects StableHLO and CHLO. The page is made from the
-tables in `src/partita/program/op_traits.py` and from examples that are run; each row is the case
+table in `src/partita/program/op_traits.py` and from examples that are run; each row is the case
 `tests/test_operations.py::test_operation[KIND]` of the test suite, or `test_refused[KIND]`.
 
 Rules are Shardy's or partita's own; partita narrows some of Shardy's, and widens those of windows.
@@ -425,8 +432,8 @@ The rule of one call can differ from that of the example: it depends on sizes an
 
 STRUCTURE = """## Structure
 
-What is inside is split like the rest; what is carried or chosen has one layout. The condition is
-replicated.
+What is inside is sharded like the rest; what is carried or chosen has one layout. The condition
+requires replication.
 """
 
 GIVEN = """
@@ -438,7 +445,7 @@ they are; axes propagate from them, and tactics do not split them otherwise.
 - `sdy.sharding_constraint` (`jax.lax.with_sharding_constraint`, `partita.constrain`): the value is
   moved to the layout given. Nothing is left of it in the partitioned program.
 - `sdy.manual_computation` (`jax.shard_map`): over all axes of the mesh of the plan. Operands are
-  moved to where the region needs them; what is inside stays, its collectives included.
+  moved to where the body needs them; what is inside stays, its collectives included.
 """
 
 REWRITTEN = """
@@ -449,27 +456,27 @@ must have constant sizes, or they are refused.
 """
 
 SECTIONS = [
-    ("Elementwise", "Computed where the elements are.", operations.ELEMENTWISE),
-    ("Elementwise, with stretched operands", "Not made by JAX.", operations.BROADCASTING),
-    ("Made from nothing", "Made in whatever layout the uses need.", operations.GENERATED),
+    ("Elementwise", "Computed where the elements are.", treated("elementwise")),
+    ("Elementwise, with stretched operands", "Not made by JAX.", treated("broadcasting")),
+    ("Made from nothing", "Made in whatever layout the uses need.", treated("generated")),
     (
         "With factors of their own",
         "A custom call of a target unknown to JAX and Shardy is run whole, unless "
         "[`register_rule`](reference.md#register_rule) has a rule for it.",
-        operations.SHARDY | (operations.OWN - operations.BROADCASTING),
+        treated("shardy", "own"),
     ),
 ]
 
 
 def rows(kinds, folder):
-    for kind in sorted(kinds):
+    for kind in kinds:
         _, _, plan = make_plan(kind, folder)
         made = [op for op in plan.program.operations if op.kind == kind]
         op = max(made, key=lambda o: len(o.rule.factors))
         with mlir.context():
             module = mlir.with_rules(plan.program.module)
             shardys = shardy_kinds(module)
-        source = "Shardy" if kind in shardys and kind not in operations.GENERATED else "own"
+        source = "Shardy" if kind in shardys and traits(kind).treatment != "generated" else "own"
         form = LOCALIZERS[kind].__doc__.splitlines()[0] if kind in LOCALIZERS else "The same."
         letters = factor_letters(op.rule)
         yield f"| `{kind}` | {source} | `{op.rule}` | {letters} | {form} |"
@@ -506,18 +513,19 @@ def page(folder):
             "|---|---|---|---|---|",
         ]
         lines += [*rows(kinds, folder), ""]
-    lines += [STRUCTURE, *(f"- `{kind}`" for kind in sorted(operations.STRUCTURE))]
+    lines += [STRUCTURE, *(f"- `{kind}`" for kind in treated("structure"))]
     lines += [GIVEN.rstrip()]
-    lines += [REWRITTEN, *(f"- `{kind}`" for kind in sorted(operations.REWRITTEN))]
+    lines += [REWRITTEN, *(f"- `{kind}`" for kind in treated("rewritten"))]
     lines += ["\n## Whole\n", "Run in full by every device; operands are gathered, at a price.\n"]
     lines += ["| operation | why |", "|---|---|"]
-    lines += [f"| `{kind}` | {why} |" for kind, why in sorted(operations.WHOLE.items())]
+    lines += [f"| `{kind}` | {traits(kind).reason} |" for kind in treated("replicated")]
     lines += ["\n## Refused\n", "| operation | message |", "|---|---|"]
-    for kind, refused in sorted(operations.REFUSED.items()):
+    for kind in treated("refused"):
+        refused = traits(kind).refusal
         lines.append(f"| `{kind}` | the program contains {refused.what}; {refused.advice} |")
     lines += ["\nCustom calls are refused by a part of their target:\n"]
     lines += ["| target contains | message |", "|---|---|"]
-    for part, refused in operations.REFUSED_CALLS.items():
+    for part, refused in CALLS.items():
         lines.append(f"| `{part}` | the program contains {refused.what}; {refused.advice} |")
     return "\n".join(lines) + "\n"
 

@@ -22,7 +22,7 @@ from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
 from partita.program.ir import GivenSharding
 from partita.stablehlo import constraints, mlir, shardings
-from partita.stablehlo.top_k import in_stages, read_again
+from partita.stablehlo.top_k import read_again, split_top_k
 from partita.tactics.manual import matches
 
 # Source lines are the user's: keep this file out of the locations that JAX records.
@@ -82,7 +82,7 @@ def simulate(
     mesh = Mesh.of(mesh)
     target = targeted(hardware, memory)
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums)
-    program = in_stages(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
+    program = split_top_k(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
     prepared = Prepared(fn, traced, program, mesh, *target)
     return Plan.of(prepared, prepared.schedule([], decides=True))
 

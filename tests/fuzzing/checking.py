@@ -84,7 +84,7 @@ class Checker:
             )
 
     def _analyse(self, program: Imported) -> Analysis:
-        """The one analysis, unless the mesh has made another program, in stages, of this one."""
+        """The one analysis, unless `split_top_k` has made another program of this one."""
         return self.analysis if program is self.traced.program else analyse(program)
 
     def check(self, schedule: Schedule) -> None:

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import partita as pt
 from checks import numbers, planner, runs_as_the_original
-from partita.program.ir import CONSTRAINT
+from partita.program.op_traits import CONSTRAINT
 
 MESH = "x=4,y=2"
 OPEN = PartitionSpec.UNCONSTRAINED

@@ -300,7 +300,7 @@ def test_models_run_by_their_loops(name, how):
     assert_same(ours, theirs, 1e-4)
 
 
-def test_a_constraint_is_what_it_constrains_and_a_region_cannot_run_on_one_device():
+def test_a_constraint_is_what_it_constrains_and_a_manual_computation_cannot_run_on_one_device():
     def constrained(x):
         return jnp.sin(pt.constrain(2 * x, jax.P(None, "data")))
 
@@ -310,7 +310,7 @@ def test_a_constraint_is_what_it_constrains_and_a_region_cannot_run_on_one_devic
     np.testing.assert_allclose(plan.core.run(x), np.sin(2 * x), rtol=1e-6)
 
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    region = jax.shard_map(jnp.sin, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"))
-    plan = pt.plan(region, x, mesh="data=4", hardware="tpu_v5e", tactics=[])
+    mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"))
+    plan = pt.plan(mapped, x, mesh="data=4", hardware="tpu_v5e", tactics=[])
     with pytest.raises(pt.UnsupportedError, match="cannot run on one"):
         plan.core.run(x)

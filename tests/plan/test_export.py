@@ -275,7 +275,7 @@ def test_what_is_written_says_where_values_come_from(looped, form, tmp_path):
     assert "test_export.py" in text
 
 
-def test_a_partitioned_program_is_planned_as_one_region_that_is_kept(looped, tmp_path):
+def test_a_partitioned_program_is_planned_as_one_operation_that_is_kept(looped, tmp_path):
     plan, _ = looped
     plan.export(tmp_path / "a.mlirbc")
     again = pt.plan(tmp_path / "a.mlirbc", mesh=plan.mesh, hardware="tpu_v5e", tactics=[])

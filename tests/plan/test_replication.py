@@ -29,7 +29,7 @@ def rule(monkeypatch):
 NEEDING = {
     # function of x [32, 16], whose first dimension is sharded: the operation and its reason
     "cumulative": (lambda x: lax.cumlogsumexp(x, 0), "reduce_window", "reads windows"),
-    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "requires replication of this"),
+    "fft": (lambda x: jnp.fft.fft(x, axis=0), "fft", "requires replication of this dimension"),
     "pad": (lambda x: jnp.pad(x, ((1, 2), (0, 0))), "pad", "moves elements along"),
     "concatenate": (
         lambda x: jnp.concatenate([x, x]),

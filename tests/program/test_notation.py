@@ -56,7 +56,7 @@ def test_rules_are_read(text, operands, results, rule, kinds):
         ("a -> a b", "b is in no operand; write . for a dimension that results have by themselves"),
         ("a k+ -> a k", r"k\+ is summed over, so no result can have it"),
         ("a k+, k! -> a", r"k is marked both \+ and !"),
-        ("a a -> a", r"a is twice in \[a a\]; one axis cannot split both"),
+        ("a a -> a", r"a is twice in \[a a\]; one axis cannot shard both"),
     ],
 )
 def test_rules_that_make_no_sense(text, message):

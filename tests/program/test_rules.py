@@ -95,7 +95,7 @@ RULES = [
         ["f32[4,8]"],
         "reduce",
         "[i j], [i j], [], [] -> [i], [i]",
-        {8: "partial results of reduce cannot be combined"},
+        {8: "unreduced results of reduce cannot be combined"},
     ),
     (
         "lookup",

@@ -1,11 +1,11 @@
 """What each value of a program is for: parameters, optimizer state, gradients, activations, ...
 
-Read off the program's structure, not off names. A train step hands its state on: a *state* argument
-has a result of its type that takes its place. What leads to such results by elementwise operations
-alone is the *update*. State that is read by the update only is the optimizer's; the rest of it are
-parameters. What enters the update from other operations, transposed or not, are gradients.
-Everything else that is made on the way is an activation. State that is not updated so (a cache that
-is written into) counts as an input.
+Read off the program's structure, not off names. A train step passes its state on: a *state*
+argument has a result of its type that takes its place. What leads to such results by elementwise
+operations alone is the *update*. State that is read by the update only is the optimizer's; the rest
+of it are parameters. What enters the update from other operations, transposed or not, are
+gradients. Everything else that is made on the way is an activation. State that is not updated so (a
+cache that is written into) counts as an input.
 """
 
 from __future__ import annotations
@@ -13,20 +13,11 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from partita.program.ir import Program
-from partita.program.op_traits import ELEMENTWISE
+from partita.program.ir import Operation, Program
 
 Purpose = Literal[
     "parameters", "optimizer state", "inputs", "constants", "activations", "gradients", "updates"
 ]
-
-_FOLLOWS = ELEMENTWISE | {
-    f"stablehlo.{kind}" for kind in "broadcast_in_dim constant iota reshape transpose".split()
-}
-"""Kinds that an update is made of."""
-
-_MOVES = {"stablehlo.reshape", "stablehlo.transpose"}
-"""Those behind which a gradient is still one."""
 
 
 def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpose]:
@@ -43,8 +34,8 @@ def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpos
         producer = program.values[value].producer
         if producer is not None:
             op = program.operations[producer]
-            same = op.kind in _MOVES and found[op.operands[0]] == "gradients"
-            found[value] = "gradients" if same or op.kind not in _FOLLOWS else "updates"
+            same = op.traits.rearranges and found[op.operands[0]] == "gradients"
+            found[value] = "gradients" if same or not _updates(op) else "updates"
     for constant in program.constants:
         for value in constant.values:
             found[value] = "constants"
@@ -59,7 +50,7 @@ def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpos
 
 
 def _state(program: Program) -> dict[int, int]:
-    """Arguments that are handed on, and the results that take their place.
+    """Arguments that are passed on, and the results that take their place.
 
     Those are the donated ones; without any, those that a result has the path and the type of.
     """
@@ -88,12 +79,17 @@ def _path(name: str) -> str:
     return re.sub(r"^\[\d+\](?=[\[.])", "", path) if name.startswith("result") else path
 
 
+def _updates(op: Operation) -> bool:
+    """Whether an update can be made of such an operation."""
+    return op.traits.elementwise or op.traits.read_through
+
+
 def _update(program: Program, results: set[int]) -> set[int]:
     """The values that lead to these results by elementwise operations alone, and what they read."""
     found, waiting = set(results), list(results)
     while waiting:
         producer = program.values[waiting.pop()].producer
-        if producer is None or program.operations[producer].kind not in _FOLLOWS:
+        if producer is None or not _updates(program.operations[producer]):
             continue
         for operand in program.operations[producer].operands:
             if operand not in found:

@@ -17,22 +17,14 @@ import numpy as np
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.hardware import Hardware
 from partita.cost.products import filling, points
-from partita.cost.storage import FUSIBLE
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
-from partita.program.op_traits import CONVOLUTION, PRODUCTS
 from partita.spmd.reshard import shards
 from partita.tiling import OpForm
 
-_SLICES = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.gather"})
-"""Kinds that read no more of their first operand than they give."""
-
-_UPDATE = "stablehlo.dynamic_update_slice"
-
-_ROWS_MOVED = {"stablehlo.gather": 1, "stablehlo.scatter": 3}
-"""Kinds that move single rows, and how often: a scatter reads each, and reads and writes what it is
-added to."""
+_ROWS_SCATTERED = 3
+"""How often a scatter moves rows: it reads each, and reads and writes what it is added to."""
 
 
 class ComputeModel:
@@ -46,7 +38,7 @@ class ComputeModel:
         gathered = (efficiency.gather or efficiency.memory).value
         self._slower = efficiency.memory.value / gathered
         """How much longer a byte takes that is part of a gathered row."""
-        self._peaks: dict[tuple[str, str], float] = {}
+        self._peaks: dict[tuple[bool, str], float] = {}
         self._hardware = hardware
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
@@ -75,38 +67,39 @@ class ComputeModel:
         ]
         inside = self._inside(op.op.work) if op.op.work else 0.0
         least = 0.0
-        if op.op.kind in PRODUCTS:
+        if op.op.traits.product:
             factors = _local_sizes(op.op, form, self.mesh)
             least = self._multiplying(op.op, self.flops(op, form), factors, _dtype(self.graph, op))
         return inside + sum((share * max(seconds, least) for share, seconds in moved), 0.0)
 
     def _multiplying(self, op: Operation, flops: float, sizes: Sequence[int], dtype: str) -> float:
         """Seconds on the matrix units of a product with factors of these sizes."""
-        peak = self._peak(op.kind, dtype)
+        peak = self._peak(op.traits.convolution, dtype)
         return flops / (peak * filling(op, sizes, self._hardware.matrix_unit))
 
-    def _peak(self, kind: str, dtype: str) -> float:
-        """FLOP/s that products of a kind reach on operands of this type if they are large."""
-        if (kind, dtype) not in self._peaks:
+    def _peak(self, convolution: bool, dtype: str) -> float:
+        """FLOP/s that products reach on operands of this type if they are large."""
+        if (convolution, dtype) not in self._peaks:
             efficiency = self._hardware.efficiency
-            reached = efficiency.convolution if kind == CONVOLUTION else None
+            reached = efficiency.convolution if convolution else None
             peak = self._hardware.flops(dtype) * (reached or efficiency.matmul).value
-            self._peaks[kind, dtype] = peak
-        return self._peaks[kind, dtype]
+            self._peaks[convolution, dtype] = peak
+        return self._peaks[convolution, dtype]
 
     def _inside(self, work: Work) -> float:
-        """Seconds of what a region does: its operations on local types, elementwise ones for free.
+        """Seconds of a manual computation: of its operations on local types; elementwise ones are
+        free.
 
         What it reads and writes itself is priced as for any other operation.
         """
         total = 0.0
         for op in work.operations:
-            if op.kind not in FUSIBLE:
+            if not op.traits.fusible:
                 read, written = (
                     [work.values[v].type.bytes for v in side] for side in (op.operands, op.results)
                 )
                 seconds = sum(map(sum, self._moved(op, read, written))) / self.bandwidth
-                if op.kind in PRODUCTS:
+                if op.traits.product:
                     flops = 2.0 * points(op, work.values)
                     sizes = [factor.size for factor in op.rule.factors]
                     dtype = work.values[op.operands[0]].type.dtype
@@ -135,16 +128,17 @@ class ComputeModel:
 
         Those of gathered rows count as more, as they are slower. An array is updated in place.
         """
-        if op.kind in _SLICES:
+        traits = op.traits
+        if traits.slices or traits.looks_up:
             read = [min(read[0], written[0]), *read[1:]]
-        elif op.kind == _UPDATE:
+        elif traits.writes_window:
             read, written = [0, *read[1:]], [read[1]]
-        rows = _ROWS_MOVED.get(op.kind)
-        if rows is None:
-            return read, written
-        slower = rows * self._slower
-        if op.kind == "stablehlo.gather":
+        if traits.looks_up:
+            slower = self._slower
             return [slower * read[0], *read[1:]], [slower * size for size in written]
+        if not traits.scatters:
+            return read, written
+        slower = _ROWS_SCATTERED * self._slower
         first = len(read) - len(written)  # the operands, one array of indices, then the updates
         return [*read[:first], *(slower * size for size in read[first:])], written
 

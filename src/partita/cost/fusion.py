@@ -14,9 +14,8 @@ import dataclasses
 from functools import cached_property
 
 from partita.cost.hardware import Kernels
-from partita.cost.storage import COMPUTING, Storage
+from partita.cost.storage import Storage, computes_operands
 from partita.program.ir import Program
-from partita.program.op_traits import PRODUCTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +36,14 @@ class Fusion:
     """Kernels that do nothing: constraints of what is in memory already."""
     again: frozenset[int] = frozenset()
     """Values that are stored for those readers that cannot compute them, only."""
-    computing: frozenset[str] = COMPUTING
-    """Kinds that can compute their operands inside their own kernel."""
+    products: bool = True
+    """Whether products can compute their operands inside their own kernel."""
 
     def reads_memory(self, value: int, op: int) -> bool:
         """Whether an operation that reads a stored value reads it from memory."""
-        return value not in self.again or self.program.operations[op].kind not in self.computing
+        if value not in self.again:
+            return True
+        return not computes_operands(self.program.operations[op].traits, self.products)
 
     @cached_property
     def order(self) -> dict[int, int]:
@@ -58,7 +59,7 @@ class Fusion:
     def _products(self) -> dict[int, int]:
         """Of every kernel that goes on with a product, the operation that makes it."""
         operations = self.program.operations
-        products = [op for op in self.inside if operations[op].kind in PRODUCTS]
+        products = [op for op in self.inside if operations[op].traits.product]
         return {k: op for op in products for k in self.inside[op] if k != op}
 
     def start(self, kernel: int) -> int:
@@ -110,7 +111,7 @@ def analyse_fusion(
         inside,
         free,
         frozenset(storage.again),
-        storage.computing,
+        storage.products,
     )
 
 
@@ -125,7 +126,7 @@ def _trace(
     while stack:
         op = operations[stack.pop()]
         for number, value in enumerate(op.operands):
-            again = value in storage.again and op.kind in storage.computing
+            again = value in storage.again and computes_operands(op.traits, storage.products)
             if storage.stored[value] and not again:
                 found.setdefault(value, (op.index, number))
             else:

@@ -15,7 +15,6 @@ from partita.cost.products import made_feature, read_feature
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
-from partita.program.op_traits import CONVOLUTION
 from partita.spmd import ValuePlan
 from partita.tiling import Layout, local_type
 
@@ -59,7 +58,7 @@ def _along_columns(graph: ClassGraph) -> dict[int, tuple[int, ...]]:
     batch, or their features; by value class."""
     found: dict[int, tuple[int, ...]] = {}
     for op in graph.program.operations:
-        if op.kind == CONVOLUTION:
+        if op.traits.convolution:
             found[graph.value_class[op.operands[0]]] = (0, read_feature(op))
             found[graph.value_class[op.results[0]]] = (0, made_feature(op))
     return found

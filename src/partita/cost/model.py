@@ -122,8 +122,8 @@ class CostModel:
         self._plan_costs: dict[ValuePlan, PlanPrice] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
-        self._inside = self._inside_regions()
-        """Traffic inside of `shard_map` regions, which compute waits for."""
+        self._inside = self._inside_manual()
+        """Traffic inside of manual computations, which compute waits for."""
         self._waiting = sum(traffic.seconds for _, traffic in self._inside)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
@@ -191,15 +191,15 @@ class CostModel:
             traffic,
         )
 
-    def _inside_regions(self) -> list[tuple[_Kind, Traffic]]:
+    def _inside_manual(self) -> list[tuple[_Kind, Traffic]]:
         found = []
         for op in self.graph.program.operations:
-            for each in op.work.collectives if op.work else ():
-                axes = tuple(self.mesh.axis(name) for name in each.axes)
-                once = self.interconnect.collective_seconds(each.kind, axes, each.bytes)
-                times = op.times * each.times
-                traffic = Traffic(times, times * each.bytes, times * once)
-                found.append(((each.kind, each.axes), traffic))
+            for own in op.work.collectives if op.work else ():
+                axes = tuple(self.mesh.axis(name) for name in own.axes)
+                once = self.interconnect.collective_seconds(own.kind, axes, own.bytes)
+                times = op.times * own.times
+                traffic = Traffic(times, times * own.bytes, times * once)
+                found.append(((own.kind, own.axes), traffic))
         return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:

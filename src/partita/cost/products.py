@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from partita.cost.hardware import Block
 from partita.program.ir import Operation, Rule, Value
-from partita.program.op_traits import CONVOLUTION
 
 
 def points(op: Operation, values: Sequence[Value]) -> int:
@@ -21,7 +20,7 @@ def points(op: Operation, values: Sequence[Value]) -> int:
 
     Of a convolution: the kernel, once for each output pixel of each image.
     """
-    if op.kind != CONVOLUTION:
+    if not op.traits.convolution:
         return math.prod(factor.size for factor in op.rule.factors)
     kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
     return kernel * result // values[op.results[0]].type.shape[made_feature(op)]
@@ -65,7 +64,7 @@ def filling(op: Operation, sizes: Sequence[int], unit: Block) -> float:
 
     rows, columns = int(unit.rows.value), int(unit.columns.value)
     inner = size((left & right) - made)
-    if op.kind == CONVOLUTION:
+    if op.traits.convolution:
         window = max((sizes[factor] for factor in right - left - made), default=1)
         grouped = size(left & right & made) > 1
         if not grouped and inner * window <= rows:

@@ -9,36 +9,12 @@ from __future__ import annotations
 import math
 
 from partita.cost.hardware import Kernels
-from partita.program.ir import BARRIER, CARRY, CONSTRAINT, JOIN, Operation, Program
-from partita.program.op_traits import ELEMENTWISE, PRODUCTS
-
-_SHAPING = frozenset(
-    f"stablehlo.{kind}"
-    for kind in """broadcast_in_dim iota constant reshape transpose slice pad concatenate reverse
-    dynamic_slice""".split()
-)
-
-FUSIBLE = ELEMENTWISE | _SHAPING | {CONSTRAINT}
-"""Kinds that can be computed inside the kernel that reads them."""
-
-COMPUTING = FUSIBLE | PRODUCTS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
-"""Kinds that can compute their operands inside their own kernel."""
-
-_INTO_ANY = frozenset(
-    f"stablehlo.{kind}" for kind in "broadcast_in_dim reshape transpose constant iota".split()
-)
-"""Kinds that only say where elements are, which every kernel can read through."""
-
-
-_FINISHING = ELEMENTWISE | {CONSTRAINT, "stablehlo.reshape", "stablehlo.transpose"}
-"""Kinds that the kernel of a product can go on with."""
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import CONSTRAINT, Traits
 
 _ROW = 1536
 """Elements of a row that a kernel can hold on to. XLA's TPU compiler does so in softmaxes over 196,
 1024 and 1088 elements, and does not with 2048; the limit is somewhere between."""
-
-_WIDENING = _INTO_ANY | {"stablehlo.convert"}
-"""Kinds that may be applied again to a narrower value wherever the wider one is read."""
 
 
 class Storage:
@@ -48,10 +24,9 @@ class Storage:
         self, program: Program, uses: list[list[tuple[int, int]]], kernels: Kernels
     ) -> None:
         self.program = program
+        self.traits = [op.traits for op in program.operations]
         self.uses = uses
         self.products = kernels.fuse_products
-        self.computing = COMPUTING if self.products else COMPUTING - PRODUCTS
-        self.into_any = _INTO_ANY if self.products else _WIDENING
         self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
         self.made_apart: set[int] = set()
         """Values that are not stored, and not computed inside of products either."""
@@ -79,13 +54,14 @@ class Storage:
                 operand = op.operands[0]
                 if self.stored[operand] or operand in self.named:
                     self.named.add(v)
-            if op.kind in PRODUCTS:
+            traits = self.traits[op.index]
+            if traits.product:
                 finished = self.products and self._one_elementwise_reader(op, v)
                 if finished and v not in self.results:
                     self.stored[v], self.product[v] = False, v
-            elif _fusible(op):
+            elif _fusible(op, traits):
                 product = self._product(op)
-                if op.kind == "stablehlo.transpose" and product == op.operands[0]:
+                if traits.transposes and product == op.operands[0]:
                     self.transposed[product] = v
                 if self._asked_for(op, v):
                     self._widened_for_some(op, v)
@@ -132,7 +108,7 @@ class Storage:
         """A wider form that one reader needs in memory; the others read the narrower one."""
         source = self._source(v)
         if self.program.values[source].type.bytes < self.program.values[v].type.bytes and any(
-            self.program.operations[use].kind in self.computing for use, _ in self.uses[v]
+            computes_operands(self.traits[use], self.products) for use, _ in self.uses[v]
         ):
             self.large[v] = self._keep(source)
             self.again.add(v)
@@ -140,21 +116,19 @@ class Storage:
     def _one_elementwise_reader(self, op: Operation, v: int) -> bool:
         """Whether a kernel that makes a product can go on to what is done with it."""
         readers = [self.program.operations[use] for use, _ in self.uses[v]]
-        return (
-            len(readers) == 1 and readers[0].kind in _FINISHING and readers[0].region == op.region
-        )
+        return len(readers) == 1 and _goes_on(readers[0].traits) and readers[0].region == op.region
 
     def _within_rows(self, v: int) -> bool:
         """Whether a product's kernel can hold on to rows of it, as in a softmax: to reduce each and
         to go on with both."""
         values, operations = self.program.values, self.program.operations
         readers = [operations[op] for op in {use for use, _ in self.uses[v]}]
-        rows = [r for r in readers if r.kind == "stablehlo.reduce"]
+        rows = [r for r in readers if r.traits.reduces]
         if len(readers) != 2 or len(rows) != 1 or len(rows[0].results) != 1:
             return False
         other = next(r for r in readers if r is not rows[0])
         longest = values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
-        return longest <= _ROW and other.kind in ELEMENTWISE and other.region == rows[0].region
+        return longest <= _ROW and other.traits.elementwise and other.region == rows[0].region
 
     def _product(self, op: Operation) -> int | None:
         """The product whose kernel goes on with an operation; None without.
@@ -177,12 +151,15 @@ class Storage:
 
     def _asked_for(self, op: Operation, v: int) -> bool:
         """Whether a reader of a value needs it in memory."""
-        readers = (self.program.operations[use] for use, _ in self.uses[v])
+        traits = self.traits[op.index]
+        anywhere = traits.read_through if self.products else traits.widens
+        anywhere = anywhere or v in self.named
+        readers = (self.traits[use] for use, _ in self.uses[v])
         return any(
-            (r.kind not in self.computing and op.kind not in self.into_any and v not in self.named)
-            or r.kind in (CARRY, JOIN, BARRIER)
-            or (r.kind in PRODUCTS and self._is_apart(op, v))
-            for r in readers
+            (not anywhere and not computes_operands(reader, self.products))
+            or reader.in_memory
+            or (reader.product and self._is_apart(op, v))
+            for reader in readers
         )
 
     def _is_apart(self, op: Operation, v: int) -> bool:
@@ -199,8 +176,8 @@ class Storage:
         producer = self.program.values[v].producer
         op = None if producer is None else self.program.operations[producer]
         return op is not None and (
-            op.kind == "stablehlo.constant"
-            or (op.kind in _WIDENING and self._constant(op.operands[0]))
+            op.traits.constant
+            or (op.traits.widens and bool(op.operands) and self._constant(op.operands[0]))
         )
 
     def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:
@@ -221,8 +198,10 @@ class Storage:
         """The operations that read a value, or a wider form of it."""
         found: set[int] = set()
         for use, _ in self.uses[v]:
-            op = self.program.operations[use]
-            found |= self._readers(op.results[0]) if op.kind in _WIDENING else {use}
+            if self.traits[use].widens:
+                found |= self._readers(self.program.operations[use].results[0])
+            else:
+                found.add(use)
         return found
 
     def _source(self, v: int) -> int:
@@ -231,7 +210,7 @@ class Storage:
         while source == v or not self.stored[source]:
             producer = values[source].producer
             op = None if producer is None else self.program.operations[producer]
-            if op is None or op.kind not in _WIDENING or not op.operands:
+            if op is None or not op.operands or not self.traits[op.index].widens:
                 break
             if values[op.operands[0]].type.bytes > values[source].type.bytes:
                 break
@@ -248,12 +227,27 @@ class Storage:
         return self.large[v]
 
 
-def _fusible(op: Operation) -> bool:
+def _fusible(op: Operation, traits: Traits) -> bool:
     """Whether an operation can be computed inside the kernel that reads it.
 
     A scatter into zeros that puts one element in every row is a comparison of indices there.
     """
-    if op.kind == "stablehlo.scatter":
+    if traits.scatters:
         summed = (f.size for f in op.rule.factors if f.kind == "reduction")
         return op.zero_init and math.prod(summed) == 1
-    return op.kind in FUSIBLE
+    return traits.fusible
+
+
+def computes_operands(traits: Traits, products: bool) -> bool:
+    """Whether an operation with these traits can compute its operands inside its own kernel.
+
+    Args:
+      traits: of the operation.
+      products: whether products can.
+    """
+    return traits.fuses_operands and (products or not traits.product)
+
+
+def _goes_on(traits: Traits) -> bool:
+    """Whether the kernel of a product can go on with such an operation."""
+    return traits.elementwise or traits.rearranges or traits.renames

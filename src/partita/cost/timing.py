@@ -12,19 +12,8 @@ from partita.analysis import Analysis
 from partita.analysis.classes import EPISODE
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Kernels
-from partita.cost.storage import FUSIBLE
-from partita.program.ir import BARRIER, CARRY, CONSTRAINT, Value, bits
-from partita.program.op_traits import PRODUCTS
-
-_CUTTING = frozenset(
-    {"stablehlo.dynamic_slice", "stablehlo.reshape", "stablehlo.transpose", BARRIER}
-)
-"""Kinds that make pieces of a stack, in the layers' order."""
-
-
-_NAMING = frozenset({"stablehlo.reshape", CONSTRAINT})
-"""Kinds that only give what is in memory another name."""
-
+from partita.program.ir import Value, bits
+from partita.program.op_traits import BARRIER, CARRY
 
 _AHEAD = 2
 """Products that gathers run under: XLA's TPU compiler starts them early enough to be hidden. With
@@ -80,7 +69,7 @@ class Timing:
         program, uses = self.program, self.analysis.uses
         found: dict[tuple[int, str], tuple[int, int]] = {}
         for op in program.operations:
-            if op.kind != "stablehlo.convert" or not program.regions[op.region].repeats:
+            if not op.traits.converts or not program.regions[op.region].repeats:
                 continue
             piece, cut = op.operands[0], False
             while len(uses[piece]) == 1:
@@ -88,10 +77,11 @@ class Timing:
                 if producer is None:
                     break
                 maker = program.operations[producer]
-                if maker.region != op.region or maker.kind not in _CUTTING:
+                traits, barrier = maker.traits, maker.kind == BARRIER
+                passes = traits.reads_window or traits.rearranges or barrier
+                if maker.region != op.region or not passes:
                     break
-                cut = cut or maker.kind == "stablehlo.dynamic_slice"
-                barrier = maker.kind == BARRIER
+                cut = cut or traits.reads_window
                 piece = maker.operands[program.values[piece].position if barrier else 0]
             made, read = program.values[op.results[0]].type.dtype, program.values[piece]
             outside = read.producer is None or program.operations[read.producer].region != op.region
@@ -134,7 +124,7 @@ class Timing:
         program, stored = self.program, self.fusion.stored
         made, named = (np.zeros(len(program.values), dtype=bool) for _ in range(2))
         for op in program.operations:
-            same = op.kind in _NAMING and (stored[op.operands[0]] or named[op.operands[0]])
+            same = op.traits.renames and (stored[op.operands[0]] or named[op.operands[0]])
             for v in op.results:
                 if not stored[v]:
                     (named if same else made)[v] = True
@@ -153,8 +143,9 @@ class Timing:
         needed = [end] * len(program.values)
         for op in reversed(program.operations):
             at = min((needed[v] for v in op.results), default=end)
+            fusible = op.traits.fusible
             for number, v in enumerate(op.operands):
-                reading = at if op.kind in FUSIBLE else program.read_at(op.index, number)
+                reading = at if fusible else program.read_at(op.index, number)
                 needed[v] = min(needed[v], reading)
         made = [end if v.producer is None else v.producer for v in program.values]
         slack: np.ndarray = np.array(needed) - np.array(made) > EPISODE
@@ -168,7 +159,7 @@ class Timing:
         ready = [0] * len(program.values)
         for op in program.operations:
             inputs = max((ready[v] for v in op.operands), default=0)
-            at = inputs if op.kind in FUSIBLE else op.index
+            at = inputs if op.traits.fusible else op.index
             for v in op.results:
                 ready[v] = at
         rows = [
@@ -233,7 +224,7 @@ class Schedule:
         """Where products are computed, in order, by region."""
         found: dict[int, list[int]] = {}
         for op in self.program.operations:
-            if op.kind in PRODUCTS and op.index in self._first:
+            if op.traits.product and op.index in self._first:
                 found.setdefault(op.region, []).append(self._first[op.index])
         return {region: sorted(positions) for region, positions in found.items()}
 
@@ -286,7 +277,7 @@ class Schedule:
             if producer is not None and self._carried(self.program.values[value]):
                 home = operation.region  # made anew each time around
             at = self._until(home, operation.region, at)
-        if operation.kind == "stablehlo.dynamic_update_slice" and number == 0:
+        if operation.traits.writes_window and number == 0:
             return at - 1  # updated in place
         return at
 

@@ -18,7 +18,7 @@ from jaxlib.mlir.dialects import sdy
 
 from partita.emit.spmd import Writer, per_value, sharding
 from partita.program.collectives import REDUCE_SCATTER
-from partita.program.ir import MANUAL
+from partita.program.op_traits import MANUAL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
@@ -91,7 +91,7 @@ class _Annotator(Writer):
         return self.spmd.form(value.producer).makes[value.position]
 
     def _annotate(self, operation: Any, layouts: Sequence[Layout]) -> None:
-        # There is nothing to say of scalars, and regions say it themselves.
+        # There is nothing to say of scalars, and manual computations say it themselves.
         if any(layouts) and operation.name != MANUAL:
             operation.attributes["sdy.sharding"] = per_value(layouts, self.mesh)
 

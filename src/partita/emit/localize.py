@@ -16,7 +16,8 @@ import numpy as np
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.emit.builder import COMBINE, Builder, set_apart
-from partita.program.ir import CONSTRAINT, MANUAL, Operation, TensorType
+from partita.program.ir import Operation, TensorType
+from partita.program.op_traits import CONSTRAINT, MANUAL
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir
 from partita.stablehlo.rules.windows import paddings, slides
@@ -54,7 +55,7 @@ def _constraint(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     return [op.operands[0]]
 
 
-def _region(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+def _manual(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """What is inside, as it is."""
     block = op.regions[0].blocks[0]
     *inside, returned = [view.operation for view in block.operations]
@@ -206,7 +207,7 @@ def _clamped(start: Any, last: int, build: Builder) -> Any:
 def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:
     """Whether a window is one index wide along a dimension, and the operand is wider."""
     rule = run.operation.rule
-    if run.operation.short == "dynamic_slice":
+    if run.operation.traits.reads_window:
         return rule.factors[factor].kind == "reduction"
     return factor not in rule.operands[1][dim]
 
@@ -406,7 +407,7 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
 
 LOCALIZERS: dict[str, Localizer] = {
     CONSTRAINT: _constraint,
-    MANUAL: _region,
+    MANUAL: _manual,
     "chlo.constant": _constant,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,

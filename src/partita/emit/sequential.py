@@ -19,7 +19,8 @@ from partita.emit.spmd import Writer
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Block, Branch, Loop
-from partita.program.ir import CONSTRAINT, MANUAL, Halo, Program, TensorType
+from partita.program.ir import Halo, Program, TensorType
+from partita.program.op_traits import CONSTRAINT, MANUAL
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir

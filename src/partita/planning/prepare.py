@@ -19,7 +19,7 @@ from partita.frontend.trace import Traced, trace
 from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
-from partita.stablehlo.top_k import in_stages
+from partita.stablehlo.top_k import split_top_k
 from partita.tactics import Context, Tactic
 from partita.tactics.given import with_facts
 from partita.tactics.protocol import Progress
@@ -83,7 +83,7 @@ def prepare(
 ) -> Prepared:
     """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it."""
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
-    return Prepared(fn, traced, in_stages(traced.program, mesh.devices), mesh, *target)
+    return Prepared(fn, traced, split_top_k(traced.program, mesh.devices), mesh, *target)
 
 
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:

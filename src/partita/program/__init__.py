@@ -1,4 +1,4 @@
-"""The program being partitioned: values, operations, factors and blocks. Nothing is split yet."""
+"""The program being partitioned: values, operations, factors and blocks. Nothing is sharded yet."""
 
 from partita.program.ir import Factor, Operation, Program, Rule, TensorType, Value
 

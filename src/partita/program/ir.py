@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
+from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 
 FactorKind = Literal["parallel", "reduction", "blocked", "given"]
 """Of a factor that is `given`, the program itself says how it is split, and it is not otherwise."""
@@ -61,11 +62,11 @@ class Factor:
     reason: str = ""
     """Why a blocked factor cannot be sharded."""
     least: int = 1
-    """Fewest indices that a piece may have: it must reach as far as its neighbours need."""
+    """Fewest indices that a shard may have: it must reach as far as its neighbours need."""
 
 
 Halo = tuple[tuple[int, int], ...]
-"""For each dimension of a tensor, how many elements of the piece before and of the piece after a
+"""For each dimension of a tensor, how many elements of the shard before and of the shard after a
 device needs besides its own. Empty if it needs none along any."""
 
 
@@ -83,7 +84,7 @@ class Rule:
     known: bool = True
     """False for an operation without a rule, which is kept replicated."""
     halos: tuple[Halo, ...] = ()
-    """For each operand, what a piece needs of its neighbours; empty if nothing."""
+    """For each operand, what a shard needs of its neighbours; empty if nothing."""
 
     def leading(self, dimension: tuple[int, ...]) -> int | None:
         """The factor that carries the shards of a dimension, None when it has none."""
@@ -142,7 +143,7 @@ class Operation:
     results: tuple[int, ...]
     rule: Rule
     combine: str = "add"
-    """How partial results along a reduction factor are combined: add, max, min, mul, and, or."""
+    """How unreduced results along a reduction factor are combined: add, max, min, mul, and, or."""
     zero_init: bool = False
     """A scatter into zeros, or a reduction or carried value that starts from zeros."""
     source: str = ""
@@ -152,7 +153,7 @@ class Operation:
     times: int = 1
     """How often it runs per step: the trip counts of the loops around it, multiplied."""
     region: int = 0
-    """Number of the innermost loop body or branch it is in; 0 outside of all."""
+    """Number of the innermost region it is in, of a loop or branch; 0 outside of all."""
     target: str = ""
     """What a custom call calls."""
     tags: tuple[str, ...] = ()
@@ -160,7 +161,12 @@ class Operation:
     given: Given | None = None
     """How the program says that it is split; then its `given` factors are split just so."""
     work: Work | None = None
-    """Of a region, what it does on each device."""
+    """Of a manual computation, what it does on each device."""
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of all operations of its kind."""
+        return OPERATIONS.get(self.kind, UNKNOWN)
 
     @property
     def short(self) -> str:
@@ -174,8 +180,8 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RegionCollective:
-    """A collective that the program has inside of a region."""
+class ManualCollective:
+    """A collective that a manual computation has inside, the body of a `shard_map`."""
 
     kind: str
     """As in `partita.program.collectives`."""
@@ -183,47 +189,19 @@ class RegionCollective:
     bytes: int
     """Payload per device: the larger of operand and result."""
     times: int
-    """How often it runs each time that the region does."""
+    """How often it runs each time that the manual computation does."""
     dtype: str
     source: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What a region does on each device, on local types."""
+    """What a manual computation does on each device, on local types."""
 
     values: tuple[Value, ...]
     operations: tuple[Operation, ...]
     """`times` counts the loops inside."""
-    collectives: tuple[RegionCollective, ...]
-
-
-CARRY = "partita.carry"
-"""Kind of the operation that stands for one carried value of a loop.
-
-It reads the initial value and what the body hands on, and defines the value as the condition sees
-it, as the body sees it, and as it leaves the loop. Being one operation, it gives all of them one
-layout.
-"""
-
-JOIN = "partita.join"
-"""Kind of the operation that stands for one result of a choice between branches."""
-
-BARRIER = "partita.barrier"
-"""Kind of the operation that stands for one operand of an optimization barrier."""
-
-CHOOSE = "partita.choose"
-"""Kind of the operation that reads which branch is taken, which is replicated."""
-
-
-MANUAL = "sdy.manual_computation"
-"""Kind of the operation that stands for a `shard_map` region.
-
-Each dimension of each operand and result is a factor of its own, split as the region says.
-"""
-
-CONSTRAINT = "partita.sharding_constraint"
-"""Kind of the operation that stands for a sharding constraint: its result is its operand."""
+    collectives: tuple[ManualCollective, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,14 +212,14 @@ class Constant:
     """
 
     name: str
-    """`constants[0]` and so on: lifted ones first, then the largest."""
+    """`constants[0]` and so on: those that are arguments first, then the largest."""
     type: TensorType = dataclasses.field(repr=False)
     used: tuple[str, ...]
     """The operations that read it, with their source lines."""
     source: str
     """`file:line` of the first of them."""
     lifted: bool
-    """Whether it has become an argument, which can be split."""
+    """Whether it has become an argument, which can be sharded."""
     values: tuple[int, ...] = dataclasses.field(repr=False)
     """The values that hold it: the argument, or a copy for every use."""
 
@@ -257,7 +235,7 @@ class Constant:
 
     @property
     def bytes(self) -> int:
-        """Size of the whole."""
+        """Size of all of it."""
         return self.type.bytes
 
     def __str__(self) -> str:
@@ -325,7 +303,7 @@ class Program:
 
     @functools.cached_property
     def closed(self) -> frozenset[tuple[int, int]]:
-        """Values and dimensions that are split as the program says, and not otherwise."""
+        """Values and dimensions that are sharded as the program says, and not otherwise."""
         return frozenset(
             (value, dim)
             for op in self.operations
@@ -358,13 +336,13 @@ class Program:
         return found
 
     def read_at(self, op: int, number: int) -> int:
-        """The operation at whose time an operand is read: what a body hands on, at its end."""
+        """The operation at whose time an operand is read: what a body passes on, at its end."""
         return self.ends.get(op, op) if number == 1 else op
 
     def defined_times(self, value: int) -> int:
         """How often per step a value is defined, and so moved: loops multiply.
 
-        What a loop hands out at its end is defined as often as the loop runs, not its body.
+        What a loop passes out at its end is defined as often as the loop runs, not its body.
         """
         v = self.values[value]
         if v.producer is None:

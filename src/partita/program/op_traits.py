@@ -1,162 +1,403 @@
-"""What partita does with each operation of the StableHLO and CHLO dialects: one set of tables.
+"""What partita knows of each kind of operation: one table, a row for each.
 
-Every operation is in exactly one of them. One that is in none, of a newer dialect, is kept whole.
+A row says how the kind is treated, and which traits it has for analysis, lowering and cost. What is
+a function of an operation's attributes (a rule, a device-local form) is with those that call it:
+`partita.stablehlo.rules` and `partita.emit.localize`. A kind without a row, of a newer dialect, is
+run in full by every device.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from partita.program import refused
+from partita.program.refused import Refused
+
+Treatment = Literal[
+    "elementwise",
+    "broadcasting",
+    "generated",
+    "shardy",
+    "own",
+    "structure",
+    "given",
+    "rewritten",
+    "replicated",
+    "refused",
+    "unknown",
+]
+"""How operations of a kind are partitioned, if they are:
+
+- elementwise: each element of the result is made of the operands' elements at the same position
+- broadcasting: elementwise, but smaller operands are stretched first, as NumPy does
+- generated: made from nothing; each dimension can be sharded as its uses need it
+- shardy: by a rule of Shardy's, narrowed or widened in `partita.stablehlo.rules`
+- own: by a rule of partita's own, see `partita.stablehlo.rules.own`
+- structure: they order other operations, see `partita.program.blocks`
+- given: as the program itself says
+- rewritten: replaced by others when a program is read; dynamic ones, if sizes are constant
+- replicated: every device runs all of it
+- refused: a program must not contain them
+- unknown: they have no row
+"""
 
 
-class Refused(NamedTuple):
-    """Something that a program must not contain, and what to do about it."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of all operations of one kind."""
 
-    what: str
-    advice: str
+    treatment: Treatment
+    reason: str = ""
+    """Of a replicated one, why it is."""
+    refusal: Refused | None = None
+    """Of a refused one, what it is to a user, and what to do instead."""
+
+    # What it computes
+    constant: bool = False
+    """It holds the elements that it makes."""
+    product: bool = False
+    """It runs on matrix units, two FLOPs per point of its iteration space."""
+    convolution: bool = False
+    """A product whose second operand slides over the first."""
+    multiplies: bool = False
+    """What its operands' dimensions are for can be read off it: one is a weight."""
+    reduces: bool = False
+    """It combines elements along dimensions by its body, from initial values in the last half of
+    its operands."""
+    looks_up: bool = False
+    """It reads rows of its first operand at indices."""
+    scatters: bool = False
+    """It combines rows with those of its first operand at indices, by its body."""
+    slices: bool = False
+    """It reads a part of its first operand, as large as its result."""
+    reads_window: bool = False
+    """The part that it reads is where its other operands say."""
+    writes_window: bool = False
+    """It replaces a part of its first operand by its second, where the others say; in place."""
+    converts: bool = False
+    """It makes the same numbers of another type."""
+    rearranges: bool = False
+    """It makes the same elements in another order or shape."""
+    transposes: bool = False
+    """It makes the same elements in another order."""
+    keeps_zeros: bool = False
+    """Of zeros it makes zeros."""
+
+    # How it is reduced over devices
+    sums: bool = False
+    """Its results along a reduction factor are added."""
+    combiner: str = ""
+    """As the body of a reduction, how results of several devices are combined."""
+    additive: bool = False
+    """Of operands that are all unreduced sums it makes the unreduced sum of the results."""
+    linear: tuple[int, ...] = ()
+    """The operands of which one may be an unreduced sum, the others being reduced."""
+    rounds_integers: bool = False
+    """It is linear on floating-point numbers only: it truncates integers, or wraps them around."""
+    scalar_body: bool = False
+    """Its regions work on scalars and read nothing from outside."""
+
+    # What it costs
+    free: bool = False
+    """Made of values that are made from nothing, it can be made on every device as it is needed."""
+    fusible: bool = False
+    """It can be computed inside the kernel that reads it."""
+    read_through: bool = False
+    """It only says where elements are, which every kernel can read through."""
+    renames: bool = False
+    """Its result is its operand's memory by another name."""
+    in_memory: bool = False
+    """It needs its operands in memory, whatever makes them."""
+
+    # Where it may stand
+    collective: bool = False
+    """It is how a manual computation has devices exchange data."""
+    in_manual: bool = False
+    """Manual computations may contain it, though it is refused elsewhere."""
+    has_effect: bool = False
+    """It must not be dropped if nothing reads what it makes."""
+
+    # What follows from these
+    elementwise: bool = dataclasses.field(init=False)
+    """Each element of the result is made of those at the same position."""
+    shardable: bool = dataclasses.field(init=False)
+    """A device-local form is known, so that a rule can be followed."""
+    fuses_operands: bool = dataclasses.field(init=False)
+    """Its own kernel can compute its operands."""
+    widens: bool = dataclasses.field(init=False)
+    """It may be applied again to a narrower value wherever the wider one is read."""
+
+    def __post_init__(self) -> None:
+        follows = {
+            "elementwise": self.treatment == "elementwise",
+            "shardable": self.treatment in _SHARDABLE,
+            "fuses_operands": (self.fusible or self.product or self.reduces or self.writes_window),
+            "widens": self.read_through or self.converts,
+        }
+        for name, value in follows.items():
+            object.__setattr__(self, name, value)
 
 
-def _kinds(dialect: str, names: str) -> frozenset[str]:
-    return frozenset(f"{dialect}.{name}" for name in names.split())
+_SHARDABLE = ("elementwise", "broadcasting", "generated", "shardy", "own")
+
+CARRY = "partita.carry"
+"""Kind of the operation that stands for one carried value of a loop.
+
+It reads the initial value and what the body passes on, and defines the value as the condition sees
+it, as the body sees it, and as it leaves the loop. Being one operation, it gives all of them one
+layout.
+"""
+
+JOIN = "partita.join"
+"""Kind of the operation that stands for one result of a choice between branches."""
+
+BARRIER = "partita.barrier"
+"""Kind of the operation that stands for one operand of an optimization barrier."""
+
+CHOOSE = "partita.choose"
+"""Kind of the operation that reads which branch is taken; it requires replication."""
+
+CONSTRAINT = "partita.sharding_constraint"
+"""Kind of the operation that stands for a sharding constraint: its result is its operand."""
+
+MANUAL = "sdy.manual_computation"
+"""Kind of the operation that stands for a manual computation, the body of a `shard_map`.
+
+Each dimension of each operand and result is a factor of its own, sharded as the program says.
+"""
+
+_ELEMENTWISE = Traits("elementwise", fusible=True, free=True)
+_BROADCASTING = Traits("broadcasting")
+_GENERATED = Traits("generated", fusible=True, free=True, read_through=True)
+_SHARDY = Traits("shardy")
+_PRODUCT = Traits("shardy", product=True, multiplies=True, sums=True)
+_OWN = Traits("own")
+_STRUCTURE = Traits("structure")
+_REWRITTEN = Traits("rewritten")
 
 
-ELEMENTWISE = _kinds(
-    "stablehlo",
-    """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert cosine
-    count_leading_zeros divide exponential exponential_minus_one floor imag is_finite log
-    log_plus_one logistic maximum minimum multiply negate not or popcnt power real
-    reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
-    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor""",
-) | _kinds(
-    "chlo",
-    """_asin_acos_kernel acos acosh asin asinh atan atanh bessel_i1e conj constant_like cosh digamma
-    erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma mulhi next_after polygamma sinh square tan
-    zeta""",
-)
-"""Kinds that compute each result element from the operand elements at the same position."""
+def _replicated(reason: str) -> Traits:
+    return Traits("replicated", reason=reason)
 
-BROADCASTING = _kinds(
-    "chlo",
-    """broadcast_add broadcast_and broadcast_atan2 broadcast_compare broadcast_complex
-    broadcast_divide broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after
-    broadcast_or broadcast_polygamma broadcast_power broadcast_remainder broadcast_shift_left
-    broadcast_shift_right_arithmetic broadcast_shift_right_logical
-    broadcast_subtract broadcast_xor broadcast_zeta""",
-)
-"""Elementwise kinds that stretch smaller operands first, as NumPy does."""
 
-SHARDY = _kinds(
-    "stablehlo",
-    """broadcast_in_dim cholesky concatenate convolution custom_call dot_general dynamic_slice
-    dynamic_update_slice fft gather pad reduce reduce_window reshape reverse scatter
-    select_and_scatter slice sort transpose triangular_solve""",
-)
-"""Kinds with a rule of Shardy's, which `windows` and `sliding` narrow or widen."""
+def _refused(why: Refused) -> Traits:
+    return Traits("refused", refusal=why)
 
-CONVOLUTION = "stablehlo.convolution"
 
-PRODUCTS = frozenset({"stablehlo.dot_general", CONVOLUTION})
-"""Of those, the kinds that run on matrix units, two FLOPs per point of their iteration space."""
+_COLLECTIVE = replace(_refused(refused.COLLECTIVE), collective=True, in_manual=True)
+_EFFECT = replace(_refused(refused.HOST), has_effect=True)
 
-GENERATED = _kinds("stablehlo", "constant iota") | {"chlo.constant"}
-"""Kinds that make a value from nothing: each dimension can be sharded as its uses need it."""
-
-OWN = BROADCASTING | {
-    "chlo.top_k",
-    "stablehlo.batch_norm_grad",
-    "stablehlo.batch_norm_inference",
-    "stablehlo.batch_norm_training",
-    "stablehlo.einsum",
-    "stablehlo.map",
-}
-"""Kinds with a rule of partita's own, see `rules`."""
-
-SHARDABLE = ELEMENTWISE | SHARDY | GENERATED | OWN
-"""Kinds whose device-local form is known to `partita.spmd.localize`."""
-
-STRUCTURE = _kinds("stablehlo", "while case if optimization_barrier return")
-"""Kinds that order other operations, see `partita.program.blocks`."""
-
-REWRITTEN = _kinds(
-    "stablehlo",
-    """broadcast composite dot dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota
-    dynamic_pad dynamic_reshape get_dimension_size real_dynamic_slice unary_einsum""",
-)
-"""Kinds that are replaced by others when a program is read; dynamic ones, if sizes are constant."""
-
-WHOLE = {
-    "stablehlo.rng_bit_generator": "the bits depend on the size of the whole",
-    "stablehlo.torch_index_select": "no local form is known",
-    "chlo.ragged_dot": "no local form is known",
-    "chlo.scan": "each index depends on those before it",
-}
-"""Kinds that every device runs in full, and why."""
-
-_COLLECTIVE = Refused("a collective", "plan the program of the whole, without shard_map or pmap")
-_DEVICE = Refused("a result that depends on the device", "plan the program of the whole")
-_HOST = Refused(
-    "a call back to the host",
-    "it cannot be exported: take debug prints and callbacks out of the function",
-)
-_ASYNC = Refused("half of an asynchronous operation", "plan the program before XLA has split it")
-_TUPLE = Refused("a tuple", "pass and return its elements instead")
-QUANTIZED = Refused("a quantized type", "write the scaling out")
-_DYNAMIC = Refused("a size that depends on data", "pad to a fixed size instead")
-INSTEAD = "take it out, and say what it says with a ManualPartition tactic"
-_GSPMD = Refused(
-    "a sharding constraint or a shard_map region, written for GSPMD",
-    f"export it with Shardy (jax_use_shardy_partitioner), or {INSTEAD}",
-)
-
-REFUSED = {
-    **dict.fromkeys(
-        _kinds(
-            "stablehlo",
-            """all_gather all_reduce all_to_all collective_broadcast collective_permute
-            cross-replica-sum reduce_scatter""",
-        ),
-        _COLLECTIVE,
+OPERATIONS: Mapping[str, Traits] = {
+    # elementwise
+    "stablehlo.abs": _ELEMENTWISE,
+    "stablehlo.add": replace(_ELEMENTWISE, combiner="add", additive=True),
+    "stablehlo.and": replace(_ELEMENTWISE, combiner="and"),
+    "stablehlo.atan2": _ELEMENTWISE,
+    "stablehlo.bitcast_convert": _ELEMENTWISE,
+    "stablehlo.cbrt": _ELEMENTWISE,
+    "stablehlo.ceil": _ELEMENTWISE,
+    "stablehlo.clamp": _ELEMENTWISE,
+    "stablehlo.compare": _ELEMENTWISE,
+    "stablehlo.complex": _ELEMENTWISE,
+    "stablehlo.convert": replace(
+        _ELEMENTWISE, converts=True, keeps_zeros=True, linear=(0,), rounds_integers=True
     ),
-    **dict.fromkeys(_kinds("stablehlo", "partition_id replica_id"), _DEVICE),
-    **dict.fromkeys(_kinds("stablehlo", "after_all create_token infeed outfeed recv send"), _HOST),
-    **dict.fromkeys(_kinds("stablehlo", "async_done async_start"), _ASYNC),
-    **dict.fromkeys(_kinds("stablehlo", "get_tuple_element tuple"), _TUPLE),
-    **dict.fromkeys(_kinds("stablehlo", "uniform_dequantize uniform_quantize"), QUANTIZED),
-    "stablehlo.rng": Refused(
-        "random numbers without a key", "devices would draw different ones: use jax.random"
+    "stablehlo.cosine": _ELEMENTWISE,
+    "stablehlo.count_leading_zeros": _ELEMENTWISE,
+    "stablehlo.divide": replace(_ELEMENTWISE, linear=(0,), rounds_integers=True),
+    "stablehlo.exponential": _ELEMENTWISE,
+    "stablehlo.exponential_minus_one": _ELEMENTWISE,
+    "stablehlo.floor": _ELEMENTWISE,
+    "stablehlo.imag": _ELEMENTWISE,
+    "stablehlo.is_finite": _ELEMENTWISE,
+    "stablehlo.log": _ELEMENTWISE,
+    "stablehlo.log_plus_one": _ELEMENTWISE,
+    "stablehlo.logistic": _ELEMENTWISE,
+    "stablehlo.maximum": replace(_ELEMENTWISE, combiner="max"),
+    "stablehlo.minimum": replace(_ELEMENTWISE, combiner="min"),
+    "stablehlo.multiply": replace(_ELEMENTWISE, combiner="mul", linear=(0, 1)),
+    "stablehlo.negate": replace(_ELEMENTWISE, linear=(0,)),
+    "stablehlo.not": _ELEMENTWISE,
+    "stablehlo.or": replace(_ELEMENTWISE, combiner="or"),
+    "stablehlo.popcnt": _ELEMENTWISE,
+    "stablehlo.power": _ELEMENTWISE,
+    "stablehlo.real": _ELEMENTWISE,
+    "stablehlo.reduce_precision": _ELEMENTWISE,
+    "stablehlo.remainder": _ELEMENTWISE,
+    "stablehlo.round_nearest_afz": _ELEMENTWISE,
+    "stablehlo.round_nearest_even": _ELEMENTWISE,
+    "stablehlo.rsqrt": _ELEMENTWISE,
+    "stablehlo.select": _ELEMENTWISE,
+    "stablehlo.shift_left": _ELEMENTWISE,
+    "stablehlo.shift_right_arithmetic": _ELEMENTWISE,
+    "stablehlo.shift_right_logical": _ELEMENTWISE,
+    "stablehlo.sign": _ELEMENTWISE,
+    "stablehlo.sine": _ELEMENTWISE,
+    "stablehlo.sqrt": _ELEMENTWISE,
+    "stablehlo.subtract": replace(_ELEMENTWISE, additive=True),
+    "stablehlo.tan": _ELEMENTWISE,
+    "stablehlo.tanh": _ELEMENTWISE,
+    "stablehlo.xor": _ELEMENTWISE,
+    "chlo._asin_acos_kernel": _ELEMENTWISE,
+    "chlo.acos": _ELEMENTWISE,
+    "chlo.acosh": _ELEMENTWISE,
+    "chlo.asin": _ELEMENTWISE,
+    "chlo.asinh": _ELEMENTWISE,
+    "chlo.atan": _ELEMENTWISE,
+    "chlo.atanh": _ELEMENTWISE,
+    "chlo.bessel_i1e": _ELEMENTWISE,
+    "chlo.conj": _ELEMENTWISE,
+    "chlo.constant_like": _ELEMENTWISE,
+    "chlo.cosh": _ELEMENTWISE,
+    "chlo.digamma": _ELEMENTWISE,
+    "chlo.erf": _ELEMENTWISE,
+    "chlo.erf_inv": _ELEMENTWISE,
+    "chlo.erfc": _ELEMENTWISE,
+    "chlo.is_inf": _ELEMENTWISE,
+    "chlo.is_neg_inf": _ELEMENTWISE,
+    "chlo.is_pos_inf": _ELEMENTWISE,
+    "chlo.lgamma": _ELEMENTWISE,
+    "chlo.mulhi": _ELEMENTWISE,
+    "chlo.next_after": _ELEMENTWISE,
+    "chlo.polygamma": _ELEMENTWISE,
+    "chlo.sinh": _ELEMENTWISE,
+    "chlo.square": _ELEMENTWISE,
+    "chlo.tan": _ELEMENTWISE,
+    "chlo.zeta": _ELEMENTWISE,
+    # elementwise, with stretched operands
+    "chlo.broadcast_add": _BROADCASTING,
+    "chlo.broadcast_and": _BROADCASTING,
+    "chlo.broadcast_atan2": _BROADCASTING,
+    "chlo.broadcast_compare": _BROADCASTING,
+    "chlo.broadcast_complex": _BROADCASTING,
+    "chlo.broadcast_divide": _BROADCASTING,
+    "chlo.broadcast_maximum": _BROADCASTING,
+    "chlo.broadcast_minimum": _BROADCASTING,
+    "chlo.broadcast_multiply": _BROADCASTING,
+    "chlo.broadcast_next_after": _BROADCASTING,
+    "chlo.broadcast_or": _BROADCASTING,
+    "chlo.broadcast_polygamma": _BROADCASTING,
+    "chlo.broadcast_power": _BROADCASTING,
+    "chlo.broadcast_remainder": _BROADCASTING,
+    "chlo.broadcast_shift_left": _BROADCASTING,
+    "chlo.broadcast_shift_right_arithmetic": _BROADCASTING,
+    "chlo.broadcast_shift_right_logical": _BROADCASTING,
+    "chlo.broadcast_subtract": _BROADCASTING,
+    "chlo.broadcast_xor": _BROADCASTING,
+    "chlo.broadcast_zeta": _BROADCASTING,
+    # made from nothing
+    "stablehlo.constant": replace(_GENERATED, constant=True),
+    "stablehlo.iota": _GENERATED,
+    "chlo.constant": replace(_GENERATED, constant=True),
+    # with a rule of Shardy's
+    "stablehlo.broadcast_in_dim": replace(
+        _SHARDY, fusible=True, read_through=True, free=True, keeps_zeros=True
     ),
-    "stablehlo.set_dimension_size": _DYNAMIC,
-    "chlo.broadcast_select": Refused(
-        "a select that XLA cannot read", "use stablehlo.select, on operands of one shape"
+    "stablehlo.cholesky": _SHARDY,
+    "stablehlo.concatenate": replace(_SHARDY, fusible=True),
+    "stablehlo.convolution": replace(_PRODUCT, convolution=True),
+    "stablehlo.custom_call": replace(_SHARDY, sums=True),
+    "stablehlo.dot_general": _PRODUCT,
+    "stablehlo.dynamic_slice": replace(
+        _SHARDY, fusible=True, slices=True, reads_window=True, sums=True
     ),
-}
-"""Kinds that a program must not contain."""
-
-REFUSED_CALLS = {
-    **dict.fromkeys(("callback", "infeed", "outfeed", "host_"), _HOST),
-    "CustomSPMDPartitioning": Refused(
-        "a jax.experimental.custom_partitioning function",
-        "only XLA can read its rule: plan the function inside of it, or one that makes a custom "
-        "call which partita.register_rule has a rule for",
+    "stablehlo.dynamic_update_slice": replace(_SHARDY, writes_window=True),
+    "stablehlo.fft": _SHARDY,
+    "stablehlo.gather": replace(_SHARDY, looks_up=True, sums=True),
+    "stablehlo.pad": replace(_SHARDY, fusible=True),
+    "stablehlo.reduce": replace(_SHARDY, reduces=True, linear=(0,), scalar_body=True),
+    "stablehlo.reduce_window": replace(_SHARDY, scalar_body=True),
+    "stablehlo.reshape": replace(
+        _SHARDY,
+        fusible=True,
+        read_through=True,
+        rearranges=True,
+        renames=True,
+        keeps_zeros=True,
+        linear=(0,),
     ),
-    **dict.fromkeys(("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"), _GSPMD),
+    "stablehlo.reverse": replace(_SHARDY, fusible=True, linear=(0,)),
+    "stablehlo.scatter": replace(_SHARDY, scatters=True, scalar_body=True),
+    "stablehlo.select_and_scatter": replace(_SHARDY, scalar_body=True),
+    "stablehlo.slice": replace(_SHARDY, fusible=True, slices=True, linear=(0,)),
+    "stablehlo.sort": replace(_SHARDY, scalar_body=True),
+    "stablehlo.transpose": replace(
+        _SHARDY, fusible=True, read_through=True, rearranges=True, transposes=True, linear=(0,)
+    ),
+    "stablehlo.triangular_solve": _SHARDY,
+    # with a rule of partita's own
+    "stablehlo.batch_norm_grad": _OWN,
+    "stablehlo.batch_norm_inference": _OWN,
+    "stablehlo.batch_norm_training": _OWN,
+    "stablehlo.einsum": replace(_OWN, sums=True),
+    "stablehlo.map": replace(_OWN, scalar_body=True),
+    "chlo.top_k": _OWN,
+    # structure
+    "stablehlo.case": _STRUCTURE,
+    "stablehlo.if": _STRUCTURE,
+    "stablehlo.optimization_barrier": _STRUCTURE,
+    "stablehlo.return": _STRUCTURE,
+    "stablehlo.while": _STRUCTURE,
+    # rewritten
+    "stablehlo.broadcast": _REWRITTEN,
+    "stablehlo.composite": _REWRITTEN,
+    "stablehlo.dot": _REWRITTEN,
+    "stablehlo.dynamic_broadcast_in_dim": _REWRITTEN,
+    "stablehlo.dynamic_conv": _REWRITTEN,
+    "stablehlo.dynamic_gather": _REWRITTEN,
+    "stablehlo.dynamic_iota": _REWRITTEN,
+    "stablehlo.dynamic_pad": _REWRITTEN,
+    "stablehlo.dynamic_reshape": _REWRITTEN,
+    "stablehlo.get_dimension_size": _REWRITTEN,
+    "stablehlo.real_dynamic_slice": _REWRITTEN,
+    "stablehlo.unary_einsum": _REWRITTEN,
+    # run in full by every device
+    "stablehlo.rng_bit_generator": _replicated("the bits depend on the size of the whole"),
+    "stablehlo.torch_index_select": _replicated("no local form is known"),
+    "chlo.ragged_dot": replace(_replicated("no local form is known"), multiplies=True),
+    "chlo.scan": _replicated("each index depends on those before it"),
+    # refused
+    "stablehlo.after_all": _refused(refused.HOST),
+    "stablehlo.all_gather": _COLLECTIVE,
+    "stablehlo.all_reduce": _COLLECTIVE,
+    "stablehlo.all_to_all": _COLLECTIVE,
+    "stablehlo.async_done": _refused(refused.ASYNC),
+    "stablehlo.async_start": _refused(refused.ASYNC),
+    "stablehlo.collective_broadcast": _refused(refused.COLLECTIVE),
+    "stablehlo.collective_permute": _COLLECTIVE,
+    "stablehlo.create_token": _refused(refused.HOST),
+    "stablehlo.cross-replica-sum": _refused(refused.COLLECTIVE),
+    "stablehlo.get_tuple_element": _refused(refused.TUPLE),
+    "stablehlo.infeed": _EFFECT,
+    "stablehlo.outfeed": _EFFECT,
+    "stablehlo.partition_id": replace(_refused(refused.DEVICE), in_manual=True),
+    "stablehlo.recv": _EFFECT,
+    "stablehlo.reduce_scatter": _COLLECTIVE,
+    "stablehlo.replica_id": _refused(refused.DEVICE),
+    "stablehlo.rng": _refused(refused.KEYLESS),
+    "stablehlo.send": _EFFECT,
+    "stablehlo.set_dimension_size": _refused(refused.DYNAMIC),
+    "stablehlo.tuple": _refused(refused.TUPLE),
+    "stablehlo.uniform_dequantize": _refused(refused.QUANTIZED),
+    "stablehlo.uniform_quantize": _refused(refused.QUANTIZED),
+    "chlo.broadcast_select": _refused(refused.UNREADABLE),
+    # the program's own
+    CARRY: replace(_STRUCTURE, in_memory=True),
+    JOIN: replace(_STRUCTURE, in_memory=True),
+    BARRIER: replace(_STRUCTURE, in_memory=True),
+    CHOOSE: _STRUCTURE,
+    CONSTRAINT: Traits("given", fusible=True, renames=True),
+    MANUAL: Traits("given"),
 }
-"""Custom calls that a program must not contain, by a part of their target."""
+"""The traits of every kind, by name."""
 
-REFUSED_TYPES = {"!stablehlo.token": _HOST, "!stablehlo.future": _ASYNC, "tuple": _TUPLE}
-"""Types that a program must not contain, by how they begin."""
+UNKNOWN = Traits("unknown")
+"""Of a kind that has no row."""
 
-COMPILED_CALLS = ("tpu_custom_call", "triton", "mosaic", "cudnn", "cublas")
-"""Parts of custom-call targets that carry a kernel compiled for the sizes of the whole."""
 
-REGION_KINDS = _kinds("stablehlo", "map reduce reduce_window scatter select_and_scatter sort")
-"""Kinds whose regions work on scalars and capture nothing."""
-
-COMBINERS = {
-    "stablehlo.add": "add",
-    "stablehlo.maximum": "max",
-    "stablehlo.minimum": "min",
-    "stablehlo.multiply": "mul",
-    "stablehlo.and": "and",
-    "stablehlo.or": "or",
-}
-"""Scalar operations under which partial results of several devices can be combined."""
+def traits(kind: str) -> Traits:
+    """The traits of a kind of operations, as StableHLO names it."""
+    return OPERATIONS.get(kind, UNKNOWN)

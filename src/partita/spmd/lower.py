@@ -20,7 +20,6 @@ from operator import itemgetter
 
 from partita.analysis import ClassGraph
 from partita.mesh import Mesh
-from partita.program.op_traits import ELEMENTWISE
 from partita.spmd.reshard import reshard, traffic
 from partita.spmd.steps import Step
 from partita.spmd.unreduced import NONE, UnreducedAxes, UnreducedSums
@@ -93,8 +92,8 @@ class Lowering:
                 members = len(self.graph.values[index].members)
                 found[step.kind] = found.get(step.kind, 0) + repeats * members
         for op in self.graph.ops:
-            for each in op.op.work.collectives if op.op.work else ():
-                found[each.kind] = found.get(each.kind, 0) + len(op.members)
+            for own in op.op.work.collectives if op.op.work else ():
+                found[own.kind] = found.get(own.kind, 0) + len(op.members)
         return found
 
 
@@ -292,9 +291,8 @@ def _generated(
     """
     found: dict[int, tuple[tuple[int, int], ...]] = {}
     for op in sorted(graph.ops, key=lambda each: each.op.index):
-        free = op.op.kind in ELEMENTWISE or op.op.short in ("broadcast_in_dim", "iota", "constant")
         made = [graph.values[v] for classes in op.results for v in classes]
-        if free and len(op.results) == 1 and not any(v.is_result for v in made):
+        if op.op.traits.free and len(op.results) == 1 and not any(v.is_result for v in made):
             sources = [graph.values[v].producer for classes in op.operands for v in classes]
             if all(source is not None and source[0] in found for source in sources):
                 found[op.index] = tuple({(u.op, u.number): None for v in made for u in v.uses})

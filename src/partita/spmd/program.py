@@ -34,26 +34,26 @@ class SpmdProgram(LocalProgram):
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective, in program order: one for each of `collective_steps`.
 
-        Behind them come those that the program itself has inside of `shard_map` regions.
+        Behind them come those that the program itself has inside of manual computations.
         """
         own = [self._collective(n, each) for n, each in enumerate(self.collective_steps)]
         return (*own, *self._inside(len(own)))
 
     def _inside(self, start: int) -> Iterator[Collective]:
-        """The collectives inside of regions, numbered from `start` on."""
+        """The collectives inside of manual computations, numbered from `start` on."""
         numbers = itertools.count(start)
         runs = (item for item in inside(self.instructions) if isinstance(item, Run))
         for op in (self.program.operations[item.op] for item in runs):
-            for each in op.work.collectives if op.work else ():
+            for own in op.work.collectives if op.work else ():
                 yield Collective(
-                    kind=each.kind,
-                    axes=each.axes,
-                    bytes=each.bytes,
-                    count=op.times * each.times,
+                    kind=own.kind,
+                    axes=own.axes,
+                    bytes=own.bytes,
+                    count=op.times * own.times,
                     value=f"inside of {op.title} at {op.source}",
-                    source=each.source,
-                    group=self.mesh.size(tuple(map(self.mesh.axis, each.axes))),
-                    dtype=each.dtype,
+                    source=own.source,
+                    group=self.mesh.size(tuple(map(self.mesh.axis, own.axes))),
+                    dtype=own.dtype,
                     index=next(numbers),
                 )
 

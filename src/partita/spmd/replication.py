@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from partita.analysis import OpClass
 from partita.program.ir import Operation, Program
-from partita.program.op_traits import WHOLE
 from partita.spmd.lower import Lowering
 
 
@@ -121,7 +120,7 @@ def _use(
 def replication_reason(op: Operation, dimension: tuple[int, ...]) -> str:
     """Why an operation cannot be split along one of its dimensions; empty if it can."""
     if not op.rule.known:
-        return WHOLE.get(op.kind, "no sharding rule is known")
+        return op.traits.reason or "no sharding rule is known"
     factor = op.rule.leading(dimension)
     if factor is None:
         return f"{op.short} requires replication of this dimension"

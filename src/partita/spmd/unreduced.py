@@ -20,20 +20,14 @@ import dataclasses
 from collections.abc import Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
-from partita.program.ir import CARRY, Operation
-from partita.program.op_traits import PRODUCTS
+from partita.program.ir import Operation
+from partita.program.op_traits import CARRY
 from partita.tiling import Forms, Layout, OpForm
 
 NONE: frozenset[int] = frozenset()
 
 UnreducedAxes = dict[int, frozenset[int]]
 """For value classes, axes over which they are unreduced."""
-
-_ADDITIVE = {"add", "subtract"}
-_YIELDING = _ADDITIVE | {"transpose"}
-_LINEAR_UNARY = {"negate", "reshape", "transpose", "convert", "reduce", "slice", "reverse"}
-_SCALING = {"multiply": (0, 1), "divide": (0,)}
-"""Operations linear in the operands of these numbers when the other is not unreduced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,15 +168,13 @@ class UnreducedSums:
             return NONE
         if form.needs[number] != forms[producer[0]].makes[producer[1]]:
             return NONE
-        additive, scaling = consumer.op.short in _ADDITIVE, consumer.op.short in _SCALING
+        additive = consumer.op.traits.additive
         for other, sources in enumerate(consumer.operands):
             for source in sources:
                 theirs = offered.get(source, NONE)
-                if other == number or additive:
-                    # Members of the consumer's class read one of several classes here: all alike.
-                    axes = axes & theirs
-                elif scaling:
-                    axes = axes - theirs
+                # Members of the consumer's class read one of several classes here: all alike.
+                # Of operands that it is linear in one by one, the others are reduced.
+                axes = axes & theirs if other == number or additive else axes - theirs
         return axes
 
 
@@ -215,11 +207,12 @@ def _yielding(
     found = []
     for op in sorted(graph.ops, key=lambda each: each.op.index):
         sources = [s for classes in op.operands for s in classes]
-        if op.op.short in _YIELDING and all(s in consumer for s in sources):
+        traits = op.op.traits
+        yields = traits.additive or traits.transposes
+        if yields and all(s in consumer for s in sources):
             producers = [graph.values[s].producer for s in sources]
             pairs = [(s, p[0]) for s, p in zip(sources, producers, strict=True) if p is not None]
-            makers = (graph.ops[maker].op.kind for _, maker in pairs)
-            if op.op.short in _ADDITIVE or PRODUCTS.issuperset(makers):
+            if traits.additive or all(graph.ops[maker].op.traits.product for _, maker in pairs):
                 found.append((op.index, tuple(pairs)))
     return found
 
@@ -236,23 +229,16 @@ def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
     inside = maker.kind == CARRY and value.producer[1] == 1
     if not (_in_body(graph, op, maker) if inside else op.region == maker.region):
         return False
-    if len(op.results) != 1 or op.kind.rpartition(".")[0] != "stablehlo":
-        return False
-    kind = op.short
-    linear = (
-        kind in _ADDITIVE
-        or (kind in _LINEAR_UNARY and use.number == 0)
-        or (kind in _SCALING and use.number in _SCALING[kind])
-    )
-    if kind == "reduce" and op.combine != "add":
+    traits = op.traits
+    linear = traits.additive or use.number in traits.linear
+    if not linear or len(op.results) != 1 or (traits.reduces and op.combine != "add"):
         return False
     values = graph.program.values
     result, operand = values[op.results[0]].type, value.value.type
-    # Integer division truncates, and conversions to and from integers wrap or round.
     exact = _is_float(operand.dtype) and _is_float(result.dtype)
-    if kind in ("convert", "divide") and not exact:
+    if traits.rounds_integers and not exact:
         return False
-    return linear and (result.bytes <= operand.bytes or _is_accumulated(graph, use.op))
+    return result.bytes <= operand.bytes or _is_accumulated(graph, use.op)
 
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
@@ -278,10 +264,10 @@ def _is_accumulated(graph: ClassGraph, index: int) -> bool:
     """Whether the result of a conversion is only added to a value that a loop carries."""
     op = graph.ops[index]
     uses = [use for classes in op.results for v in classes for use in graph.values[v].uses]
-    if op.op.short != "convert" or len(uses) != len(op.results[0]):
+    if not op.op.traits.converts or len(uses) != len(op.results[0]):
         return False
     return all(
-        graph.ops[use.op].op.short in _ADDITIVE
+        graph.ops[use.op].op.traits.additive
         and any(
             (made := graph.values[v].producer) is not None
             and graph.ops[made[0]].op.kind == CARRY
@@ -300,7 +286,7 @@ def _together(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, tuple[in
         op = graph.ops[index]
         if op.op.kind == CARRY:
             found[v] = op.results[1]
-        elif op.op.short == "convert" and _wider(graph, v, op):
+        elif op.op.traits.converts and _wider(graph, v, op):
             found[v] = op.results[0]
     return found
 

@@ -1,6 +1,6 @@
 """Constants that differ from element to element: arrays that a function closes over.
 
-Each device keeps them whole while the program runs. Made arguments ("lifted"), they can be split.
+They are replicated while the program runs. Made arguments, they can be sharded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.program.ir import Constant, Program, TensorType
+from partita.program.op_traits import traits
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.mlir import ir
@@ -91,7 +92,7 @@ def _groups(main: Any) -> list[list[Any]]:
     groups: dict[Any, list[Any]] = {}
 
     def visit(op: Any) -> Any:
-        if op.name == "stablehlo.constant" and (held := content(op)) is not None:
+        if traits(op.name).constant and (held := content(op)) is not None:
             groups.setdefault(held, []).append(op)
         return ir.WalkResult.ADVANCE
 

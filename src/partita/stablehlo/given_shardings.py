@@ -7,7 +7,7 @@ from typing import Any
 
 from partita.errors import UnsupportedError
 from partita.program.ir import GivenSharding
-from partita.program.op_traits import INSTEAD
+from partita.program.refused import INSTEAD
 from partita.stablehlo import mlir
 from partita.stablehlo.shardings import Said, meshes_of, read_sharding, says_nothing
 

@@ -9,32 +9,25 @@ from typing import Any, ClassVar
 
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program import op_traits as operations
 from partita.program.blocks import Barrier, Block, Branch, Loop, Region
-from partita.program.ir import (
+from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
+from partita.program.op_traits import (
     BARRIER,
     CARRY,
     CHOOSE,
     CONSTRAINT,
     JOIN,
     MANUAL,
-    Given,
-    Operation,
-    Program,
-    TensorType,
-    Value,
-    Work,
+    Traits,
+    traits,
 )
-from partita.stablehlo import constraints, mlir, tags
-from partita.stablehlo import shard_map as regions
+from partita.stablehlo import constraints, mlir, shard_map, tags
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.mlir import ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.shardy import Rules, combiner_of
-
-_KEEPS_ZERO = {"stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"}
 
 
 def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
@@ -81,9 +74,9 @@ class _Importer:
         self.directions: dict[int, str] = {}
         """Directions of comparisons, by the value that holds the outcome."""
         self.manual: Given | None = None
-        """Inside of a `shard_map` region, how that is split."""
+        """Inside of a manual computation, how that is sharded."""
         self.collectives: list[tuple[Any, int]] = []
-        """Those inside of a region, as MLIR operations and by number."""
+        """Those inside of a manual computation, as MLIR operations and by number."""
         self.region = 0
         self.regions = [Region(0, False)]
 
@@ -140,11 +133,12 @@ class _Importer:
 
     def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
-        if self.manual is None or not regions.allows(op.name):
+        known = traits(op.name)
+        if self.manual is None or not known.in_manual:
             check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
-        if op.regions and op.name not in operations.REGION_KINDS:
+        if op.regions and not known.scalar_body:
             operands += [self.numbers[v] for v in _captured(op, self.numbers)]
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
         combine = combiner_of(op)
@@ -164,7 +158,7 @@ class _Importer:
                 combine,
             ),
             combine=combine or "",
-            zero_init=self._starts_from_zeros(op.name, operands),
+            zero_init=self._starts_from_zeros(known, operands),
             source=source,
             scope=scope,
             region=self.region,
@@ -173,7 +167,7 @@ class _Importer:
         )
         self.operations.append(made)
         self._note_constants(op, made)
-        if regions.collective_of(op.name) is not None:
+        if known.collective:
             self.collectives.append((op, index))
         return index
 
@@ -205,15 +199,15 @@ class _Importer:
         self.operations[index] = made
         return index
 
-    def _region(self, op: Any) -> int:
-        """A `shard_map` region: one operation. What is inside is read as a program of its own."""
+    def _manual(self, op: Any) -> int:
+        """A manual computation: one operation. What is inside is read as a program of its own."""
         source, scope = self._source(op.location)
         index = len(self.operations)
-        regions.check_inside(op, source)
+        shard_map.check_inside(op, source)
         operands = tuple(self.numbers[v] for v in op.operands)
         types = [self.values[v].type for v in operands]
         made = [self._type(r.type) for r in op.results]
-        rule, given = regions.facts(op, types, made, source)
+        rule, given = shard_map.facts(op, types, made, source)
         inside = _Importer(self.module, self.text, self.name)
         inside.manual = given
         block = op.regions[0].blocks[0]
@@ -223,7 +217,7 @@ class _Importer:
         collectives = [
             collective
             for view, number in inside.collectives
-            for collective in regions.collectives(
+            for collective in shard_map.collectives(
                 view, given, inside.operations[number].times, inside.operations[number].source
             )
         ]
@@ -262,7 +256,7 @@ class _Importer:
                     self.numbers[value] = start
                 carries.append(None)
             else:
-                # What the body hands on is not known yet: the initial value stands in for it.
+                # What the body passes on is not known yet: the initial value stands in for it.
                 carries.append(self._same(CARRY, op, [start, start], seen))
         source, _ = self._source(op.location)
         with self._inside(repeats=True):
@@ -349,18 +343,18 @@ class _Importer:
         "stablehlo.case": _case,
         "stablehlo.if": _case,
         "stablehlo.optimization_barrier": _barrier,
-        MANUAL: _region,
+        MANUAL: _manual,
     }
 
-    def _starts_from_zeros(self, kind: str, operands: list[int]) -> bool:
-        if kind == "stablehlo.scatter":
+    def _starts_from_zeros(self, known: Traits, operands: list[int]) -> bool:
+        if known.scatters:
             return operands[0] in self.zeros
-        if kind == "stablehlo.reduce":
+        if known.reduces:
             return all(v in self.zeros for v in operands[len(operands) // 2 :])
         return False
 
     def _note_constants(self, op: Any, made: Operation) -> None:
-        if op.name == "stablehlo.constant":
+        if made.traits.constant:
             number = getattr(mlir.splat(op), "value", None)
             if isinstance(number, int | float) and number == 0:
                 self.zeros.update(made.results)
@@ -368,7 +362,7 @@ class _Importer:
                 self.integers[made.results[0]] = number
             if (held := content(op)) is not None:
                 self.constants.append((held, made.results[0]))
-        elif op.name in _KEEPS_ZERO and made.operands[0] in self.zeros:
+        elif made.traits.keeps_zeros and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
 
     def _source(self, location: Any) -> tuple[str, str]:

@@ -23,9 +23,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
-from partita.program.op_traits import QUANTIZED, REWRITTEN
-from partita.stablehlo import constraints, tags
-from partita.stablehlo import shard_map as regions
+from partita.program.op_traits import traits
+from partita.program.refused import QUANTIZED
+from partita.stablehlo import constraints, shard_map, tags
 
 __all__ = [
     "attributes_of",
@@ -126,7 +126,7 @@ def prepare(text: str) -> str:
     _rewrite(module)
     inline(module)
     constraints.note(module, main_function(module))
-    regions.note(module, main_function(module))
+    shard_map.note(module, main_function(module))
     tags.note(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
@@ -237,7 +237,7 @@ def _rewrite(module: Any) -> None:
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        if op.name in REWRITTEN:
+        if traits(op.name).treatment == "rewritten":
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -316,7 +316,7 @@ def _copy_for_each_use(main: Any) -> None:
     shared = []
 
     def visit(op: Any) -> Any:
-        if op.name in ("stablehlo.iota", "sdy.constant", "stablehlo.constant"):
+        if traits(op.name).treatment == "generated" or op.name == "sdy.constant":
             uses = [(use.owner, use.operand_number) for use in op.results[0].uses]
             if len(uses) > 1:
                 shared.append((op, uses[1:]))
@@ -332,7 +332,7 @@ def _copy_for_each_use(main: Any) -> None:
 def _erase_dead(block: Any) -> None:
     for view in reversed(list(block.operations)):
         op = view.operation
-        if op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if"):
+        if traits(op.name).treatment == "structure":
             for region in op.regions:
                 _erase_dead(region.blocks[0])
         used = any(True for result in op.results for _ in result.uses)
@@ -344,4 +344,4 @@ def _has_effect(op: Any) -> bool:
     if op.name == "stablehlo.custom_call":
         effect = op.attributes.get("has_side_effect", None)
         return effect is not None and bool(effect.value)
-    return op.name in {"stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"}
+    return traits(op.name).has_effect

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from partita.errors import UnsupportedError
-from partita.program import op_traits as operations
 from partita.program.ir import TensorType
+from partita.program.op_traits import traits
+from partita.program.refused import CALLS, INSTEAD, TYPES, Refused
 from partita.stablehlo.mlir import ir
 
 _SHARDING = "sdy.sharding"
@@ -17,7 +18,7 @@ def tensor_type(type_: Any) -> TensorType:
     try:
         ranked = ir.RankedTensorType(type_)
     except (TypeError, ValueError):
-        for start, refused in operations.REFUSED_TYPES.items():
+        for start, refused in TYPES.items():
             if str(type_).startswith(start):
                 raise _refusal(refused, str(type_)) from None
         ranked = None
@@ -31,10 +32,10 @@ def tensor_type(type_: Any) -> TensorType:
 
 def check_supported(op: Any, source: str) -> None:
     """Raises `UnsupportedError` for an operation that a program must not contain."""
-    refused = operations.REFUSED.get(op.name)
-    if refused is not None:
-        raise _refusal(refused, op.name, source)
-    if op.name in operations.REWRITTEN:
+    known = traits(op.name)
+    if known.refusal is not None:
+        raise _refusal(known.refusal, op.name, source)
+    if known.treatment == "rewritten":
         raise UnsupportedError(
             f"the program contains {op.name}{_at(source)} with a shape that is not constant; "
             "export the program with fixed shapes"
@@ -46,13 +47,11 @@ def check_supported(op: Any, source: str) -> None:
             "StableHLO, the dialects 'stablehlo' and 'chlo'"
         )
     target = target_of(op)
-    for part, refused in operations.REFUSED_CALLS.items():
+    for part, refused in CALLS.items():
         if part in target:
             raise _refusal(refused, target, source)
     if _SHARDING in op.attributes:
-        given = operations.Refused(
-            f"a sharding given to {op.name.rpartition('.')[2]}", operations.INSTEAD
-        )
+        given = Refused(f"a sharding given to {op.name.rpartition('.')[2]}", INSTEAD)
         raise _refusal(given, _SHARDING, source)
 
 
@@ -63,7 +62,7 @@ def target_of(op: Any) -> str:
     return str(op.attributes["call_target_name"].value)
 
 
-def _refusal(refused: operations.Refused, name: str, source: str = "") -> UnsupportedError:
+def _refusal(refused: Refused, name: str, source: str = "") -> UnsupportedError:
     return UnsupportedError(
         f"the program contains {refused.what}{_at(source)} ({name}); {refused.advice}"
     )

@@ -1,6 +1,6 @@
-"""`shard_map` regions: parts of a program that say themselves what each device does.
+"""Manual computations, the bodies of `shard_map`: they say themselves what each device does.
 
-A region over all axes of the mesh is one operation, whose operands are needed and whose results
+One over all axes of the mesh is one operation, whose operands are needed and whose results
 are made as it says. What is inside stays as it is, collectives included.
 """
 
@@ -16,26 +16,16 @@ from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
-from partita.program.collectives import COLLECTIVES, CollectiveKind, payload
-from partita.program.ir import MANUAL, Factor, Given, RegionCollective, Rule, TensorType
+from partita.program.collectives import COLLECTIVES, payload
+from partita.program.ir import Factor, Given, ManualCollective, Rule, TensorType
+from partita.program.op_traits import MANUAL
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
 
 _SIDES = ("in_shardings", "out_shardings")
 
 
-def collective_of(kind: str) -> CollectiveKind | None:
-    """The collective that an operation of this kind is, which regions alone may hold; or None."""
-    dialect, _, name = kind.rpartition(".")
-    return COLLECTIVES.get(name) if dialect == "stablehlo" else None
-
-
-def allows(kind: str) -> bool:
-    """Whether a region may hold an operation of this kind, though a program must not."""
-    return kind == "stablehlo.partition_id" or collective_of(kind) is not None
-
-
 def note(module: Any, main: Any) -> None:
-    """Writes the mesh of each region out where it is used, so that regions stand for themselves."""
+    """Writes the mesh of each manual computation out where it is used: it stands for itself."""
     meshes = meshes_of(module)
 
     def visit(op: Any) -> Any:
@@ -52,7 +42,7 @@ def note(module: Any, main: Any) -> None:
 def facts(
     op: Any, operands: Sequence[TensorType], results: Sequence[TensorType], source: str
 ) -> tuple[Rule, Given]:
-    """The rule of a region and how it says that it is split.
+    """The rule of a manual computation and how it says that it is sharded.
 
     Raises:
       UnsupportedError: it is not manual over all axes of its mesh, is nested in another one, or
@@ -89,7 +79,7 @@ def facts(
 
 
 def check_inside(op: Any, source: str) -> None:
-    """Raises `UnsupportedError` for a region in a region, or one that reads what is outside."""
+    """Raises `UnsupportedError` for one inside of another, or one that reads what is outside."""
     block = op.regions[0].blocks[0]
     nested: list[Any] = []
     known = set(block.arguments)
@@ -114,8 +104,8 @@ def check_inside(op: Any, source: str) -> None:
         )
 
 
-def collectives(op: Any, given: Given, times: int, source: str) -> list[RegionCollective]:
-    """The collectives that one inside of a region stands for, each operand by itself.
+def collectives(op: Any, given: Given, times: int, source: str) -> list[ManualCollective]:
+    """A collective inside of a manual computation, each operand by itself.
 
     Raises:
       UnsupportedError: its groups of devices are not those along axes of the mesh.
@@ -124,7 +114,7 @@ def collectives(op: Any, given: Given, times: int, source: str) -> list[RegionCo
     axes = _axes(op, mesh)
     if axes is None:
         raise UnsupportedError(
-            f"the shard_map region has a collective{f' at {source}' if source else ''} whose "
+            f"the shard_map has a collective{f' at {source}' if source else ''} whose "
             "groups of devices are not those along axes of the mesh; leave axis_index_groups out"
         )
     found = []
@@ -135,7 +125,7 @@ def collectives(op: Any, given: Given, times: int, source: str) -> list[RegionCo
         kind = op.name.rpartition(".")[2]
         if mesh.size(axes) > 1:
             names = mesh.axis_names(axes)
-            found.append(RegionCollective(kind, names, size, times, types[0].dtype, source))
+            found.append(ManualCollective(kind, names, size, times, types[0].dtype, source))
     return found
 
 
@@ -147,8 +137,7 @@ def _axes(op: Any, mesh: Mesh) -> tuple[int, ...] | None:
         for axes in itertools.combinations(range(len(mesh.names)), count)
         for order in itertools.permutations(axes)
     ]
-    kind = collective_of(op.name)
-    if kind is not None and kind.hlo.pairs:
+    if COLLECTIVES[op.name.rpartition(".")[2]].hlo.pairs:
         pairs = np.array(op.attributes["source_target_pairs"]).tolist()
         return next(o for o in orders if _within(pairs, mesh.groups(o)))
     groups = np.array(op.attributes["replica_groups"]).tolist()
@@ -171,4 +160,4 @@ def _manual_axes(op: Any) -> list[str]:
 
 
 def _name(source: str) -> str:
-    return f"the shard_map region at {source}" if source else "the shard_map region"
+    return f"the shard_map at {source}" if source else "the shard_map"

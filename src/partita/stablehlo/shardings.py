@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
-from partita.program.op_traits import INSTEAD
+from partita.program.refused import INSTEAD
 
 PLAN_MESH = "partita_mesh"
 """Symbol that stands for the mesh of the plan, whatever that will be."""

@@ -12,7 +12,7 @@ from jax._src.ad_checkpoint import name_p
 from jax.extend.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-from partita.program.op_traits import STRUCTURE
+from partita.program.op_traits import traits
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
 
@@ -34,7 +34,7 @@ def note(main: Any) -> None:
     for call in _found(main):
         value = call.operands[0]
         maker = value.owner if isinstance(value, ir.OpResult) else None
-        if maker is None or len(maker.results) > 1 or maker.name in STRUCTURE:
+        if maker is None or len(maker.results) > 1 or traits(maker.name).treatment == "structure":
             # Nothing else makes this value alone: a reshape to the shape that it has does.
             with ir.InsertionPoint(call), call.location:
                 value = hlo.reshape(value.type, value)

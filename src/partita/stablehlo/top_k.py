@@ -1,9 +1,9 @@
-"""The largest few of a dimension in two stages, so that the dimension can be sharded.
+"""`top_k` and `argmax` split in two, so that the dimension can be sharded.
 
-Partial results of `argmax` or `top_k` cannot be summed, so the dimension would have to be gathered
-whole. Instead it is cut into as many parts as a mesh has devices: first the largest of every part,
-then the largest of these. The first stage needs no more than its own part; what is gathered for
-the second is little. Both stages see elements in the original order, so ties fall as they did.
+Results of several devices cannot be summed here, so the dimension would have to be gathered.
+Instead it is cut into as many parts as a mesh has devices: one operation finds the largest of every
+part, a second one the largest of these. The first needs no more than its own part, and what is
+gathered for the second is little. Both see elements in the original order, so ties fall as before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.mlir import ir
 
 SAVING = 4
-"""How many times smaller what is left after the first stage has to be."""
+"""How many times smaller what the first of the two leaves has to be."""
 
 
-def in_stages(program: Program, parts: int) -> Program:
-    """The same program with these operations done in two stages, where that saves enough.
+def split_top_k(program: Program, parts: int) -> Program:
+    """The same program with its `top_k` and `argmax` split in two, where that saves enough.
 
     Args:
       program: as it was read.
@@ -79,7 +79,7 @@ def read_again(text: str, original: Program) -> Program:
 
 
 def _cut(program: Program, op: Operation, parts: int) -> bool:
-    """Whether an operation of a program would be done in stages."""
+    """Whether an operation of a program would be split."""
     if op.kind not in _SPLIT:
         return False
     operand, result = (program.values[v].type for v in (op.operands[0], op.results[0]))
@@ -97,7 +97,7 @@ def _parts(size: int, kept: int, parts: int) -> int:
 
 
 def _dimension(op: Any) -> int | None:
-    """The one dimension that an operation orders; None if partial results can be combined."""
+    """The one dimension that an operation orders; None if results of devices can be combined."""
     if op.name == "chlo.top_k":
         return len(ir.RankedTensorType(op.operands[0].type).shape) - 1
     dimensions = list(op.attributes["dimensions"])
@@ -129,7 +129,7 @@ def _again(op: Any, operands: list[Any], inits: list[Any], dim: int) -> list[Any
 
 
 def _top_k(op: Any, dim: int, parts: int) -> list[Any]:
-    """The largest of every part, with their places in the whole, then the largest of these."""
+    """The largest of every part, with their places in the dimension, then the largest of these."""
     k = _kept(op)
     values, places = chlo.top_k(_in_parts(op.operands[0], dim, parts), k)
     size = ir.RankedTensorType(op.operands[0].type).shape[dim]
@@ -177,4 +177,4 @@ _SPLIT: dict[str, Callable[[Any, int, int], list[Any]]] = {
     "stablehlo.reduce": _reduce,
     "chlo.top_k": _top_k,
 }
-"""How an operation is done in stages, along a dimension and in so many parts."""
+"""How an operation is split, along a dimension and in so many parts."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.program.ir import MANUAL, GivenSharding, show_axes
+from partita.program.ir import GivenSharding, show_axes
+from partita.program.op_traits import MANUAL
 from partita.tactics.automatic import AutomaticPartition
 from partita.tactics.manual import after_propagation, named_roles, sharing_a_buffer
 from partita.tactics.protocol import Action, Outcome, Stage, Tactic, joined
@@ -22,10 +23,10 @@ _Places = Mapping[int, Layout]
 class GivenShardings:
     """Lays out what the program gives a sharding, and all that follows from it.
 
-    These are arguments, results, and operations inside: constraints and regions. Dimensions that
-    are not said to be open are not split further by the tactics that come later. Axes propagate
-    from arguments first, then from operations in their order, then from results; where two facts
-    meet, the value is moved from one layout to the other.
+    These are arguments, results, and operations inside: constraints and manual computations.
+    Dimensions that are not said to be open are not sharded further by the tactics that come later.
+    Axes propagate from arguments first, then from operations in their order, then from results;
+    where two facts meet, the value is moved from one layout to the other.
     """
 
     given: tuple[GivenSharding, ...]
@@ -163,8 +164,8 @@ def _said(op: Operation) -> str:
     def side(tensors: Iterable[Iterable[tuple[int, ...]]]) -> str:
         return ", ".join(show_axes(axes[dim[0]] for dim in tensor) for tensor in tensors)
 
-    region = f"{side(op.rule.operands)} -> {side(op.rule.results)}"
-    return region if op.kind == MANUAL else str(op.given)
+    sides = f"{side(op.rule.operands)} -> {side(op.rule.results)}"
+    return sides if op.kind == MANUAL else str(op.given)
 
 
 def _propagate(
@@ -242,7 +243,7 @@ def _given_layout(op: Operation, mesh: Mesh) -> Layout:
     if op.kind == MANUAL and op.given.mesh != tuple(mesh):
         theirs = ",".join(f"{name}={size}" for name, size in op.given.mesh)
         raise MeshError(
-            f"the shard_map region at {op.source or 'an unknown line'} is over mesh {theirs}, but "
+            f"the shard_map at {op.source or 'an unknown line'} is over mesh {theirs}, but "
             f"the plan is for mesh {mesh}; plan for mesh {theirs}, in this order"
         )
     sizes = tuple(factor.size for factor in op.rule.factors)

@@ -15,21 +15,9 @@ from typing import Literal
 
 from partita.analysis import Analysis
 from partita.program import Operation
-from partita.program.ir import BARRIER
-from partita.program.op_traits import ELEMENTWISE
+from partita.program.op_traits import BARRIER
 
 DimPurpose = Literal["own", "summed", "shared", "looked up"]
-
-_PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot"})
-_PASSING = ELEMENTWISE | {
-    BARRIER,
-    "stablehlo.broadcast_in_dim",
-    "stablehlo.dynamic_slice",
-    "stablehlo.reshape",
-    "stablehlo.slice",
-    "stablehlo.transpose",
-}
-"""Kinds on the way from a parameter to its product."""
 
 
 def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...]:
@@ -56,18 +44,24 @@ def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...
     while queue:  # in program order: forward before backward
         index, number, dims = heapq.heappop(queue)
         op = program.operations[index]
-        if op.kind in _PRODUCTS or (op.kind == "stablehlo.gather" and number == 0):
+        if op.traits.multiplies or (op.traits.looks_up and number == 0):
             return tuple(None if dim is None else _purpose(op, number, dim) for dim in dims)
         result = op.results[0]
-        if op.kind in _PASSING and result not in seen:
+        if _passes(op) and result not in seen:
             seen.add(result)
             follow(result, tuple(_passed(op, number, dim) for dim in dims))
     return (None,) * rank
 
 
 def dims_for(analysis: Analysis, value: int, *wanted: DimPurpose) -> Iterator[int]:
-    """The dimensions of a value that are for one of some dim_purposes."""
+    """The dimensions of a value that are for one of some purposes."""
     return (dim for dim, purpose in enumerate(dim_purposes(analysis, value)) if purpose in wanted)
+
+
+def _passes(op: Operation) -> bool:
+    """Whether it may be on the way from a parameter to its product."""
+    traits = op.traits
+    return traits.elementwise or traits.read_through or traits.slices or op.kind == BARRIER
 
 
 def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:
@@ -76,7 +70,7 @@ def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:
     if factor is None:
         return None
     if op.rule.factors[factor].kind == "reduction":
-        return "looked up" if op.kind == "stablehlo.gather" else "summed"
+        return "looked up" if op.traits.looks_up else "summed"
     others = (tensor for n, tensor in enumerate(op.rule.operands) if n != number)
     return "shared" if any(factor in made for t in others for made in t) else "own"
 

@@ -295,8 +295,7 @@ def _from(stage: Stage, outcome: Outcome) -> Outcome:
 def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
     """Whether an operation in a loop reads one index of a factor each time around."""
     inside = any(program.regions[r].repeats for r in program.around(op.region))
-    slices = op.kind == "stablehlo.dynamic_slice"
-    return inside and slices and op.rule.factors[factor].kind == "reduction"
+    return inside and op.traits.reads_window and op.rule.factors[factor].kind == "reduction"
 
 
 class Tactic(Protocol):

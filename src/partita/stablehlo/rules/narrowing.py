@@ -1,10 +1,10 @@
 """Indexed and windowed operations: which factors of Shardy's rule have a purely local form.
 
 A device can do its part of a look-up or an update alone only if that is one index wide: then
-indices outside of its piece are masked, and a look-up is summed over the devices. Wider windows
-could cross from one piece into the next. So it is for gather, scatter, and the dynamic slices by
+indices outside of its shard are masked, and a look-up is summed over the devices. Wider windows
+could cross from one shard into the next. So it is for gather, scatter, and the dynamic slices by
 which a loop reads one layer of a stack and writes one. Padding moves elements into the next
-piece too, even where a dimension keeps its size.
+shard too, even where a dimension keeps its size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _custom_call(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
 
 
 def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Not split along factors that only its operand has, or only its result.
+    """Not sharded along factors that only its operand has, or only its result.
 
     They stand for a dimension that the other side does not have, not even as a part: `[8, 3]`
     made into `[3, 8]`.
@@ -53,7 +53,7 @@ def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
 
 
 def _pad(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Not split along dimensions that are padded or cropped, even if they keep their size."""
+    """Not sharded along dimensions that are padded or cropped, even if they keep their size."""
     kinds = ("edge_padding_low", "edge_padding_high", "interior_padding")
     widths = zip(*(op.attributes[kind] for kind in kinds), strict=True)
     padded = [dim for dim, each in enumerate(widths) if any(each)]
@@ -92,7 +92,7 @@ def _dynamic_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule
 def _dynamic_update_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     """Of a dimension that is written in part, one index at a time is written by its device.
 
-    The update itself is needed whole along such a dimension, whatever its size.
+    The update itself requires replication along such a dimension, whatever its size.
     """
     whole, update = operands[0].shape, operands[1].shape
     moving = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if a != b]

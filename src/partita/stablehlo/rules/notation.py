@@ -36,7 +36,8 @@ def split(text: str) -> tuple[Tensors, Tensors]:
         if word != "." and not _WORD.fullmatch(word):
             raise RuleError(
                 f"rule {text!r} has {word!r}; expected a name for each dimension, such as rows, "
-                "k+ (results are sums over it), k! (replicated) or . (a dimension by itself)"
+                "k+ (results are sums over it), k! (it requires replication) or . (a dimension by "
+                "itself)"
             )
     return operands, results
 
@@ -66,7 +67,7 @@ def check(text: str) -> None:
             if names.count(name) > 1 and kinds[name] != "blocked":
                 raise RuleError(
                     f"rule {text!r}: {name} is twice in [{' '.join(tensor)}]; one axis cannot "
-                    "split both, give them different names"
+                    "shard both, give them different names"
                 )
 
 

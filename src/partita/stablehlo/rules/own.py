@@ -2,62 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.program.ir import Factor, Rule, TensorType
-from partita.program.op_traits import BROADCASTING, ELEMENTWISE, GENERATED, OWN
+from partita.program.op_traits import traits
 from partita.stablehlo.rules import notation
 from partita.stablehlo.rules import registry as custom
 
+Types = Sequence[TensorType]
 
-def own(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
+
+def own(op: Any, operands: Types, results: Types) -> Rule | None:
     """The rule of an MLIR operation; None if there is none here."""
-    if op.name in GENERATED:
+    known = traits(op.name)
+    if known.treatment == "generated":
         return same(results[0], 0, 1)
-    if op.name in ELEMENTWISE and all(t.shape == results[0].shape for t in operands):
+    if known.elementwise and all(t.shape == results[0].shape for t in operands):
         return same(results[0], len(operands), len(results))
-    short = op.name.rpartition(".")[2]
-    text = _text(op, short, operands, results) if op.name in OWN else None
-    return notation.read(text, operands, results, short) if text else None
+    write = _broadcasting if known.treatment == "broadcasting" else OWN.get(op.name)
+    text = write(op, operands, results) if write else None
+    return notation.read(text, operands, results, op.name.rpartition(".")[2]) if text else None
 
 
-def of_custom_call(
-    target: str, operands: Sequence[TensorType], results: Sequence[TensorType]
-) -> Rule | None:
+def of_custom_call(target: str, operands: Types, results: Types) -> Rule | None:
     """The rule that a user has given for a custom call; None without."""
     text = custom.RULES.get(target)
     return notation.read(text, operands, results, target) if text else None
 
 
-def _text(
-    op: Any, short: str, operands: Sequence[TensorType], results: Sequence[TensorType]
-) -> str | None:
-    """The rule of an operation in `OWN`, as text."""
-    if op.name in BROADCASTING:
-        return _broadcasting(op, operands, results[0])
-    if short == "einsum":
-        return _einsum(op.attributes["einsum_config"].value)
-    names = [f"d{dim}" for dim in range(len(operands[0].shape))]
-    if short == "map":
-        dims = " ".join(names)
-        return f"{', '.join([dims] * len(operands))} -> {dims}"
-    if short == "top_k":
-        kept = " ".join([*names[:-1], "."])
-        return f"{' '.join(names)}! -> {', '.join([kept] * len(results))}"
-    # Batch normalization, which takes means over everything but the features when it trains.
-    feature = op.attributes["feature_index"].value
-    mark = "" if short == "batch_norm_inference" else "!"
-    tensor = " ".join(n if dim == feature else n + mark for dim, n in enumerate(names))
-
-    def side(types: Sequence[TensorType]) -> str:
-        return ", ".join(tensor if len(t.shape) > 1 else names[feature] for t in types)
-
-    return f"{side(operands)} -> {side(results)}"
-
-
-def _broadcasting(op: Any, operands: Sequence[TensorType], result: TensorType) -> str:
-    """Operands stand at the end, or where the operation says; what is stretched is not split."""
+def _broadcasting(op: Any, operands: Types, results: Types) -> str:
+    """Operands stand at the end, or where the operation says; what is stretched is not sharded."""
+    (result,) = results
     rank = len(result.shape)
     given = op.attributes.get("broadcast_dimensions", ())
     least = min(len(t.shape) for t in operands)
@@ -75,8 +51,9 @@ def _broadcasting(op: Any, operands: Sequence[TensorType], result: TensorType) -
     return f"{', '.join(sides)} -> {' '.join(f'd{dim}' for dim in range(rank))}"
 
 
-def _einsum(config: str) -> str | None:
+def _einsum(op: Any, operands: Types, results: Types) -> str | None:
     """None where a letter stands for a diagonal, or dots for several dimensions."""
+    config = op.attributes["einsum_config"].value
     inputs, _, output = config.replace(" ", "").partition("->")
     if "." in config or any(len(set(each)) < len(each) for each in (*inputs.split(","), output)):
         return None
@@ -87,6 +64,53 @@ def _einsum(config: str) -> str | None:
     return f"{', '.join(tensors)} -> {' '.join(output)}"
 
 
+def _map(op: Any, operands: Types, results: Types) -> str:
+    dims = " ".join(_names(operands[0]))
+    return f"{', '.join([dims] * len(operands))} -> {dims}"
+
+
+def _top_k(op: Any, operands: Types, results: Types) -> str:
+    names = _names(operands[0])
+    kept = " ".join([*names[:-1], "."])
+    return f"{' '.join(names)}! -> {', '.join([kept] * len(results))}"
+
+
+def _batch_norm(op: Any, operands: Types, results: Types) -> str:
+    return _normalized(op, operands, results, "")
+
+
+def _batch_norm_training(op: Any, operands: Types, results: Types) -> str:
+    """It takes means over everything but the features."""
+    return _normalized(op, operands, results, "!")
+
+
+def _normalized(op: Any, operands: Types, results: Types, mark: str) -> str:
+    """Tensors and vectors of features; the tensors' other dimensions are marked."""
+    names = _names(operands[0])
+    feature = op.attributes["feature_index"].value
+    tensor = " ".join(n if dim == feature else n + mark for dim, n in enumerate(names))
+
+    def side(types: Types) -> str:
+        return ", ".join(tensor if len(t.shape) > 1 else names[feature] for t in types)
+
+    return f"{side(operands)} -> {side(results)}"
+
+
+def _names(type_: TensorType) -> list[str]:
+    return [f"d{dim}" for dim in range(len(type_.shape))]
+
+
+OWN: dict[str, Callable[[Any, Types, Types], str | None]] = {
+    "stablehlo.batch_norm_grad": _batch_norm_training,
+    "stablehlo.batch_norm_inference": _batch_norm,
+    "stablehlo.batch_norm_training": _batch_norm_training,
+    "stablehlo.einsum": _einsum,
+    "stablehlo.map": _map,
+    "chlo.top_k": _top_k,
+}
+"""For the kinds whose rule is partita's own, what writes it as text, as `notation` reads it."""
+
+
 def same(type_: TensorType, operands: int, results: int) -> Rule:
     """All operands and results are one value: carried by a loop, or what branches give."""
     factors = tuple(Factor(size, "parallel") for size in type_.shape)
@@ -94,10 +118,10 @@ def same(type_: TensorType, operands: int, results: int) -> Rule:
     return Rule(factors, (tensor,) * operands, (tensor,) * results)
 
 
-def opaque(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
-    """No factor at all: every operand and every result is replicated."""
+def opaque(operands: Types, results: Types) -> Rule:
+    """No factor at all: every operand requires replication, every result is made in full."""
 
-    def unmapped(types: Sequence[TensorType]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    def unmapped(types: Types) -> tuple[tuple[tuple[int, ...], ...], ...]:
         return tuple(tuple(() for _ in type_.shape) for type_ in types)
 
     return Rule((), unmapped(operands), unmapped(results), known=False)

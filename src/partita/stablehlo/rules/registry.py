@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.errors import RuleError
-from partita.program.op_traits import COMPILED_CALLS, REFUSED_CALLS
+from partita.program.refused import CALLS, COMPILED_CALLS
 from partita.stablehlo.rules import notation
 
 RULES: dict[str, str] = {}
@@ -11,16 +11,16 @@ RULES: dict[str, str] = {}
 
 
 def register_rule(target: str, rule: str) -> None:
-    """Says how calls of a custom-call target can be split over devices.
+    """Says how calls of a custom-call target can be sharded over devices.
 
-    Without a rule, every device runs the whole call: what goes in is gathered. With one, each
-    device makes the same call on pieces, so its code must take any size along what is split.
+    Without a rule, every device runs all of the call: what goes in is gathered. With one, each
+    device makes the same call on shards, so its code must take any size along what is sharded.
 
     Args:
       target: the name of the call, as given to `jax.ffi.ffi_call`.
-      rule: one word for each dimension of each operand and result; equal words are split alike.
-        `k+` marks a dimension that results are sums over, `k!` one that requires replication, and
-        `.` a dimension by itself, which requires it, too.
+      rule: one word for each dimension of each operand and result; equal words are sharded
+        alike. `k+` marks a dimension that results are sums over, `k!` one that requires
+        replication, and `.` is a dimension by itself, which requires replication, too.
 
     Raises:
       RuleError: the rule makes no sense, or there can be none for this target.
@@ -29,7 +29,7 @@ def register_rule(target: str, rule: str) -> None:
       >>> register_rule("my_attention", "b h q d!, b h k! d!, b h k! d! -> b h q d!")
       >>> register_rule("my_matmul", "m k+, k+ n -> m n")
     """
-    for part, refused in REFUSED_CALLS.items():
+    for part, refused in CALLS.items():
         if part in target:
             raise RuleError(f"there can be no rule for {target!r}, {refused.what}")
     for part in COMPILED_CALLS:

@@ -8,17 +8,13 @@ from typing import Any
 
 from jaxlib.mlir.dialects import sdy
 
-from partita.program import op_traits as operations
 from partita.program.ir import Factor, FactorKind, Rule, TensorType, bits
+from partita.program.op_traits import traits
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.narrowing import NARROWED, block_kind
 
 _RULE = "sdy.sharding_rule"
-_SUMS = {
-    f"stablehlo.{kind}"
-    for kind in "convolution custom_call dot_general dynamic_slice einsum gather".split()
-}
 
 
 class Rules:
@@ -40,7 +36,7 @@ class Rules:
           op: the MLIR operation.
           operands: types of what it reads, captured values included.
           results: types of what it makes.
-          combine: how partial results along a reduction factor combine; None when they cannot.
+          combine: how unreduced results along a reduction factor combine; None when they cannot.
         """
         rule = _given(op, operands, results)
         if rule is None:
@@ -66,25 +62,26 @@ def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType
     rule = None
     if target := target_of(op):
         rule = rules.of_custom_call(target, operands, results)
-    elif _RULE not in op.attributes or op.name in operations.GENERATED:
+    elif _RULE not in op.attributes or traits(op.name).treatment == "generated":
         rule = rules.own(op, operands, results)
-    readable = op.name in operations.SHARDABLE and _RULE in op.attributes
+    readable = traits(op.name).shardable and _RULE in op.attributes
     return rule if rule or readable else rules.opaque(operands, results)
 
 
 def combiner_of(op: Any) -> str | None:
-    """How partial results along a reduction factor combine; None when they cannot."""
-    if op.name in _SUMS:
+    """How unreduced results along a reduction factor combine; None when they cannot."""
+    known = traits(op.name)
+    if known.sums:
         return "add"
-    if op.name not in ("stablehlo.reduce", "stablehlo.scatter") or len(op.results) != 1:
+    if not (known.reduces or known.scatters) or len(op.results) != 1:
         return None
     body = [inner.operation for inner in op.regions[0].blocks[0].operations]
     if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
         return None
-    found = operations.COMBINERS.get(body[0].name)
+    found = traits(body[0].name).combiner or None
     if found in ("and", "or") and "i1>" not in str(body[0].results[0].type):
         return None  # compilers combine booleans in this way, not the bits of integers
-    if op.name == "stablehlo.scatter" and found != "add":
+    if known.scatters and found != "add":
         return None
     return found
 
@@ -103,7 +100,7 @@ def _read_rule(attribute: Any, kind: str, combine: str | None) -> Rule:
     for factor in rule.reduction_factors:
         kinds[factor] = "reduction"
     if combine is None:
-        block(rule.reduction_factors, f"partial results of {short} cannot be combined")
+        block(rule.reduction_factors, f"unreduced results of {short} cannot be combined")
     block(rule.need_replication_factors, f"{short} requires replication of this dimension")
     block(rule.permutation_factors, f"{short} moves elements along this dimension")
     block(rule.blocked_propagation_factors, f"{short} does not pass shards along this dimension")

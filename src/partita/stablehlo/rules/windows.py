@@ -6,7 +6,7 @@ strided), each device computes its results from its own elements and a halo of i
 is as wide as the window overhangs. Zeros beyond the ends are the padding of a convolution.
 
 The gradient of a convolution's kernel is a convolution too, whose window is the whole image: there
-elements and window are split alike, and the results are partial.
+elements and window are sharded alike, and the results are unreduced.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from jaxlib.mlir.dialects import stablehlo
 
 from partita.program.ir import Factor, Halo, Rule, TensorType
+from partita.program.op_traits import traits
 from partita.stablehlo.mlir import ir
 
 Splits = Literal["result", "window", "nothing"]
@@ -41,7 +42,7 @@ class Slide:
 
     @property
     def splits(self) -> Splits:
-        """What can be split together with the operand."""
+        """What can be sharded together with the operand."""
         stretched = self.size * self.dilation
         along_result = self.result * self.stride == stretched
         along_window = self.window * self.window_dilation == stretched
@@ -51,7 +52,7 @@ class Slide:
 
     @property
     def _reach(self) -> tuple[int, int]:
-        """How far a window reads before and after a piece, in the stretched operand."""
+        """How far a window reads before and after a shard, in the stretched operand."""
         if self.splits == "result":
             beyond = (self.window - 1) * self.window_dilation - self.stride
         else:
@@ -60,13 +61,13 @@ class Slide:
 
     @property
     def halo(self) -> tuple[int, int]:
-        """Elements needed of the piece before and of the piece after."""
+        """Elements needed of the shard before and of the shard after."""
         before, after = self._reach
         return max(0, before // self.dilation), max(0, after // self.dilation)
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Padding of a piece to which its halo has been added."""
+        """Padding of a shard to which its halo has been added."""
         reach = zip(self._reach, self.halo, strict=True)
         before, after = (reads - added * self.dilation for reads, added in reach)
         return before, after
@@ -74,7 +75,7 @@ class Slide:
 
 def slides(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> list[Slide]:
     """How a convolution slides along each spatial dimension, or pooling along each dimension."""
-    if op.name == "stablehlo.convolution":
+    if traits(op.name).convolution:
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         image = [operands[0].shape[dim] for dim in numbers.input_spatial_dimensions]
         window = [operands[1].shape[dim] for dim in numbers.kernel_spatial_dimensions]
@@ -109,7 +110,7 @@ def slide_rule(
 ) -> Rule:
     """Shardy's rule, but with the dimensions along which windows slide done as said above."""
     found = slides(op, operands, results)
-    if op.name == "stablehlo.convolution":
+    if traits(op.name).convolution:
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         dims: Iterable[tuple[int, int | None, int]] = zip(
             numbers.input_spatial_dimensions,
@@ -149,7 +150,7 @@ class _Draft:
         self.factors = list(rule.factors)
         self.operands = [list(tensor) for tensor in rule.operands]
         self.results = [list(tensor) for tensor in rule.results]
-        self.images = 1 if short == "convolution" else len(rule.results)
+        self.images = len(rule.results)
         self.halos = [[(0, 0)] * len(tensor) for tensor in rule.operands]
 
     def slide(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
@@ -159,7 +160,7 @@ class _Draft:
         shared = math.gcd(slide.size, other)
         least = max(1, -(-least * shared // slide.size))
         if splits == "nothing" or shared < 2 * least or (splits == "window" and kernel is None):
-            # No piece but the whole is wide enough, or results do not line up with elements.
+            # No shard is wide enough, or results do not line up with elements.
             self._apart(slide, image, kernel, made)
             return
         factor = self._add(
@@ -172,28 +173,28 @@ class _Draft:
             for tensor in self.results:
                 tensor[made] = self._made_of(factor, shared, slide.result)
             if kernel is not None:
-                self.operands[1][kernel] = self._whole(slide.window)
+                self.operands[1][kernel] = self._blocked(slide.window)
         elif kernel is not None:
             self.operands[1][kernel] = self._made_of(factor, shared, slide.window)
-            self.results[0][made] = self._whole(slide.result)
+            self.results[0][made] = self._blocked(slide.result)
 
     def scatter(self, dim: int, size: int, windows: int, local: bool) -> None:
         """Maps a dimension of which every window gets one element."""
-        whole, each = self._whole(size), self._whole(windows)
+        all_of_it, each = self._blocked(size), self._blocked(windows)
         if local:
             factor = self._add(Factor(windows, "parallel"))
-            whole, each = self._made_of(factor, windows, size), (factor,)
-        self.operands[0][dim] = self.results[0][dim] = whole
+            all_of_it, each = self._made_of(factor, windows, size), (factor,)
+        self.operands[0][dim] = self.results[0][dim] = all_of_it
         self.operands[1][dim] = each
 
     def _apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
-        """Every dimension by itself, all requiring replication."""
+        """Every dimension by itself; it requires replication."""
         for number in range(self.images):
-            self.operands[number][image] = self._whole(slide.size)
+            self.operands[number][image] = self._blocked(slide.size)
         for tensor in self.results:
-            tensor[made] = self._whole(slide.result)
+            tensor[made] = self._blocked(slide.result)
         if kernel is not None:
-            self.operands[1][kernel] = self._whole(slide.window)
+            self.operands[1][kernel] = self._blocked(slide.window)
 
     def _made_of(self, factor: int, shared: int, size: int) -> tuple[int, ...]:
         if size == shared:
@@ -201,7 +202,7 @@ class _Draft:
         reason = f"it is an inner factor of a dimension made of {shared} x {size // shared}"
         return factor, self._add(Factor(size // shared, "blocked", reason))
 
-    def _whole(self, size: int) -> tuple[int, ...]:
+    def _blocked(self, size: int) -> tuple[int, ...]:
         reason = f"{self.short} reads windows along this dimension"
         return (self._add(Factor(size, "blocked", reason)),)
 

@@ -1,4 +1,4 @@
-"""`shard_map` regions: one operation that is split as it says, its collectives as they are."""
+"""Manual computations: one operation that is sharded as it says, its collectives as they are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def product(a, b):
     return jax.lax.psum(a @ b, "y")
 
 
-def test_a_region_is_kept_and_its_collectives_are_those_of_the_plan():
+def test_it_is_kept_and_its_collectives_are_those_of_the_plan():
     plan = checked(lambda a, b: jnp.tanh(product(2 * a, b)) + 1, numbers(16, 8), numbers(8, 4))
     assert plan.in_shardings == (P("x", "y"), P("y"))
     assert plan.out_shardings == P("x")
@@ -42,7 +42,7 @@ def test_a_region_is_kept_and_its_collectives_are_those_of_the_plan():
     assert plan.estimate.exposed_time > 0
 
 
-def test_operands_are_moved_to_where_the_region_needs_them():
+def test_operands_are_moved_to_where_it_needs_them():
     hands = [pt.ManualPartition({"a": 1}, "x")]
     plan = checked(lambda a, b: product(2 * a, b), numbers(16, 8), numbers(8, 4), tactics=hands)
     assert plan.in_shardings[0] == P(None, "x")
@@ -93,7 +93,7 @@ def test_in_a_loop_and_with_a_loop_inside():
     assert permute.count == 6
 
 
-def test_gradients_of_regions_and_beside_other_tactics():
+def test_gradients_of_them_and_beside_other_tactics():
     def loss(w, a, b):
         return jnp.sum(jnp.tanh(product(a @ w, b)))
 
@@ -101,7 +101,7 @@ def test_gradients_of_regions_and_beside_other_tactics():
     assert plan.in_shardings[2] == P("y")
 
 
-def test_regions_that_do_different_things_are_priced_by_what_they_do():
+def test_those_that_do_different_things_are_priced_by_what_they_do():
     once = mapped(P("x"), P("x"))(lambda a: a @ a.T @ a)
     often = mapped(P("x"), P("x"))(lambda a: jax.lax.fori_loop(0, 9, lambda _, a: a @ a.T @ a, a))
 
@@ -116,7 +116,7 @@ def test_regions_that_do_different_things_are_priced_by_what_they_do():
     assert both == pytest.approx(sum(separate), rel=0.05)
 
 
-def test_arguments_closed_over_and_several_regions():
+def test_arguments_closed_over_and_several_of_them():
     c = jnp.arange(8.0)
     scale = mapped(P("x"), P("x"))(lambda a: a * c)
     checked(lambda a: scale(scale(a)) + jnp.sum(scale(a)), numbers(16, 8))
@@ -131,14 +131,14 @@ def refused(fn, *args, mesh="x=4,y=2"):
     return str(caught.value)
 
 
-def test_a_region_that_is_manual_over_some_axes_only():
+def test_one_that_is_manual_over_some_axes_only():
     fn = mapped(P("x"), P("x"), axis_names={"x"})(lambda a: 2 * a)
     message = refused(fn, numbers(16, 8))
-    assert "the shard_map region at" in message
+    assert "the shard_map at" in message
     assert "is manual over x, but not over y; make it manual over all axes of the mesh" in message
 
 
-def test_a_region_over_another_mesh():
+def test_one_over_another_mesh():
     for mesh in ("x=8", "y=2,x=4", "x=2,y=4"):
         message = refused(product, numbers(16, 8), numbers(8, 4), mesh=mesh)
         assert f"is over mesh x=4,y=2, but the plan is for mesh {mesh}" in message

@@ -69,7 +69,7 @@ def test_sums_need_no_stages():
 
 
 def test_what_is_known_of_arguments_and_results_stays_known():
-    """Drawing categories from keys takes the largest, so it is read again in stages."""
+    """Drawing categories from keys takes the largest, so it is read again, split."""
 
     def draw(keys, logits, counts):
         drawn = jax.vmap(jax.random.categorical)(keys, logits)
@@ -86,7 +86,7 @@ def test_what_is_known_of_arguments_and_results_stays_known():
         ],
     )  # fmt: skip
     program = plan.program
-    assert any(op.short == "reshape" for op in program.operations)  # it is done in stages
+    assert any(op.short == "reshape" for op in program.operations)  # it is split
     assert program.keys == {program.arguments[0], program.results[0]}
     assert program.aliases == {2: 1}
     (refusal,) = plan.history[1].refused

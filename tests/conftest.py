@@ -30,6 +30,7 @@ import pytest  # noqa: E402
 import partita as pt  # noqa: E402
 from partita import models  # noqa: E402
 from partita.analysis import analyse, discrete, fold  # noqa: E402
+from partita.cost import load  # noqa: E402
 from partita.frontend.trace import trace  # noqa: E402
 from partita.mesh import Mesh  # noqa: E402
 from partita.models import gpt  # noqa: E402
@@ -74,17 +75,22 @@ def _gpt_program(layers):
     return _program(step, state, gpt.abstract_batch(config), donate=0)
 
 
+REGATHER_WINDOW, LATENCY_BYTES = (
+    int(figure.value) for figure in (load("cpu").regather_window, load("cpu").latency_bytes)
+)
+
+
 class Bench:
     """A program, analysed, over a mesh: tilings by the names of arguments and results."""
 
     def __init__(self, program, mesh="x=2", folded=False):
         self.program = program
         self.mesh = Mesh.of(mesh)
-        self.analysis = analyse(program)
+        self.analysis = analyse(program, REGATHER_WINDOW)
         self.graph = (fold if folded else discrete)(self.analysis)
         self.conflicts = self.analysis.groups.conflict_groups
         self.propagator = Propagator(self.graph, self.mesh, self.conflicts)
-        self.lowerer = Lowerer(self.graph, self.mesh)
+        self.lowerer = Lowerer(self.graph, self.mesh, LATENCY_BYTES)
         self.untiled = untiled(self.graph)
 
     def value(self, name):

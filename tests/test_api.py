@@ -534,7 +534,7 @@ ERRORS = [
     (fails, {}, pt.TraceError, "JAX cannot trace fails on the arguments given: TypeError: "),
     (prints, {}, pt.UnsupportedError, "prints has side effects"),
     (calls_back, {}, pt.UnsupportedError, r"call back to the host at .*test_api.py:\d+"),
-    (jnp.sin, {"hardware": "tpu_v9"}, pt.HardwareError, "unknown hardware kind 'tpu_v9'"),
+    (jnp.sin, {"hardware": "tpu_v9"}, pt.HardwareError, "unknown device type 'tpu_v9'"),
     (jnp.sin, {"hardware": "none.toml"}, pt.HardwareError, "none.toml"),
     (jnp.sin, {"mesh": "data"}, pt.MeshError, "cannot read 'data' in mesh"),
     (jnp.sin, {"mesh": 8}, pt.MeshError, "cannot read a mesh from int"),

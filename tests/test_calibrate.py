@@ -62,7 +62,7 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(tmp_path):
         calibrate(path, jax.devices()[:1], budget=QUICK)
     with pytest.raises(pt.HardwareError, match=r"ends in \.toml"):
         calibrate(tmp_path / "mine.json", budget=QUICK)
-    with pytest.raises(pt.HardwareError, match="unknown hardware kind 'h10'"):
+    with pytest.raises(pt.HardwareError, match="unknown device type 'h10'"):
         calibrate(path, jax.devices()[:1], like="h10", budget=QUICK)
     with pytest.raises(pt.FileError, match="cannot write"):
         calibrate(tmp_path / "no" / "mine.toml", jax.devices()[:2], budget=QUICK)

@@ -53,7 +53,7 @@ def main() -> None:
     table.add_row("default search", f"{searching:.1f} s", "10 s")
     table.add_row("one manual tactic, slowest", f"{tactic_seconds(analysis):.2f} s", "0.3 s")
     few, many = (
-        search_seconds(analyse(import_stablehlo(lowered_text(m))))
+        search_seconds(analyse(import_stablehlo(lowered_text(m)), regather_window()))
         for m in (models.build("gpt-24l", layers=layers) for layers in (12, 48))
     )
     table.add_row("search of 48 layers over 12", f"{many / few:.2f} x", "1.5 x")
@@ -80,10 +80,15 @@ def read(text: str) -> Analysis:
 
 def analysed(program: Program) -> Analysis:
     """What is found once for an imported program."""
-    analysis = analyse(program)
+    analysis = analyse(program, regather_window())
     fold(analysis)
     analyse_fusion(program, analysis.uses)
     return analysis
+
+
+def regather_window() -> int:
+    """How far uses are apart that copies are gathered for anew."""
+    return int(cost.load(HARDWARE).regather_window.value)
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:

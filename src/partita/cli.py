@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 
 # Planning needs no accelerator; do not take one away from whoever is using it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -25,11 +23,11 @@ from partita.cost.calibrate import Budget
 from partita.cost.calibrate import calibrate as measure
 from partita.explain import ALTERNATIVES, EVERY
 from partita.frontend.files import format_of
+from partita.report import hardware as hardware_report
 from partita.report.json import summary
 from partita.report.plan import view
 from partita.report.progress import progress_bar
 from partita.run.executable import Form
-from partita.text import size
 from partita.verify import provide_host_devices
 
 app = typer.Typer(
@@ -60,7 +58,7 @@ MeshOption = Annotated[
     str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
 ]
 HardwareOption = Annotated[
-    str, typer.Option("--hardware", help="A kind (see `partita hardware`) or a .toml file.")
+    str, typer.Option("--hardware", help="A device type (see `partita hardware`) or a .toml file.")
 ]
 ManualOption = Annotated[
     list[str] | None,
@@ -143,7 +141,9 @@ def show(
     model: Model,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Price it for another kind, or a .toml file; that of the plan if none."),
+        typer.Option(
+            help="Cost on another device type, or a .toml file; that of the plan if none."
+        ),
     ] = None,
     memory: MemoryOption = None,
     partitioned: PartitionedOption = None,
@@ -268,7 +268,9 @@ def verify(
 def simulate(
     model: Annotated[str, typer.Argument(help="As for `partita plan`.")],
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
-    hardware: Annotated[str, typer.Option(help="A kind (see `partita hardware`) or a .toml file.")],
+    hardware: Annotated[
+        str, typer.Option(help="A device type (see `partita hardware`) or a .toml file.")
+    ],
     given_in: Annotated[
         list[str] | None,
         typer.Option(
@@ -307,16 +309,20 @@ def simulate(
 
 @app.command()
 def hardware(
-    kind: Annotated[str | None, typer.Argument(help="Show this kind with all sources.")] = None,
+    device_type: Annotated[
+        str | None, typer.Argument(help="Show this device type, or .toml file, with all sources.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the kinds of hardware that plans can be priced for."""
-    if kind is not None:
-        print(_hardware_json([kind]) if as_json else _with_sources(cost.load(kind)))
-    elif as_json:
-        print(_hardware_json(cost.kinds()))
+    """List the device types that plans can be made for."""
+    names = cost.device_types() if device_type is None else (device_type,)
+    known = [cost.load(name) for name in names]
+    if as_json:
+        print(hardware_report.as_json(known))
+    elif device_type is None:
+        Console().print(hardware_report.listing(known))
     else:
-        Console().print(_hardware_table())
+        print(hardware_report.shown(known[0]))
 
 
 @app.command()
@@ -324,14 +330,14 @@ def calibrate(
     path: Annotated[Path, typer.Argument(help="The hardware file to write, ending in .toml.")],
     like: Annotated[
         str | None,
-        typer.Option(help="A kind whose networks these devices have; needed for a single device."),
+        typer.Option(help="A device type whose networks these have; needed for a single device."),
     ] = None,
     platform: Annotated[
         str | None, typer.Option(help="What to measure (cpu, gpu, tpu); the best at hand.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long to time each operation.")] = 0.3,
 ) -> None:
-    """Measure the devices at hand, and write a hardware file to price plans with."""
+    """Measure the devices at hand, and write a hardware file to make plans for them."""
     jax.config.update("jax_platforms", platform)
     console = Console(stderr=True)
     found = measure(
@@ -412,59 +418,6 @@ def _spec(text: str) -> tuple[str, PartitionSpec]:
         )
     axes = [None if part == "-" else tuple(part.split("+")) for part in parts]
     return pattern, PartitionSpec(*axes)
-
-
-def _hardware_table() -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("kind", "memory", "GB/s", "bf16 TFLOP/s", "networks (GB/s)"):
-        table.add_column(
-            column, justify="left" if column in ("kind", "networks (GB/s)") else "right"
-        )
-    for name in cost.kinds():
-        kind = cost.load(name)
-        networks = ", ".join(f"{n.name} {n.bandwidth.value / 1e9:.4g}" for n in kind.networks)
-        table.add_row(
-            name,
-            size(kind.memory.value),
-            f"{kind.memory_bandwidth.value / 1e9:.0f}",
-            f"{kind.flops('bf16') / 1e12:.4g}",
-            networks,
-        )
-    return table
-
-
-def _with_sources(kind: cost.Hardware) -> str:
-    rows = [("memory, bytes", kind.memory), ("memory bandwidth, bytes/s", kind.memory_bandwidth)]
-    rows += [(f"peak {dtype}, FLOP/s", figure) for dtype, figure in kind.peak_flops.items()]
-    rows += [(f"efficiency of {name}", f) for name, f in kind.efficiency.stated().items()]
-    rows += [
-        ("matrix unit, rows", kind.matrix_unit.rows),
-        ("matrix unit, columns", kind.matrix_unit.columns),
-        ("tile of memory, rows", kind.tile.rows),
-        ("tile of memory, columns", kind.tile.columns),
-        ("sums combined up to, bytes", kind.combine),
-    ]
-    for network in kind.networks:
-        rows += [
-            (f"{network.name} bandwidth, bytes/s", network.bandwidth),
-            (f"{network.name} latency, s", network.latency),
-        ]
-    rows += [("clock, cycles/s", kind.clock)] if kind.clock else []
-    lines = [f"  {label}: {figure.value:.6g}\n    {figure.source}" for label, figure in rows]
-    kernels, before = kind.kernels, ", ".join(kind.kernels.not_before_products)
-    fused = "computed in their kernels" if kernels.fuse_products else "in kernels of its own"
-    lines.append(f"  elementwise work around products: {fused}\n    {kernels.source}")
-    lines += [f"  but products read from memory: {before}"] if before else []
-    lines.append(f"  collectives that overlap: {', '.join(kind.overlapped) or 'none'}")
-    for network in kind.networks:
-        if network.scattered_as_sums:
-            sizes = ", ".join(map(str, network.scattered_as_sums))
-            lines.append(f"  {network.name}, scatters over all devices that are sums: {sizes}")
-    return "\n".join([f"{kind.name}: {kind.description}", *lines])
-
-
-def _hardware_json(names: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode([cost.load(name) for name in names])).decode()
 
 
 def main() -> None:

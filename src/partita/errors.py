@@ -23,7 +23,7 @@ class AxisError(PartitaError, ValueError):
 
 
 class HardwareError(PartitaError, ValueError):
-    """An unknown hardware kind, or a hardware file that cannot be read."""
+    """An unknown device type, or a hardware file that cannot be read."""
 
 
 class UnknownNameError(PartitaError, KeyError):

@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def hardware(self) -> Hardware:
-        """The kind of device that it was priced for."""
+        """The device type that it is for."""
         return self.done.hardware
 
     @property
@@ -295,7 +295,7 @@ class Plan:
           combine: whether a TPU compiler may combine sums into one collective.
 
         Raises:
-          HardwareError: the plan was priced for another kind of device than the topology has.
+          HardwareError: the plan is for another device type than the topology has.
           MeshError: too few host devices, or a topology of another size.
           VerifyError: there is no compiler for it, or the compiler fails.
         """

@@ -13,6 +13,9 @@ from partita.errors import HardwareError
 WIDTH = 120
 """Columns of a report that is not printed to a terminal."""
 
+_PREFIXES = (("G", 30), ("M", 20), ("K", 10))
+"""Prefixes of sizes in bytes, and the powers of two that they stand for."""
+
 _NUMBERS = (
     *("size", "alike", "count", "bytes", "bytes per device", "time", "predicted"),
     *("combined", "time combined"),
@@ -45,6 +48,26 @@ def size(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.1f} {unit}"
     return f"{value:.0f} B"
+
+
+_TOLD_IN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12), "cycles/s": ("GHz", 1e9)}
+"""In which units rates are told, and how much one of them is."""
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number of a unit for people: `819 GB/s`, `15.75 GiB`, `1 us`, `97%`, `48 operations`."""
+    if unit == "s":
+        return seconds(value)
+    if unit == "fraction":
+        return f"{100 * value:.4g}%"
+    if unit == "bytes":
+        told, scale = next(
+            ((f"{prefix}iB", 2.0**power) for prefix, power in _PREFIXES if value >= 2**power),
+            ("B", 1.0),
+        )
+    else:
+        told, scale = _TOLD_IN.get(unit, (unit, 1.0))
+    return f"{value / scale:.4g} {told}".rstrip()
 
 
 def parse_size(text: float | str, what: str) -> int:

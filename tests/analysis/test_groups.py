@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from partita.analysis import analyse, discrete, fold
-from partita.analysis.classes import EPISODE, episodes
+from partita.analysis.classes import use_windows
 from partita.analysis.describe import describe
 
 LAYER = "state['params']['layers'][0]"
@@ -178,11 +178,13 @@ def test_donated_buffers_tie_classes_together(bench):
         ([], []),
         ([3], [0]),
         ([3, 3, 4], [0, 0, 0]),
-        ([0, EPISODE], [0, 0]),
-        ([0, EPISODE + 1], [0, 1]),
+        ([0, 48], [0, 0]),
+        ([0, 49], [0, 1]),
         ([0, 40, 80, 200, 210, 400], [0, 0, 0, 1, 1, 2]),
     ],
 )
-def test_uses_that_are_far_apart_are_different_episodes(program, ops, expected):
+def test_uses_that_are_far_apart_are_different_windows(program, ops, expected):
     straight = program(lambda x: x, "f32[4]")  # without loops, reads happen in order
-    assert episodes(straight, [(op, 0) for op in ops]) == expected
+    uses = [(op, 0) for op in ops]
+    assert use_windows(straight, uses, 48) == expected
+    assert use_windows(straight, uses, None) == [0] * len(ops)

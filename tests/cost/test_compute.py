@@ -7,7 +7,8 @@ import pytest
 from jax import lax
 
 from partita.cost import CostModel
-from partita.cost.hardware import Block, Efficiency, Figure, Hardware, Network
+from partita.cost.hardware import Efficiency, Hardware, Network, TileShape
+from partita.cost.schema import Figure
 
 FLOPS, BANDWIDTH = 1e12, 1e12
 MATMUL, MEMORY, GATHER, CONVOLUTION = 0.8, 0.5, 0.125, 0.4
@@ -27,13 +28,13 @@ TOY = Hardware(
     {"f32": figure(FLOPS)},
     Efficiency(figure(MATMUL), figure(MEMORY), figure(GATHER), figure(CONVOLUTION)),
     (Network("ici", "torus", 64, figure(1e11), figure(1e-6)),),
-    Block(figure(ROWS), figure(COLUMNS)),
+    TileShape(figure(ROWS), figure(COLUMNS)),
 )
 
 
 def seconds(bench, *actions, hardware=TOY):
     model = CostModel(bench.graph, bench.analysis, bench.mesh, hardware)
-    return model.cost(bench.lowerer.lower(bench.tile(*actions))).compute_time
+    return model.cost(bench.lowerer.lower(bench.tile(*actions))).time.compute_time
 
 
 def multiplied(*sizes, of=MATMUL):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
+from partita.cost.files import FOLDER, decode, device_type_of, device_types, encode, load
 from partita.cost.hardware import (
     ALONE,
-    WHOLE,
+    UNPADDED,
     Efficiency,
-    Figure,
     Hardware,
     Network,
-    kinds,
-    load,
 )
+from partita.cost.schema import Figure, entries
 from partita.errors import HardwareError
 from partita.spmd import COLLECTIVES
 
@@ -72,19 +73,19 @@ def figures(table, where=""):
             yield from figures(value, f"{where}[{i}]")
 
 
-# ------------------------------------------------------------------------- the kinds we ship
+# ------------------------------------------------------------------------- the device types we ship
 
 
-def test_kinds():
-    assert set(kinds()) == {
+def test_device_types():
+    assert set(device_types()) == {
         *("tpu_v3", "tpu_v4", "tpu_v5e", "tpu_v5p", "tpu_v6e"),
         *("p100", "v100", "a100_40gb", "a100_80gb", "h100", "h200", "b200"),
         "cpu",
     }
-    assert list(kinds()) == sorted(kinds())
+    assert list(device_types()) == sorted(device_types())
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", device_types())
 def test_every_figure_has_a_source(kind):
     hardware = load(kind)
     assert hardware.name == kind and hardware.description
@@ -95,9 +96,9 @@ def test_every_figure_has_a_source(kind):
         assert len(figure.source) > 5, where
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", device_types())
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64", "f8E4M3FN", "i8", "i1", "ui32"])
-def test_every_kind_prices_every_dtype(kind, dtype):
+def test_every_device_type_prices_every_dtype(kind, dtype):
     assert load(kind).flops(dtype) > 0
 
 
@@ -122,17 +123,17 @@ def test_cpu_is_all_assumptions_but_what_was_measured():
         ("b200", "h100", lambda h: h.networks[0].bandwidth.value),
     ],
 )
-def test_newer_and_larger_kinds_have_more(more, less, of):
+def test_newer_and_larger_device_types_have_more(more, less, of):
     assert of(load(more)) > of(load(less))
 
 
-@pytest.mark.parametrize("kind", kinds())
-def test_every_kind_states_what_each_class_of_operations_reaches(kind):
+@pytest.mark.parametrize("kind", device_types())
+def test_every_device_type_states_what_each_class_of_operations_reaches(kind):
     hardware = load(kind)
     reached = {name: f.value for name, f in hardware.efficiency.stated().items()}
     assert set(reached) == {"matmul", "memory", "gather", "convolution"}
     assert reached["gather"] < reached["memory"] and reached["convolution"] <= reached["matmul"]
-    assert hardware.matrix_unit != WHOLE
+    assert hardware.matrix_unit != UNPADDED
     if kind.startswith("tpu"):
         assert hardware.matrix_unit.rows.value in (128, 256)
 
@@ -157,7 +158,7 @@ def test_known_figures(kind, bytes_, bf16):
     assert hardware.flops("bf16") == bf16
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", device_types())
 def test_networks(kind):
     fastest = load(kind).networks[0]
     expected = "torus" if kind.startswith("tpu") else "switch"
@@ -239,9 +240,9 @@ def test_user_file(write, form):
 def test_what_a_file_leaves_out(write):
     hardware = load(write(USER_FILE))
     assert set(hardware.efficiency.stated()) == {"matmul", "memory"}
-    assert hardware.matrix_unit == hardware.tile == WHOLE
+    assert hardware.matrix_unit == hardware.tile == UNPADDED
     assert hardware.kernels == ALONE and hardware.overlapped == tuple(COLLECTIVES)
-    assert (WHOLE.rows.value, WHOLE.columns.value) == (1, 1)
+    assert (UNPADDED.rows.value, UNPADDED.columns.value) == (1, 1)
 
 
 KERNELS = """
@@ -270,7 +271,7 @@ def test_a_file_states_what_small_and_other_operations_reach(write):
     ("old", "new", "message"),
     [
         ("0.3", "3.0", "gather is a fraction of the peak, at most 1, got 3"),
-        ("128", "12.8", "rows of a block must be a whole number, got 12.8.*`matrix_unit`"),
+        ("128", "12.8", "rows of a tile must be a whole number, got 12.8.*`matrix_unit`"),
         ("matrix_unit.columns", "matrix_unit.depth", "unknown field `depth` - at `matrix_unit`"),
     ],
 )
@@ -342,16 +343,92 @@ def test_file_that_is_not_text(tmp_path):
         load(path)
 
 
-def test_unknown_kind():
+def test_unknown_device_type():
     with pytest.raises(HardwareError) as error:
         load("tpu_v5")
     message = str(error.value)
-    assert message.startswith("unknown hardware kind 'tpu_v5'; did you mean 'tpu_v5")
-    assert all(kind in message for kind in kinds())
+    assert message.startswith("unknown device type 'tpu_v5'; did you mean 'tpu_v5")
+    assert all(kind in message for kind in device_types())
     assert ".toml" in message
 
 
-@pytest.mark.parametrize("name", ["", "../kinds/cpu", "toaster"])
-def test_no_kind_of_that_name(name):
-    with pytest.raises(HardwareError, match="unknown hardware kind"):
+@pytest.mark.parametrize("name", ["", "../device_types/cpu", "toaster"])
+def test_no_device_type_of_that_name(name):
+    with pytest.raises(HardwareError, match="unknown device type"):
         load(name)
+
+
+# --------------------------------------------------------------------------- by the schema
+
+
+@pytest.mark.parametrize("name", device_types())
+def test_what_is_written_is_read_again(name):
+    hardware = load(name)
+    assert decode(encode(hardware), name, "the text") == hardware
+
+
+def test_every_figure_has_a_unit_and_is_an_entry():
+    hardware = load("tpu_v5e")
+    told = {".".join(("", *entry.path)): entry for entry in entries(hardware) if entry.is_figure}
+    named = {f"networks[{i}]": f"networks.{n.name}" for i, n in enumerate(hardware.networks)}
+    found = dict(figures(hardware))
+    for short, long in named.items():
+        found = {where.replace(short, long): figure for where, figure in found.items()}
+    assert {where: entry.value for where, entry in told.items()} == {
+        where: figure.value for where, figure in found.items()
+    }
+    units = {entry.unit for entry in told.values()}
+    assert units == {
+        *("bytes", "bytes/s", "FLOP/s", "s", "cycles/s", "fraction"),
+        *("elements", "operations", "products", ""),
+    }
+
+
+@pytest.mark.parametrize("name", device_types())
+def test_what_depends_on_the_compiler_is_stated(name):
+    """No device type that we ship relies on the defaults for the files of users."""
+    text = (FOLDER / f"{name}.toml").read_text()
+    for field in ("overlap_window", "prefetch", "regather_window", "combine", "latency_bytes"):
+        assert f"\n[{field}]\n" in text
+    assert ("\n[kernels.longest_row]\n" in text) == load(name).kernels.fuse_products
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "name"),
+    [
+        ("TPU v3", "tpu_v3"),
+        ("TPU v4", "tpu_v4"),
+        ("TPU v5", "tpu_v5p"),
+        ("TPU v5p", "tpu_v5p"),
+        ("TPU v5 lite", "tpu_v5e"),
+        ("TPU v5e", "tpu_v5e"),
+        ("TPU v6 lite", "tpu_v6e"),
+        ("TPU v6e", "tpu_v6e"),
+        ("Tesla P100-SXM2-16GB", "p100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA A100-SXM4-40GB", "a100_40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100_80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA B200", "b200"),
+        ("cpu", "cpu"),
+        ("NVIDIA GeForce RTX 3090", None),
+        ("TPU v2", None),
+    ],
+)
+def test_what_jax_calls_a_device_is_one_device_type(device_kind, name):
+    found = [n for n in device_types() if re.search(load(n).device_kind, device_kind, re.I)]
+    assert found == [name] * (name is not None)
+    assert device_type_of(device_kind) == name
+
+
+def test_a_device_kind_is_a_regular_expression(write):
+    with pytest.raises(HardwareError, match="device_kind is not a regular expression"):
+        load(write('device_kind = "v5("\n' + USER_FILE))
+
+
+@pytest.mark.parametrize("field", ["overlap_window", "prefetch", "regather_window"])
+def test_windows_are_whole_numbers(write, field):
+    text = f'{field} = {{ value = 1.5, source = "made up" }}\n{USER_FILE}'
+    with pytest.raises(HardwareError, match=f"{field} must be a whole number, got 1.5"):
+        load(write(text))

@@ -18,6 +18,7 @@ import partita as pt
 from fuzzing.elements import KEYS
 from fuzzing.programs import Program, Schedule, tactics
 from partita.analysis import Analysis, analyse
+from partita.cost import load
 from partita.frontend.trace import trace
 from partita.planning import prepare
 from partita.program import Program as Imported
@@ -47,7 +48,7 @@ class Checker:
         self._context = functools.cache(jax_mlir.make_ir_context)
         with self._one_context():
             self.traced = trace(program.fn, (self.args,), {})
-        self.analysis = analyse(self.traced.program)
+        self.analysis = analyse(self.traced.program, int(load("cpu").regather_window.value))
         self.loose = self.simplified = 0
         """How often rounding, or XLA's simplifications, kept a comparison from being strict."""
 
@@ -83,9 +84,10 @@ class Checker:
                 tactics=tactics(self.program, schedule, roles),
             )
 
-    def _analyse(self, program: Imported) -> Analysis:
+    def _analyse(self, program: Imported, regather_window: int) -> Analysis:
         """The one analysis, unless `split_top_k` has made another program of this one."""
-        return self.analysis if program is self.traced.program else analyse(program)
+        same = program is self.traced.program
+        return self.analysis if same else analyse(program, regather_window)
 
     def check(self, schedule: Schedule) -> None:
         """Plans, compiles, runs and compares.

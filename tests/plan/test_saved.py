@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import partita as pt
 from checks import array, planner
-from partita.cost.hardware import KINDS
+from partita.cost.files import FOLDER
 from partita.models import gpt
 from partita.saved.placements import from_runs, runs
 from partita.saved.schema import PlanTable, encode
@@ -170,9 +170,9 @@ def test_memory_that_the_plan_may_use_is_kept(file):
 
 def test_hardware_from_a_file_of_the_user_has_to_be_given_again(file, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text(KINDS.joinpath("tpu_v5e.toml").read_text())
+    mine.write_text((FOLDER / "tpu_v5e.toml").read_text())
     planned(hardware=str(mine)).save(file)
-    assert "hardware 'mine', which is no kind that partita knows; say hardware=" in refusal(
+    assert "hardware 'mine', which is no device type that partita knows; say hardware=" in refusal(
         file, mlp, *ARGS
     )
     assert pt.load(file, mlp, *ARGS, hardware=str(mine)).hardware.name == "mine"

@@ -145,7 +145,7 @@ SQUARE_ROWS = [
 )
 def test_steps(mesh, have, partial, want, expected):
     type_ = TensorType((8, 16, 8)[: len(have)], "f32")
-    steps = reshard(type_, have, frozenset(partial), want, mesh)
+    steps = reshard(type_, have, frozenset(partial), want, mesh, latency_bytes=2**16)
     assert show(steps, mesh) == expected
 
 

@@ -125,7 +125,8 @@ def test_where_it_is_not_worth_a_collective_more_there_is_none():
     mesh = Mesh.of("x=4,y=2")
 
     def kinds(size):
-        steps = reshard(TensorType((size,), "f32"), ((0,),), frozenset(), ((1,),), mesh)
+        type_, none = TensorType((size,), "f32"), frozenset()
+        steps = reshard(type_, ((0,),), none, ((1,),), mesh, latency_bytes=2**16)
         return [step.kind for step in steps]
 
     assert kinds(2**24) == ["slice", "collective_permute", "all_gather"]

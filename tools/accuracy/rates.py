@@ -27,7 +27,7 @@ from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
-from partita.cost import Hardware, kind_of, load
+from partita.cost import Hardware, device_type_of, load
 from partita.errors import HardwareError
 from partita.mesh import Mesh
 from partita.verify.compile import compile_lowered, tpu_mesh
@@ -210,7 +210,7 @@ def main(topology: str) -> None:
       VerifyError: there is no TPU compiler, or it knows no such topology.
     """
     kind, _, sides = topology.partition(":")
-    known = kind_of(f"TPU {kind}")
+    known = device_type_of(f"TPU {kind}")
     hardware = load(known) if known else None
     if hardware is None or hardware.clock is None or not sides:
         raise HardwareError(

@@ -18,15 +18,20 @@ __all__ = [
 ]
 
 
-def analyse(program: Program) -> Analysis:
+def analyse(program: Program, regather_window: int | None = None) -> Analysis:
     """Analyses a program: which dimensions go together, where they conflict, what repeats.
 
-    The result depends neither on a mesh nor on hardware.
+    The result does not depend on a mesh.
+
+    Args:
+      program: to be analysed.
+      regather_window: a value may be gathered again for uses that are more than this many
+        operations apart; never by default.
     """
     names = analyse_names(program)
     conflicts = analyse_conflicts(names)
     groups = analyse_groups(names, conflicts)
-    draft = Analysis(program, names, conflicts, groups, program.uses(), [])
+    draft = Analysis(program, names, conflicts, groups, program.uses(), [], regather_window)
     numbers: dict[object, int] = {}
     base = names.factor_base
     for op in program.operations:

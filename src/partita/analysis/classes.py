@@ -23,10 +23,6 @@ from partita.program.ir import Operation, Program, Value
 ROUNDS = 1
 """How many steps away neighbours are compared."""
 
-EPISODE = 48
-"""Uses of a value more than this many operations apart are different episodes: what is gathered
-for one may be dropped and gathered again for the next (a weight's forward and backward use)."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
@@ -36,8 +32,9 @@ class Use:
     """Index of the reading operation class."""
     number: int
     """Which operand it is."""
-    episode: int
-    """Which run of uses that are close together this belongs to."""
+    window: int
+    """The number of its use window: uses of one window share what is gathered for them, even where
+    it is re-gathered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,6 +82,8 @@ class ClassGraph:
     """Class of every operation."""
     value_class: tuple[int, ...]
     """Class of every value."""
+    analysis: Analysis
+    """Of the program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +98,15 @@ class Analysis:
     """For every value, the (operation, operand number) pairs that read it."""
     labels: list[int]
     """For every operation, a number for its signature, color groups and role groups."""
+    regather_window: int | None = None
+    """Uses of a value more than this many operations apart belong to different use windows: what is
+    gathered for one may be dropped and re-gathered for the next (a weight's forward and backward
+    use). None if nothing is re-gathered."""
 
     @cached_property
-    def runs(self) -> list[list[int]]:
-        """For every value, the number of the episode of each of its uses."""
-        return [episodes(self.program, uses) for uses in self.uses]
+    def windows(self) -> list[list[int]]:
+        """For every value, the number of the use window of each of its uses."""
+        return [use_windows(self.program, uses, self.regather_window) for uses in self.uses]
 
     def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Color groups and role groups of the nodes `start..end` of the name graph."""
@@ -137,7 +140,7 @@ def fold(
     results = frozenset(program.results)
     for _ in range(ROUNDS):
         color = _refine(analysis, color, arguments, results)
-    runs = analysis.runs
+    windows = analysis.windows
     value_color = _numbering(
         (
             arguments[v.index]
@@ -145,8 +148,8 @@ def fold(
             else (color[v.producer], v.position, of_value[v.index]),
             tuple(
                 sorted(
-                    (color[op], n, e)
-                    for (op, n), e in zip(analysis.uses[v.index], runs[v.index], strict=True)
+                    (color[op], n, w)
+                    for (op, n), w in zip(analysis.uses[v.index], windows[v.index], strict=True)
                 )
             ),
             v.index in results,
@@ -199,14 +202,18 @@ def _refine(
     )
 
 
-def episodes(program: Program, uses: Sequence[tuple[int, int]]) -> list[int]:
-    """For the uses of one value, in the order they are read, the number of the episode of each."""
-    episode, previous, found = 0, None, []
+def use_windows(
+    program: Program, uses: Sequence[tuple[int, int]], regather_window: int | None
+) -> list[int]:
+    """For the uses of one value, in the order they are read, the number of the window of each."""
+    if regather_window is None:
+        return [0] * len(uses)
+    window, previous, found = 0, None, []
     for use in uses:
         at = program.read_at(*use)
-        if previous is not None and at - previous > EPISODE:
-            episode += 1
-        found.append(episode)
+        if previous is not None and at - previous > regather_window:
+            window += 1
+        found.append(window)
         previous = at
     return found
 
@@ -263,9 +270,9 @@ def _build(
         if value.producer is not None:
             producer = (op_class[value.producer], value.position)
         uses = tuple(
-            Use(op_class[op], number, episode)
-            for (op, number), episode in zip(
-                analysis.uses[value.index], analysis.runs[value.index], strict=True
+            Use(op_class[op], number, window)
+            for (op, number), window in zip(
+                analysis.uses[value.index], analysis.windows[value.index], strict=True
             )
         )
         values.append(
@@ -281,7 +288,9 @@ def _build(
                 tuple(sorted(partners.get(index, ()))),
             )
         )
-    return ClassGraph(program, tuple(ops), tuple(values), tuple(op_class), tuple(value_class))
+    return ClassGraph(
+        program, tuple(ops), tuple(values), tuple(op_class), tuple(value_class), analysis
+    )
 
 
 def _members(classes: Sequence[int]) -> list[list[int]]:

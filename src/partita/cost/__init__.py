@@ -1,9 +1,10 @@
-"""Cost: an SPMD program and a kind of hardware -> time and memory of a step."""
+"""Cost: an SPMD program and a device type -> time and memory of a step."""
 
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.combine import Combined, Together, after_combining, combine
 from partita.cost.estimate import Estimate, Traffic
-from partita.cost.hardware import Hardware, kind_of, kinds, load
+from partita.cost.files import device_type_of, device_types, load
+from partita.cost.hardware import Hardware
 from partita.cost.model import Cost, CostModel
 
 __all__ = [
@@ -17,8 +18,8 @@ __all__ = [
     "Traffic",
     "after_combining",
     "combine",
+    "device_type_of",
+    "device_types",
     "interconnect",
-    "kind_of",
-    "kinds",
     "load",
 ]

@@ -1,4 +1,4 @@
-"""`calibrate`: measures the devices at hand, and writes what plans are priced with.
+"""`calibrate`: measures the devices at hand, and writes the hardware file that plans are made for.
 
 Rates are those that large operations reach, so the efficiencies of matrix products and of memory
 are 1, and those of gathers and convolutions are fractions of these rates. Every figure is the best
@@ -18,11 +18,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy.optimize import nnls
 
-from partita.cost.hardware import Figure, Hardware, decode, kind_of, load
+from partita.cost.files import decode, device_type_of, encode, load
+from partita.cost.hardware import Efficiency, Hardware, Network
+from partita.cost.schema import Figure
 from partita.errors import HardwareError
 from partita.output import write
 
@@ -42,12 +45,12 @@ class Budget:
     seconds: float = 0.3
     """Of each operation; larger ones are tried until one run takes a tenth of it."""
     runs: int = 5
-    """Of which the best counts."""
+    """How often each operation is timed; the best time counts."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
-    """What joins the devices, as measured."""
+class Fit:
+    """The network that joins the devices, as measured."""
 
     topology: Literal["torus", "switch"]
     devices: int
@@ -67,11 +70,11 @@ def calibrate(
     """Measures devices and writes a hardware file.
 
     Args:
-      path: of the file, which must end in `.toml`; written whole or not at all.
-      devices: of one kind; all of `jax.devices()` by default.
-      like: a kind of hardware that says what cannot be measured here: the block of its matrix
-        units, tiles, what its compiler does, and with a single device, its networks. By default the
-        kind that the devices say they are, if it is known, but for networks.
+      path: of the file, which must end in `.toml`; written at once or not at all.
+      devices: of one device type; all of `jax.devices()` by default.
+      like: a device type that says what cannot be measured here: what its compiler does, its
+        matrix units and tiles, and with a single device, its networks. By default the one that the
+        devices say they are, if it is known, but for networks.
       budget: how long to measure.
       progress: told what is being measured.
 
@@ -79,7 +82,7 @@ def calibrate(
       What the file holds, loaded from it.
 
     Raises:
-      HardwareError: devices of several kinds, a single device without `like`, or a path that does
+      HardwareError: devices of several types, a single device without `like`, or a path that does
         not end in `.toml`.
       FileError: the file cannot be written.
     """
@@ -89,102 +92,82 @@ def calibrate(
     devices = list(jax.devices() if devices is None else devices)
     kinds = sorted({device.device_kind for device in devices})
     if len(kinds) != 1:
-        raise HardwareError(f"the devices are of several kinds: {', '.join(kinds)}; give one kind")
+        raise HardwareError(
+            f"the devices are of several types: {', '.join(kinds)}; give those of one"
+        )
     if len(devices) == 1 and like is None:
         raise HardwareError(
             "a single device cannot measure a network; give more devices (on a CPU set "
-            "XLA_FLAGS=--xla_force_host_platform_device_count=8), or say like=, a kind of hardware "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=8), or say like=, a device type "
             "whose networks it has"
         )
-    text = _file(devices, None if like is None else load(like), budget, progress)
+    known = None if like is None else load(like)
+    text = encode(_measured(path.stem, devices, known, budget, progress))
     hardware = decode(text, path.stem, where=str(path))
     write(path, text.encode())
     return hardware
 
 
-def _file(devices: Sequence[Any], like: Hardware | None, budget: Budget, progress: Progress) -> str:
-    """The text of the hardware file."""
+def _measured(
+    name: str, devices: Sequence[Any], like: Hardware | None, budget: Budget, progress: Progress
+) -> Hardware:
+    """The devices as measured; what cannot be measured is as on a known device type."""
     device = devices[0]
     when = f"measured by partita calibrate on {datetime.date.today()}, jax {jax.__version__}"
-    kind = like or kind_of(device.device_kind)
-    known = None if kind is None else load(kind)
-    lines = [f"description = {_text(f'{device.device_kind}, {when}')}"]
-    if known is not None:
-        lines += [f"overlapped = {_texts(known.overlapped)} # as {known.name}"]
-    lines += _figure("memory", _memory(devices), f"{when}: what the device reports")
+
+    def figure(value: float, how: str) -> Figure:
+        return Figure(float(f"{value:.9g}"), f"{when}: {how}")
+
     progress("memory bandwidth")
     bandwidth = memory_bandwidth(device, budget)
-    lines += _figure("memory_bandwidth", bandwidth, f"{when}: a large array, scaled")
     peaks = {}
-    for name, dtype in DTYPES.items():
-        progress(f"products of {name}")
-        peaks[name] = matmul_rate(device, dtype, budget)
-        lines += _figure(f"peak_flops.{name}", peaks[name], f"{when}: a large square product")
-    for part in ("matmul", "memory"):
-        lines += _figure(f"efficiency.{part}", 1.0, f"{when}: the rates are those reached")
+    for dtype_name, dtype in DTYPES.items():
+        progress(f"products of {dtype_name}")
+        peaks[dtype_name] = matmul_rate(device, dtype, budget)
     progress("gathers and convolutions")
-    reached = min(1.0, gather_rate(device, budget) / bandwidth)
-    lines += _figure("efficiency.gather", reached, f"{when}: rows of {ROW} float32")
-    reached = min(1.0, convolution_rate(device, budget) / peaks["f32"])
-    lines += _figure("efficiency.convolution", reached, f"{when}: 3x3, 256 channels, float32")
-    lines += [] if known is None else _of_compiler(known)
+    gathers = min(1.0, gather_rate(device, budget) / bandwidth)
+    convolutions = min(1.0, convolution_rate(device, budget) / peaks["f32"])
+    reached = "the rates are those reached"
+    found: dict[str, Any] = {
+        "name": name,
+        "description": f"{device.device_kind}, {when}",
+        "device_kind": "",
+        "memory": figure(_memory(devices), "what the device reports"),
+        "memory_bandwidth": figure(bandwidth, "a large array, scaled"),
+        "peak_flops": {n: figure(peak, "a large square product") for n, peak in peaks.items()},
+        "efficiency": Efficiency(
+            matmul=figure(1.0, reached),
+            memory=figure(1.0, reached),
+            gather=figure(gathers, f"rows of {ROW} float32"),
+            convolution=figure(convolutions, "3x3, 256 channels, float32"),
+        ),
+    }
     if len(devices) > 1:
         progress(f"collectives of {len(devices)} devices")
-        lines += _network(network(devices, budget), when)
-    elif like is not None:
-        for each in like.networks:
-            lines += ["", "[[networks]]", f"name = {_text(each.name)}"]
-            lines += [f"topology = {_text(each.topology)}", f"size = {each.size}"]
-            lines += [f"wrap = {each.wrap}", f"scattered_as_sums = {[*each.scattered_as_sums]}"]
-            for part in ("bandwidth", "latency"):
-                figure = getattr(each, part)
-                lines += _figure(f"networks.{part}", figure.value, f"{like.name}: {figure.source}")
-    return "\n".join(lines) + "\n"
+        fit, how = (
+            network(devices, budget),
+            f"all_gather and all_reduce over {len(devices)} devices",
+        )
+        bandwidth_, latency = (figure(v, f"{how}, fitted") for v in (fit.bandwidth, fit.latency))
+        found["networks"] = (Network("link", fit.topology, fit.devices, bandwidth_, latency),)
+    known = like or device_type_of(device.device_kind)
+    if known is None:
+        return Hardware(**found)
+    base = load(known)
+    taken: Hardware = _taken_from(base.name, base)
+    return msgspec.structs.replace(taken, **found)
 
 
-def _of_compiler(known: Hardware) -> list[str]:
-    """What a known kind says of matrix units, tiles and its compiler."""
-    figures: dict[str, Figure] = {
-        "matrix_unit.rows": known.matrix_unit.rows,
-        "matrix_unit.columns": known.matrix_unit.columns,
-        "tile.rows": known.tile.rows,
-        "tile.columns": known.tile.columns,
-        "combine": known.combine,
-    }
-    kernels = known.kernels
-    lines = ["", "[kernels]", f"fuse_products = {str(kernels.fuse_products).lower()}"]
-    lines += [f"not_before_products = {_texts(kernels.not_before_products)}"]
-    lines += [f"source = {_text(f'{known.name}: {kernels.source}')}"]
-    for name, figure in figures.items():
-        lines += _figure(name, figure.value, f"{known.name}: {figure.source}")
-    return lines
-
-
-def _texts(items: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, items))}]"
-
-
-def _network(found: Network, when: str) -> list[str]:
-    source = f"{when}: all_gather and all_reduce over {found.devices} devices, fitted"
-    return [
-        "",
-        "[[networks]]",
-        'name = "link"',
-        f"topology = {_text(found.topology)}",
-        f"size = {found.devices}",
-        *_figure("networks.bandwidth", found.bandwidth, source),
-        *_figure("networks.latency", found.latency, source),
-    ]
-
-
-def _figure(name: str, value: float, source: str) -> list[str]:
-    return ["", f"[{name}]", f"value = {value:.9g}", f"source = {_text(source)}"]
-
-
-def _text(text: str) -> str:
-    """A string as TOML has it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return f'"{escaped}"'
+def _taken_from(name: str, value: Any, field: str = "") -> Any:
+    """A table of another device type, each of its sources with the name of that."""
+    if isinstance(value, msgspec.Struct):
+        inner = {f: _taken_from(name, getattr(value, f), f) for f in value.__struct_fields__}
+        return msgspec.structs.replace(value, **inner)
+    if isinstance(value, dict):
+        return {key: _taken_from(name, each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_taken_from(name, each) for each in value)
+    return f"{name}: {value}" if field == "source" and value else value
 
 
 def _memory(devices: Sequence[Any]) -> float:
@@ -249,10 +232,10 @@ def convolution_rate(device: Any, budget: Budget) -> float:
     return _rate((case(2**power) for power in range(9)), budget)
 
 
-def network(devices: Sequence[Any], budget: Budget) -> Network:
+def network(devices: Sequence[Any], budget: Budget) -> Fit:
     """Bandwidth and latency of collectives over devices, fitted to several sizes.
 
-    The model is that of the price of a collective: on a ring of n devices, an all_gather to S
+    The model is that of the cost of a collective: on a ring of n devices, an all_gather to S
     bytes takes (n-1)/n S / bandwidth and as many latencies as there are steps; an all_reduce twice
     that.
     """
@@ -267,7 +250,7 @@ def network(devices: Sequence[Any], budget: Budget) -> Network:
     # Small and large collectives count alike: what is fitted is the relative error.
     weighted = np.array(rows) / np.array(times)[:, None]
     per_byte, latency = _nonnegative(weighted, np.ones(len(times)))
-    return Network(topology, n, 1 / max(per_byte, 1e-15), max(latency, 1e-9))
+    return Fit(topology, n, 1 / max(per_byte, 1e-15), max(latency, 1e-9))
 
 
 def _collective(devices: Sequence[Any], kind: str, size: int) -> Callable[[], Any]:

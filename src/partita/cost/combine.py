@@ -84,13 +84,13 @@ def _sections(instructions: Sequence[Instruction], limit: int) -> Iterator[Combi
 def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]:
     found: list[Combined] = []
     latest: dict[object, int] = {}
-    behind: dict[int, int] = {}
+    needed: dict[int, int] = {}
     """For every buffer, those on which it depends, as bits."""
     for item in instructions:
         reads, makes = _buffers(item)
         needs = 0
         for buffer in reads:
-            needs |= behind.get(buffer, 0)
+            needs |= needed.get(buffer, 0)
         if (
             isinstance(item, Reshard)
             and item.step.is_collective
@@ -109,7 +109,7 @@ def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]
             one.needs |= needs
             needs |= 1 << number
         for buffer in makes:
-            behind[buffer] = needs
+            needed[buffer] = needs
     return found
 
 

@@ -28,7 +28,7 @@ _ROWS_SCATTERED = 3
 
 
 class ComputeModel:
-    """Prices operation classes; what was priced once is remembered."""
+    """Time of operation classes; what was computed once is remembered."""
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
         self.graph = graph
@@ -90,7 +90,7 @@ class ComputeModel:
         """Seconds of a manual computation: of its operations on local types; elementwise ones are
         free.
 
-        What it reads and writes itself is priced as for any other operation.
+        What it reads and writes itself costs as for any other operation.
         """
         total = 0.0
         for op in work.operations:

@@ -28,11 +28,11 @@ class StepTime:
     exposed_time: float
     """Collectives that compute has to wait for."""
     link_times: tuple[float, ...]
-    """Collectives that can run while something else is computed, on each link of the mesh."""
+    """Collectives that overlap with other work, on each link of the mesh."""
 
     @property
     def hidden_time(self) -> float:
-        """Collectives that can run while something else is computed, on all links together."""
+        """Collectives that overlap with other work, on all links together."""
         return sum(self.link_times)
 
     @property
@@ -50,9 +50,9 @@ class StepTime:
 class Estimate(StepTime):
     """Predicted cost of one step of a plan. Times in seconds, sizes in bytes per device.
 
-    `step_time` lets those collectives run under compute that have something to run under
-    (weights gathered ahead, gradients reduced behind), on different links at the same time;
-    `serial_time` lets none.
+    `step_time` lets those collectives overlap with compute that have other work to overlap with
+    (weights that are prefetched, gradients whose sums are not needed yet), on different links at
+    the same time; `serial_time` lets none.
     """
 
     peak_memory: int
@@ -63,7 +63,7 @@ class Estimate(StepTime):
     capacity: int
     """Memory that a plan may use."""
     regather: bool
-    """Whether what is gathered for uses far apart is gathered again, not kept in between."""
+    """Whether what is gathered for uses far apart is re-gathered, not kept in between."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
     """By kind and axes."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
+from partita.analysis import ClassGraph
 from partita.analysis.purpose import purposes
-from partita.cost.memory import MemoryModel
+from partita.cost.memory import Copies, MemoryModel, changes
 from partita.cost.timing import Timing
 from partita.errors import FileError
 from partita.spmd import Lowering
@@ -132,88 +133,94 @@ def footprint(
       lowering: of a program.
       memory: the memory model of its class graph.
       timing: of the program.
-      regather: whether gathered copies are gathered again for uses far apart.
+      regather: whether copies are re-gathered for uses far apart.
       capacity: bytes that may be used.
     """
     graph = lowering.graph
     program = graph.program
     meant = [_OTHER.get(p, p) for p in purposes(program, timing.analysis.uses)]
     kept = np.array([memory.bytes(v.index, lowering.plans[v.index].layout) for v in graph.values])
-    rows = _Rows(memory.steps)
-    for value in program.arguments:
-        rows.add(graph.value_class[value], meant[value], 0, memory.steps, kept)
-    for value, birth, death in timing.lifetimes.tolist():
-        rows.add(graph.value_class[value], meant[value], birth, death, kept)
-    for index, plan in enumerate(lowering.plans):
-        for copies in memory.copies(index, plan, regather):
-            spans = zip(copies.start.tolist(), copies.end.tolist(), strict=True)
-            for start, end in spans:
-                rows.add(index, "gathered copies", start, end, copies.bytes)
-    if memory.constants:
-        rows.constant(memory.constants)
-    timeline = rows.timeline()
-    total = np.sum(list(timeline.values()), axis=0)
-    at = int(np.argmax(total))
-    alive = [
-        Alive(
-            program.describe(graph.values[index].value.index),
-            _source(lowering, index),
-            kind,
-            round(bytes_),
-            count,
-        )
-        for (index, kind), (bytes_, count) in rows.alive(at).items()
+    copies = [
+        (index, each)
+        for index, plan in enumerate(lowering.plans)
+        for each in memory.copies(index, plan, regather)
     ]
+    live = memory.live(kept, [each for _, each in copies])
+    total = live + (memory.arguments(kept) + memory.constants)
+    at = int(np.argmax(total))
+    buffers = list(_buffers(graph, meant, memory, timing, kept, copies))
+    timeline = {
+        kind: _over_time([b for b in buffers if b.kind == kind], memory.size) for kind in KINDS
+    }
+    timeline["constants"] += memory.constants
     kernel = next((op for op, place in timing.fusion.order.items() if place == at), None)
     return Footprint(
         peak=round(float(total[at])),
         at=at,
         where=_where(lowering, kernel),
         breakdown={kind: round(float(timeline[kind][at])) for kind in KINDS},
-        alive=tuple(sorted(alive, key=lambda item: -item.bytes)),
+        alive=_alive(lowering, [b for b in buffers if b.start <= at <= b.end]),
         timeline=timeline,
         capacity=capacity,
     )
 
 
-class _Rows:
-    """Buffers of a step: value class, what for, first and last position, bytes."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A buffer of a step: the value class, what it is for, and when it is there."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.spans: list[tuple[int, str, int, int, float]] = []
-        self.base = dict.fromkeys(KINDS, 0.0)
+    index: int
+    kind: str
+    start: int
+    end: int
+    bytes: float
 
-    def add(self, index: int, kind: str, start: int, end: int, bytes_: np.ndarray | float) -> None:
-        """Adds a buffer; `bytes_` are its own, or those of every value class."""
-        own = float(bytes_[index]) if isinstance(bytes_, np.ndarray) else bytes_
-        if own:
-            self.spans.append((index, kind, start, end, own))
 
-    def constant(self, bytes_: float) -> None:
-        """Constants, alive all the time."""
-        self.base["constants"] += bytes_
+def _buffers(
+    graph: ClassGraph,
+    meant: Sequence[str],
+    memory: MemoryModel,
+    timing: Timing,
+    kept: np.ndarray,
+    copies: Sequence[tuple[int, Copies]],
+) -> Iterator[_Buffer]:
+    """All buffers but those of constants."""
+    arguments = ((v, 0, memory.size - 1) for v in graph.program.arguments)
+    for value, start, end in (*arguments, *timing.lifetimes.tolist()):
+        index = graph.value_class[value]
+        if kept[index]:
+            yield _Buffer(index, meant[value], start, end, float(kept[index]))
+    for index, each in copies:
+        for start, end in zip(each.start.tolist(), each.end.tolist(), strict=True):
+            yield _Buffer(index, "gathered copies", start, end, each.bytes)
 
-    def timeline(self) -> dict[str, np.ndarray]:
-        """Bytes at every position, by kind."""
-        found = {}
-        for kind in KINDS:
-            delta = np.zeros(self.steps + 2)
-            for _, own, start, end, bytes_ in self.spans:
-                if own == kind:
-                    delta[start] += bytes_
-                    delta[min(end, self.steps) + 1] -= bytes_
-            found[kind] = np.cumsum(delta)[: self.steps + 1] + self.base[kind]
-        return found
 
-    def alive(self, at: int) -> dict[tuple[int, str], tuple[float, int]]:
-        """Bytes and number of the buffers alive at a position, by value class and kind."""
-        found: dict[tuple[int, str], tuple[float, int]] = {}
-        for index, kind, start, end, bytes_ in self.spans:
-            if start <= at <= end:
-                total, count = found.get((index, kind), (0.0, 0))
-                found[index, kind] = total + bytes_, count + 1
-        return found
+def _over_time(buffers: Sequence[_Buffer], size: int) -> np.ndarray:
+    """Bytes of buffers at each of `size` positions."""
+    start, end = (
+        np.array(side, dtype=np.int64)
+        for side in ([b.start for b in buffers], [b.end for b in buffers])
+    )
+    return np.cumsum(changes(start, end, np.array([b.bytes for b in buffers]), size))
+
+
+def _alive(lowering: Lowering, buffers: Sequence[_Buffer]) -> tuple[Alive, ...]:
+    """Buffers, those of one class and for the same together; the largest first."""
+    program, values = lowering.graph.program, lowering.graph.values
+    found: dict[tuple[int, str], list[float]] = {}
+    for each in buffers:
+        found.setdefault((each.index, each.kind), []).append(each.bytes)
+    alive = [
+        Alive(
+            program.describe(values[index].value.index),
+            _source(lowering, index),
+            kind,
+            round(sum(bytes_)),
+            len(bytes_),
+        )
+        for (index, kind), bytes_ in found.items()
+    ]
+    return tuple(sorted(alive, key=lambda item: -item.bytes))
 
 
 def _source(lowering: Lowering, index: int) -> str:

@@ -47,13 +47,13 @@ class Fusion:
 
     @cached_property
     def order(self) -> dict[int, int]:
-        """Position of every kernel in a schedule that does not keep values longer than needed.
+        """Position of every kernel in an order that does not keep values longer than needed.
 
         Kernels run in program order, one that goes on with a product in the place of the product.
         But one that is ready and frees at least as much as it allocates (an optimizer update of a
         gradient just made) runs at once.
         """
-        return _schedule(self)
+        return _in_order(self)
 
     @cached_property
     def _products(self) -> dict[int, int]:
@@ -137,7 +137,7 @@ def _trace(
     return tuple(found.values()), entered
 
 
-def _schedule(fusion: Fusion) -> dict[int, int]:
+def _in_order(fusion: Fusion) -> dict[int, int]:
     program = fusion.program
     aliased = {program.results[r] for r in program.aliases.values()}
     results = frozenset(program.results)

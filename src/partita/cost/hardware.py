@@ -1,8 +1,7 @@
 """Hardware as data: what one device can do, and the networks that join devices.
 
-A kind of device is a TOML file. Those that partita knows lie in the folder `device_types`, one file
-each, and users write their own in the same form. Every figure carries its source: the vendor's
-document, or `assumption: ...` where there is no public figure.
+A device type is a TOML file of the form that these tables declare. Every figure carries its source:
+the vendor's document, or `assumption: ...` where there is no public figure.
 
 The units are bytes, seconds, bytes/s and FLOP/s (operations/s for integers). Peaks are dense and
 at XLA's default precision, so a float32 peak is that of TF32 on recent GPUs.
@@ -11,20 +10,12 @@ at XLA's default precision, so a float32 peak is that of TF32 on recent GPUs.
 from __future__ import annotations
 
 import itertools
-import math
-import os
 import re
-import tomllib
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
-
+from partita.cost.schema import Figure, Table, check_count, unit
 from partita.errors import HardwareError, closest
 from partita.spmd import COLLECTIVES
-
-KINDS = resources.files("partita.cost").joinpath("device_types")
 
 # For each element type, where a peak is taken from when the file does not state it: the first
 # type that the file does state, and the fraction of its peak.
@@ -49,42 +40,14 @@ PEAK_OF = (
     (r"i1|pred|(i|ui|s|u)[248]", "s8"),
 )
 
-DEVICE_KINDS = (
-    (r"v6 ?(lite|e)", "tpu_v6e"),
-    (r"v5 ?(lite|e)", "tpu_v5e"),
-    (r"v5p?\b", "tpu_v5p"),
-    (r"v4", "tpu_v4"),
-    (r"v3", "tpu_v3"),
-    (r"B200", "b200"),
-    (r"H200", "h200"),
-    (r"H100", "h100"),
-    (r"A100.*40", "a100_40gb"),
-    (r"A100", "a100_80gb"),
-    (r"V100", "v100"),
-    (r"P100", "p100"),
-    (r"cpu", "cpu"),
-)
-"""Patterns of JAX's `device_kind`, and the hardware file for each."""
+
+Bytes = Annotated[Figure, unit("bytes")]
+Seconds = Annotated[Figure, unit("s")]
+Fraction = Annotated[Figure, unit("fraction")]
+Peak = Annotated[Figure, unit("FLOP/s")]
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of a hardware file. Its fields are all there is to it."""
-
-
-class Figure(_Table, frozen=True):
-    """A positive number and where it is from."""
-
-    value: float
-    source: str
-
-    def __post_init__(self) -> None:
-        if not (self.value > 0 and math.isfinite(self.value)):
-            raise ValueError(f"a figure must be finite and above 0, got {self.value}")
-        if not self.source.strip():
-            raise ValueError(f"the figure {self.value} has an empty source; say where it is from")
-
-
-class Efficiency(_Table, frozen=True):
+class Efficiency(Table, frozen=True):
     """The fractions of peak FLOP/s and of memory bandwidth that large operations reach (0..1].
 
     Attributes:
@@ -96,10 +59,10 @@ class Efficiency(_Table, frozen=True):
             file does not state it.
     """
 
-    matmul: Figure
-    memory: Figure
-    gather: Figure | None = None
-    convolution: Figure | None = None
+    matmul: Fraction
+    memory: Fraction
+    gather: Fraction | None = None
+    convolution: Fraction | None = None
 
     def __post_init__(self) -> None:
         for name, figure in self.stated().items():
@@ -112,10 +75,10 @@ class Efficiency(_Table, frozen=True):
         return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-class Block(_Table, frozen=True):
-    """A block of so many rows and columns; what does not fill whole ones is padded.
+class TileShape(Table, frozen=True):
+    """Rows and columns of a tile; an array that does not fill its last tiles is padded.
 
-    Of a matrix unit, the block that it works on: what small matrix products leave of it is idle.
+    Of a matrix unit, the tile that it works on: what small matrix products leave of it is idle.
     What a product contracts is padded to a multiple of `rows`, and one side of its result, or the
     features of a convolution, to a multiple of `columns`.
 
@@ -123,50 +86,61 @@ class Block(_Table, frozen=True):
     `columns`, another to a multiple of `rows`, or to a power of two if it is smaller.
     """
 
-    rows: Figure
-    columns: Figure
+    rows: Annotated[Figure, unit("")]
+    columns: Annotated[Figure, unit("")]
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
-            value = getattr(self, name).value
-            if value < 1 or value != int(value):
-                raise ValueError(f"{name} of a block must be a whole number, got {value}")
+            check_count(f"{name} of a tile", getattr(self, name))
 
 
-class Kernels(_Table, frozen=True):
-    """What the compiler of a kind computes in one kernel.
+ROW = Figure(1536, "assumption: that of XLA's TPU compiler, as the file states none")
+
+
+class Kernels(Table, frozen=True):
+    """What the compiler of a device type computes in one kernel.
 
     Attributes:
         fuse_products: whether kernels of matrix products and convolutions compute the elementwise
-            operations before and behind them, too.
+            operations before and after them, too.
         source: where that is from.
         not_before_products: elementwise operations, as StableHLO names them, whose results such
             kernels read from memory all the same.
+        longest_row: elements of the longest row of a product that such a kernel reduces and goes
+            on with, as in a softmax.
     """
 
     fuse_products: bool
     source: str
     not_before_products: tuple[str, ...] = ()
+    longest_row: Annotated[Figure, unit("elements")] = ROW
 
 
-class Network(_Table, frozen=True):
+class Network(Table, frozen=True):
     """A network that joins up to `size` devices.
 
-    `bandwidth` is the bytes/s a device can send along one mesh axis: on a torus, both directions
-    of that axis's ring together; through a switch, all that the device injects, one way.
-    `latency` is the seconds of one hop of the torus or one step of a ring through the switch.
-    On a torus, only axes whose size is a multiple of `wrap` close to a ring; the others are lines,
-    whose ends have one direction only. A reduce_scatter over all devices, if they are one of
-    `scattered_as_sums`, is compiled as an all_reduce of which each keeps a piece.
+    Attributes:
+        name: what meshes and reports call it.
+        topology: a torus, of which every mesh axis has a ring or line of its own, or a switch.
+        size: the most devices that it joins.
+        bandwidth: bytes/s that a device can send along one mesh axis: on a torus, both directions
+            of that axis's ring together; through a switch, all that the device injects, one way.
+        latency: seconds of one hop of the torus or one step of a ring through the switch.
+        wrap: on a torus, only axes whose size is a multiple of this close to a ring; the others are
+            lines, whose ends have one direction only.
+        scattered_as_sums: numbers of devices; a reduce_scatter over all devices, if they are one of
+            these, is compiled as an all_reduce of which each device keeps its shard.
+        source: where those of these fields are from that have no source of their own.
     """
 
     name: str
     topology: Literal["torus", "switch"]
     size: int
-    bandwidth: Figure
-    latency: Figure
+    bandwidth: Annotated[Figure, unit("bytes/s", column="networks")]
+    latency: Seconds
     wrap: int = 1
     scattered_as_sums: tuple[int, ...] = ()
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.size < 2:
@@ -181,58 +155,82 @@ class Network(_Table, frozen=True):
         )
 
 
+ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
+
+UNPADDED = TileShape(*[Figure(1, "assumption: nothing is padded, as the file states no tile")] * 2)
+
 COMBINE = Figure(
     30 * 2**20 + 7, "assumption: the limit of XLA's GPU compiler, as the file states none"
 )
 
+WINDOW = Figure(48, "assumption: as for the device types that partita knows")
 
-ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
+PREFETCH = Figure(2, "assumption: that of XLA's TPU compiler, as the file states none")
 
-WHOLE = Block(*[Figure(1, "assumption: nothing is padded, as the file states no block")] * 2)
+LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
 
-class Hardware(_Table, frozen=True):
-    """One kind of device.
+class Hardware(Table, frozen=True):
+    """One device type.
 
     Attributes:
-        name: the kind, or the stem of the user's file.
+        name: of the device type, or the stem of the user's file.
         description: which product, and what counts as one device.
         memory: bytes that a program can use.
         memory_bandwidth: bytes/s.
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
         networks: what joins devices, fastest first.
-        matrix_unit: the block that dimensions of matrix products are padded to; 1 by 1, which pads
+        matrix_unit: the tile that dimensions of matrix products are padded to; 1 by 1, which pads
             nothing, if the file does not state it.
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
         kernels: what the compiler computes in one kernel; each product in one of its own if the
             file does not state it.
-        overlapped: kinds of collectives that the compiler lets run beside other work; all, if the
-            file does not state it.
+        overlapped: kinds of collectives that the compiler lets overlap with other work; all, if
+            the file does not state it.
+        overlap_window: a collective is hidden if more than this many operations lie between the
+            moment its operand is ready and the moment its result is needed.
+        prefetch: how many products before its first use what is gathered is on its way.
+        regather_window: uses of a value more than this many operations apart may each have a
+            gathered copy of their own: gathered, dropped and gathered again.
         combine: bytes up to which the compiler makes one all_reduce of several.
-        clock: cycles/s, of kinds whose compiler estimates cycles; nothing else is priced by it.
+        latency_bytes: bytes that the networks move in the time that any collective takes: of two
+            ways to reshard, the one with a collective more has to save as many.
+        clock: cycles/s, where the compiler estimates cycles; no cost depends on it.
+        device_kind: a regular expression that JAX's `device_kind` of such devices matches; empty
+            if the file does not say.
+        source: where those of these fields are from that have no source of their own.
 
     Example:
+        >>> from partita.cost import load
         >>> load("tpu_v5e").flops("bf16")
         197000000000000.0
     """
 
     name: str
     description: str
-    memory: Figure
-    memory_bandwidth: Figure
-    peak_flops: dict[str, Figure]
+    memory: Annotated[Figure, unit("bytes", column="memory")]
+    memory_bandwidth: Annotated[Figure, unit("bytes/s", column="bandwidth")]
+    peak_flops: dict[str, Peak]
     efficiency: Efficiency
     networks: tuple[Network, ...]
-    matrix_unit: Block = WHOLE
-    tile: Block = WHOLE
+    matrix_unit: TileShape = UNPADDED
+    tile: TileShape = UNPADDED
     kernels: Kernels = ALONE
     overlapped: tuple[str, ...] = tuple(COLLECTIVES)
-    combine: Figure = COMBINE
-    clock: Figure | None = None
+    overlap_window: Annotated[Figure, unit("operations")] = WINDOW
+    prefetch: Annotated[Figure, unit("products")] = PREFETCH
+    regather_window: Annotated[Figure, unit("operations")] = WINDOW
+    combine: Bytes = COMBINE
+    latency_bytes: Bytes = LATENCY
+    clock: Annotated[Figure, unit("cycles/s")] | None = None
+    device_kind: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         _check_peaks(self.peak_flops)
+        for name in ("overlap_window", "prefetch", "regather_window", "latency_bytes"):
+            check_count(name, getattr(self, name))
         for kind in self.overlapped:
             if kind not in COLLECTIVES:
                 raise ValueError(
@@ -240,6 +238,10 @@ class Hardware(_Table, frozen=True):
                     f"expected some of {', '.join(COLLECTIVES)}"
                 )
         _check_networks(self.networks)
+        try:
+            re.compile(self.device_kind)
+        except re.error as error:
+            raise ValueError(f"device_kind is not a regular expression: {error}") from error
 
     def flops(self, dtype: str) -> float:
         """The dense peak for an element type, in FLOP/s (operations/s for integers).
@@ -256,6 +258,7 @@ class Hardware(_Table, frozen=True):
             HardwareError: `dtype` is no element type.
 
         Example:
+            >>> from partita.cost import load
             >>> load("v100").flops("i8")
             62800000000000.0
         """
@@ -286,107 +289,6 @@ class Hardware(_Table, frozen=True):
         width = max(len(label) for label, _ in rows)
         lines = [f"{self.name}: {self.description}"]
         return "\n".join([*lines, *(f"  {label:<{width}}  {text}" for label, text in rows)])
-
-
-def kinds() -> tuple[str, ...]:
-    """The kinds of device that partita knows, sorted by name.
-
-    Example:
-        >>> "tpu_v5e" in kinds()
-        True
-    """
-    return tuple(sorted(Path(e.name).stem for e in KINDS.iterdir() if e.name.endswith(".toml")))
-
-
-def kind_of(device_kind: str) -> str | None:
-    """The kind that JAX's `device_kind` names, one of `kinds()`; None if there is no such file.
-
-    Example:
-        >>> kind_of("TPU v5 lite")
-        'tpu_v5e'
-    """
-    return next((n for p, n in DEVICE_KINDS if re.search(p, device_kind, re.IGNORECASE)), None)
-
-
-def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:
-    """The hardware of a known kind, or of a TOML file that the user wrote.
-
-    Args:
-        name_or_path: one of `kinds()`; a path that ends in `.toml`; or a `Hardware`, which is
-            returned as it is.
-
-    Raises:
-        HardwareError: an unknown kind, or a file that is missing, not TOML, or not of the form
-            described in this module.
-
-    Example:
-        >>> load("tpu_v5e").memory.value  # bytes
-        16911433728.0
-    """
-    if isinstance(name_or_path, Hardware):
-        return name_or_path
-    name = os.fspath(name_or_path)
-    if name.endswith(".toml"):
-        return _load_file(Path(name))
-    if name not in kinds():
-        raise HardwareError(
-            f"unknown hardware kind {name!r}{closest(name, kinds())}\n"
-            f"known kinds: {', '.join(kinds())}\n"
-            "a path ending in .toml, to a file of your own, also works"
-        )
-    file = KINDS.joinpath(f"{name}.toml")
-    return decode(file.read_text("utf-8"), name, where=str(file))
-
-
-def _load_file(path: Path) -> Hardware:
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise HardwareError(f"cannot read the hardware file {str(path)!r}: {reason}") from error
-    except UnicodeDecodeError as error:
-        raise HardwareError(
-            f"the hardware file {str(path)!r} is not UTF-8 text: {error}"
-        ) from error
-    return decode(text, path.stem, where=str(path))
-
-
-def decode(text: str, name: str, where: str) -> Hardware:
-    """The hardware that the text of a file describes.
-
-    Args:
-        text: TOML.
-        name: what to call it.
-        where: the file is, for messages.
-
-    Raises:
-        HardwareError: it is not TOML, or not of the form described in this module.
-    """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise HardwareError(f"the hardware file {where!r} is not valid TOML: {error}") from error
-    if "name" in table:
-        raise HardwareError(
-            f"the hardware file {where!r} has a field `name`; remove it, the file name is the name"
-        )
-    try:
-        return msgspec.convert({"name": name, **table}, Hardware)
-    except msgspec.ValidationError as error:
-        problem = _with_dtype(str(error), table).replace("`$.", "`")
-        raise HardwareError(f"the hardware file {where!r} is not valid: {problem}") from error
-
-
-def _with_dtype(problem: str, table: dict[str, Any]) -> str:
-    """`problem` with the element type it is about, which msgspec writes as `[...]`."""
-    if "$.peak_flops[...]" not in problem:
-        return problem
-    for dtype, figure in table["peak_flops"].items():
-        try:
-            msgspec.convert(figure, Figure)
-        except msgspec.ValidationError:
-            return problem.replace("[...]", f".{dtype}")
-    return problem
 
 
 def _check_peaks(peaks: dict[str, Figure]) -> None:

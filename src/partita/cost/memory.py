@@ -1,4 +1,4 @@
-"""Peak memory by liveness: arguments, constants, and over the kernel schedule stored values and
+"""Peak memory by liveness: arguments, constants, and in the order of kernels stored values and
 gathered copies."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
-from partita.cost.hardware import WHOLE, Block
+from partita.cost.hardware import UNPADDED, TileShape
 from partita.cost.products import made_feature, read_feature
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
@@ -28,7 +28,20 @@ class Copies:
     bytes: float
 
 
-def padded(type_: TensorType, tile: Block, columns_along: tuple[int, ...] = ()) -> float:
+def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -> np.ndarray:
+    """How many bytes more are alive at each of `size` positions than at the one before.
+
+    Args:
+      start: the first position of every buffer.
+      end: its last one.
+      bytes_: what it takes.
+      size: the number of positions.
+    """
+    more: np.ndarray = np.bincount(start, bytes_, size + 1)
+    return (more - np.bincount(end + 1, bytes_, size + 1))[:size]
+
+
+def padded(type_: TensorType, tile: TileShape, columns_along: tuple[int, ...] = ()) -> float:
     """Bytes of an array that lies in memory in tiles.
 
     Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
@@ -72,7 +85,7 @@ class MemoryModel:
         graph: ClassGraph,
         mesh: Mesh,
         timing: Timing,
-        tile: Block = WHOLE,
+        tile: TileShape = UNPADDED,
         overlapped: Collection[str] = (),
     ) -> None:
         self._tile = tile
@@ -80,13 +93,14 @@ class MemoryModel:
         self._sizes: dict[tuple[TensorType, tuple[int, ...]], float] = {}
         self.graph = graph
         self.mesh = mesh
-        self.runs = timing.analysis.runs
+        self.windows = timing.analysis.windows
         self.uses = timing.analysis.uses
-        self._schedule = timing.schedule
-        self.steps = timing.steps
+        self._order = timing.order
+        self.size = timing.steps + 1
+        """The number of positions; at the last one, all that kernels need is gone."""
         constants = [c for c in graph.program.constants if not c.lifted]
         self.constants = sum(c.bytes for c in constants)
-        """Bytes of the constants: every device has them whole, during the whole step."""
+        """Bytes of the constants: replicated on every device, during the whole step."""
         self._constants = frozenset(graph.value_class[v] for c in constants for v in c.values)
         values, births, deaths = timing.lifetimes.T
         of_value = np.array(graph.value_class, dtype=np.int64)
@@ -97,9 +111,9 @@ class MemoryModel:
                 np.repeat([1.0, -1.0], len(values)),
                 (np.concatenate([births, deaths + 1]), np.concatenate([classes, classes])),
             ),
-            shape=(self.steps + 1, len(graph.values)),
+            shape=(self.size, len(graph.values)),
         )
-        self._pieces: dict[tuple[int, Layout], float] = {}
+        self._kept: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
         for value, start, end, dtype in timing.narrowed:
@@ -109,14 +123,14 @@ class MemoryModel:
         self._spans: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
-        """Bytes of one device's piece of a value of this class, constants themselves left out."""
-        known = self._pieces.get((index, layout))
+        """Bytes of one device's shard of a value of this class, constants themselves left out."""
+        known = self._kept.get((index, layout))
         if known is None:
             type_ = local_type(self.graph.values[index].value.type, layout, self.mesh)
             known = self._padded(index, type_)
             if index in self._constants and not any(layout):
                 known = 0.0
-            self._pieces[index, layout] = known
+            self._kept[index, layout] = known
         return known
 
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
@@ -133,8 +147,8 @@ class MemoryModel:
             if not steps:  # only axes of one device differ
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
-            ahead = not self._overlapped.isdisjoint(step.kind for step in steps)
-            start, end = self._span(index, users, regather, ahead)
+            prefetched = not self._overlapped.isdisjoint(step.kind for step in steps)
+            start, end = self._span(index, users, regather, prefetched)
             found.append(Copies(start, end, self._padded(index, steps[-1].after)))
         return found
 
@@ -147,59 +161,61 @@ class MemoryModel:
         return known
 
     def arguments(self, kept: np.ndarray) -> float:
-        """Bytes of all arguments, given the bytes of a piece of each value class."""
+        """Bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
 
     def live(self, kept: np.ndarray, copies: Sequence[Copies]) -> np.ndarray:
         """Bytes alive at every position, without arguments."""
-        size = self.steps + 1
         delta: np.ndarray = self._changes @ kept
         if copies:
-            amounts = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
-            delta += np.bincount(np.concatenate([c.start for c in copies]), amounts, size)
-            delta -= np.bincount(np.concatenate([c.end for c in copies]) + 1, amounts, size)
+            start, end = (
+                np.concatenate(side)
+                for side in ([c.start for c in copies], [c.end for c in copies])
+            )
+            bytes_ = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
+            delta += changes(start, end, bytes_, self.size)
         return np.cumsum(delta)
 
     def _unreduced(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """From when a value is made to when its partial sums are reduced, for every member."""
+        """From when a value is made unreduced to when it is reduced, for every member."""
         key: tuple[object, ...] = (index,)
         if key not in self._spans:
             members = self.graph.values[index].members
-            values, schedule = self.graph.program.values, self._schedule
-            start = [schedule.birth(values[m]) or 0 for m in members]
-            end = [schedule.reduced(values[m], self.uses[m]) for m in members]
+            values, order = self.graph.program.values, self._order
+            start = [order.birth(values[m]) or 0 for m in members]
+            end = [order.reduced(values[m], self.uses[m]) for m in members]
             self._spans[key] = np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
         return self._spans[key]
 
     def _span(
-        self, index: int, users: tuple[int, ...], regather: bool, ahead: bool
+        self, index: int, users: tuple[int, ...], regather: bool, prefetched: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """From the first to the last of some uses, for every member (and episode).
+        """From the first to the last of some uses, for every member (and use window).
 
-        What is moved ahead, while something else is computed, has its buffer since then.
+        What is prefetched, while something else is computed, has its buffer since then.
         """
-        key = (index, users, regather, ahead)
+        key = (index, users, regather, prefetched)
         known = self._spans.get(key)
-        schedule = self._schedule
+        order = self._order
         if known is None:
             value = self.graph.values[index]
             starts, ends = [], []
             wanted = {(value.uses[i].op, value.uses[i].number) for i in users}
             for member in self.graph.values[index].members:
                 uses = self.uses[member]
-                numbers = self.runs[member] if regather else [0] * len(uses)
+                numbers = self.windows[member] if regather else [0] * len(uses)
                 chosen = [
-                    (episode, use)
-                    for episode, use in zip(numbers, uses, strict=True)
+                    (window, use)
+                    for window, use in zip(numbers, uses, strict=True)
                     if (self.graph.op_class[use[0]], use[1]) in wanted
                 ]
-                for episode in sorted({n for n, _ in chosen}):
-                    now = [use for n, use in chosen if n == episode]
-                    if ahead:
-                        starts.append(min(schedule.in_flight(member, op) for op, _ in now))
+                for window in sorted({n for n, _ in chosen}):
+                    now = [use for n, use in chosen if n == window]
+                    if prefetched:
+                        starts.append(min(order.prefetched_at(member, op) for op, _ in now))
                     else:
-                        starts.append(min(schedule.first(op) for op, _ in now))
-                    ends.append(max(schedule.read(member, *use) for use in now))
+                        starts.append(min(order.first(op) for op, _ in now))
+                    ends.append(max(order.read(member, *use) for use in now))
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known
         return known

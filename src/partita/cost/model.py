@@ -1,7 +1,7 @@
-"""The cost model: prices lowerings of one class graph on one kind of hardware.
+"""The cost model: what lowerings of one class graph cost on one device type.
 
-A class is priced once per local assignment and counts with its multiplicity; of a lowering that
-was derived from a priced one, only what changed is priced again.
+The cost of a class is found once per local assignment and counts with its multiplicity; of a
+lowering that was derived from another, only what changed is looked at again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from partita.analysis import Analysis, ClassGraph
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.compute import ComputeModel
-from partita.cost.estimate import Estimate, Traffic
+from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.memory import Copies, MemoryModel
 from partita.cost.timing import Timing
@@ -28,11 +28,11 @@ _Kind = tuple[str, tuple[str, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PlanPrice:
-    """Price of what happens to a value class: of all members together."""
+class PlanCost:
+    """Cost of what happens to a value class: of all members together."""
 
     kept: float
-    """Bytes of one member's kept piece."""
+    """Bytes of one member's shard as it is kept."""
     moves: bool
     """Whether there is anything else to cost."""
     compute: float
@@ -40,9 +40,9 @@ class PlanPrice:
     exposed: float
     """Seconds of collectives that compute waits for."""
     hidden: tuple[float, ...]
-    """Seconds of collectives with other work to run under, on each link."""
+    """Seconds of collectives that overlap with other work, on each link."""
     exposed_again: float
-    """The same when copies are gathered again for each episode."""
+    """The same when copies are re-gathered for each use window."""
     hidden_again: tuple[float, ...]
     copies: tuple[Copies, ...]
     copies_again: tuple[Copies, ...]
@@ -50,37 +50,24 @@ class PlanPrice:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
-    """A priced lowering, with what is needed to price the next one from it.
+    """The cost of a lowering, with what is needed to find that of the next one from it.
 
-    Of the two ways to treat gathered copies, keep or gather again, it takes the quicker one that
+    Of the two ways to treat gathered copies, keep or re-gather, it takes the quicker one that
     fits; if neither fits, the smaller.
     """
 
     ops: list[float]
     """Seconds of every operation class."""
-    plans: list[PlanPrice]
+    plans: list[PlanCost]
     kept: np.ndarray
-    """Bytes of the kept piece of every value class."""
-    compute_time: float
-    exposed_time: float
-    hidden: tuple[float, ...]
-    """Seconds of collectives that run under other work, on each link."""
+    """Bytes of the shard of every value class as it is kept."""
+    time: StepTime
     peak: float
     regather: bool
 
-    @property
-    def hidden_time(self) -> float:
-        """Seconds of collectives that run under other work, on all links together."""
-        return sum(self.hidden)
-
-    @property
-    def step_time(self) -> float:
-        """Seconds of a step; compute and the links work at the same time."""
-        return self.exposed_time + max(self.compute_time, *self.hidden)
-
 
 class CostModel:
-    """Prices lowerings of one class graph over one mesh on one kind of hardware."""
+    """What lowerings of one class graph over one mesh cost on one device type."""
 
     def __init__(
         self,
@@ -95,7 +82,7 @@ class CostModel:
         self.mesh = mesh
         self.hardware = hardware
         self.capacity = int(hardware.memory.value) if capacity is None else capacity
-        timing = timing or Timing(analysis, hardware.kernels)
+        timing = timing or Timing(analysis, hardware)
         self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
         self.memory = MemoryModel(graph, mesh, timing, hardware.tile, hardware.overlapped)
@@ -105,21 +92,23 @@ class CostModel:
             np.bincount(classes, timing.value_times, count).astype(int).tolist()
         )
         members = np.bincount(classes, minlength=count)
-        self._behind: list[float] = (np.bincount(classes, timing.behind, count) / members).tolist()
+        self._overlapped: list[float] = (
+            np.bincount(classes, timing.overlapped_sums, count) / members
+        ).tolist()
         """Of every value class, the share of members whose reductions are hidden."""
-        values, places, hidden = timing.ahead
+        values, places, hidden = timing.prefetched
         self._first_use = [0, *accumulate(len(value.uses) for value in graph.values)]
         slots = np.array(self._first_use)[classes[values]] + places
         total = np.bincount(slots, hidden, self._first_use[-1])
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
-        self._ahead: list[float] = (total / per_use).tolist()
+        self._prefetched: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
         self._made, self._named = (
             (np.bincount(classes, which, count) / members).tolist() for which in timing.unstored
         )
         """Of every value class, the share of members that are not stored: those that have to be
         written to be moved, and those that are other names of what is stored."""
-        self._plan_costs: dict[ValuePlan, PlanPrice] = {}
+        self._plan_costs: dict[ValuePlan, PlanCost] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
         self._inside = self._inside_manual()
@@ -127,28 +116,28 @@ class CostModel:
         self._waiting = sum(traffic.seconds for _, traffic in self._inside)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
-        """Prices a lowering, from scratch or from the price of the one it was derived from.
+        """What a lowering costs, from scratch or from the cost of the one it was derived from.
 
         Args:
           lowering: of this model's graph.
           base: the cost of the lowering that it was derived from.
-          again: whether copies are gathered again, or kept; by default what is better.
+          again: whether copies are re-gathered, or kept; by default what is better.
         """
         ops = self.graph.ops
         if base is None:
             seconds = [0.0] * len(ops)
-            plans = [_UNPRICED] * len(lowering.plans)
+            plans = [_UNKNOWN] * len(lowering.plans)
             kept = np.zeros(len(plans))
             changed_ops: Sequence[int] = range(len(seconds))
             changed_values: Sequence[int] = range(len(plans))
         else:
             seconds, plans, kept = base.ops.copy(), base.plans.copy(), base.kept.copy()
             changed_ops, changed_values = lowering.changed_ops, lowering.changed_values
-        priced, forms, lowered = self._plan_costs, lowering.forms, lowering.plans
+        known, forms, lowered = self._plan_costs, lowering.forms, lowering.plans
         for index in changed_ops:
             seconds[index] = self.compute.seconds(ops[index], forms[index])
         for index in changed_values:
-            plans[index] = priced.get(lowered[index]) or self._plan(index, lowered[index])
+            plans[index] = known.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
         compute = sum(seconds) + sum(p.compute for p in moving)
@@ -166,10 +155,10 @@ class CostModel:
                 peak, regather = smaller, True
                 exposed = self._waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
-        return Cost(seconds, plans, kept, compute, exposed, hidden, peak, regather)
+        return Cost(seconds, plans, kept, StepTime(compute, exposed, hidden), peak, regather)
 
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
-        """A price in full, with the traffic of the whole program."""
+        """A cost in full, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
         for index, step, repeats in lowering.steps(cost.regather):
             if step.is_collective:
@@ -180,9 +169,9 @@ class CostModel:
         for key, inside in self._inside:
             _add(traffic, key, inside)
         return Estimate(
-            cost.compute_time,
-            cost.exposed_time,
-            cost.hidden,
+            cost.time.compute_time,
+            cost.time.exposed_time,
+            cost.time.link_times,
             round(cost.peak),
             round(self.memory.arguments(cost.kept)),
             self.memory.constants,
@@ -202,38 +191,35 @@ class CostModel:
                 found.append(((own.kind, own.axes), traffic))
         return found
 
-    def _plan(self, index: int, plan: ValuePlan) -> PlanPrice:
-        cost = self._plan_costs[plan] = self._cost_of_plan(index, plan)
-        return cost
-
-    def _cost_of_plan(self, index: int, plan: ValuePlan) -> PlanPrice:
+    def _plan(self, index: int, plan: ValuePlan) -> PlanCost:
+        """The cost of a plan that is not known yet; it is then."""
         value = self.graph.values[index]
         count = self._times[index]
-        behind, ahead = self._behind[index], self._first_use[index]
+        overlapped, place = self._overlapped[index], self._first_use[index]
         exposed = exposed_again = 0.0
-        compute = count * self._handed_over(index, plan)
+        compute = count * self._written(index, plan)
         hidden = hidden_again = self._idle
         if plan.steps:
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
-            exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - behind))
-            hidden = hidden_again = time * behind
+            exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - overlapped))
+            hidden = hidden_again = time * overlapped
         for need, steps in plan.reshards:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
             users = [i for i, n in enumerate(plan.needs) if n == need]
-            first = min(self._ahead[ahead + i] for i in users)
+            first = min(self._prefetched[place + i] for i in users)
             now = float(waiting.sum() + time.sum() * (1 - first))
-            compute += count * len(users) * self._taken_over(index, steps)
+            compute += count * len(users) * self._read(index, steps)
             exposed += now
             hidden = hidden + time * first
-            times = len({value.uses[i].episode for i in users})
+            times = plan.windows(value, need)
             exposed_again += times * now
             hidden_again = hidden_again + times * time * first
         copies = tuple(self.memory.copies(index, plan, False))
-        episodes = any(use.episode for use in value.uses) and bool(plan.reshards)
-        again = tuple(self.memory.copies(index, plan, True)) if episodes else copies
+        apart = any(use.window for use in value.uses) and bool(plan.reshards)
+        again = tuple(self.memory.copies(index, plan, True)) if apart else copies
         kept = self.memory.bytes(index, plan.layout)
         moves = bool(plan.steps or plan.reshards or copies)
-        return PlanPrice(
+        cost = self._plan_costs[plan] = PlanCost(
             kept,
             moves,
             compute,
@@ -244,8 +230,9 @@ class CostModel:
             copies,
             again,
         )
+        return cost
 
-    def _handed_over(self, index: int, plan: ValuePlan) -> float:
+    def _written(self, index: int, plan: ValuePlan) -> float:
         """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do
         anyway."""
         ways = [plan.steps, *(steps for _, steps in plan.reshards)]
@@ -255,9 +242,9 @@ class CostModel:
         written = float(self._made[index] * moving[0][0].before.bytes / self.compute.bandwidth)
         moved = {need for need, _ in plan.reshards}
         kept = sum(need not in moved for need in plan.needs)
-        return written + kept * self._taken_over(index, plan.steps)
+        return written + kept * self._read(index, plan.steps)
 
-    def _taken_over(self, index: int, steps: Sequence[Step]) -> float:
+    def _read(self, index: int, steps: Sequence[Step]) -> float:
         """Seconds of reading once what has moved, beyond what kernels read anyway."""
         if not any(step.is_collective for step in steps):
             return 0.0
@@ -295,4 +282,4 @@ def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
     )
 
 
-_UNPRICED = PlanPrice(0.0, False, 0.0, 0.0, (), 0.0, (), (), ())
+_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), 0.0, (), (), ())

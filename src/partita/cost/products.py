@@ -1,7 +1,7 @@
 """Matrix products and convolutions: their FLOPs, and how well they fill the matrix units.
 
-A matrix unit holds a block of one operand, as many rows of what is contracted by so many columns of
-the result, and the other operand streams through it. Dimensions that are no multiple of the block
+A matrix unit holds a tile of one operand, as many rows of what is contracted by so many columns of
+the result, and the other operand streams through it. Dimensions that are no multiple of the tile
 leave part of it idle, which is what makes small products slow: heads of 64 fill half of the rows
 of a unit of 128.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from partita.cost.hardware import Block
+from partita.cost.hardware import TileShape
 from partita.program.ir import Operation, Rule, Value
 
 
@@ -44,7 +44,7 @@ def made_feature(op: Operation) -> int:
     return len(op.rule.results[0]) - 1
 
 
-def filling(op: Operation, sizes: Sequence[int], unit: Block) -> float:
+def filling(op: Operation, sizes: Sequence[int], unit: TileShape) -> float:
     """The share of the matrix units that a product keeps busy (0..1].
 
     What is contracted is padded to the rows of a unit. Of the two sides of a matrix product, the

@@ -12,10 +12,6 @@ from partita.cost.hardware import Kernels
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT, Traits
 
-_ROW = 1536
-"""Elements of a row that a kernel can hold on to. XLA's TPU compiler does so in softmaxes over 196,
-1024 and 1088 elements, and does not with 2048; the limit is somewhere between."""
-
 
 class Storage:
     """Decides, one operation after the other, which values of a program go to memory."""
@@ -27,6 +23,7 @@ class Storage:
         self.traits = [op.traits for op in program.operations]
         self.uses = uses
         self.products = kernels.fuse_products
+        self.longest_row = int(kernels.longest_row.value)
         self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
         self.made_apart: set[int] = set()
         """Values that are not stored, and not computed inside of products either."""
@@ -128,7 +125,11 @@ class Storage:
             return False
         other = next(r for r in readers if r is not rows[0])
         longest = values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
-        return longest <= _ROW and other.traits.elementwise and other.region == rows[0].region
+        return (
+            longest <= self.longest_row
+            and other.traits.elementwise
+            and other.region == rows[0].region
+        )
 
     def _product(self, op: Operation) -> int | None:
         """The product whose kernel goes on with an operation; None without.

@@ -1,4 +1,4 @@
-"""What prices need to know of a program however it is split: when and how often things happen."""
+"""What costs depend on however a program is split: when and how often things happen in it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ from functools import cached_property
 import numpy as np
 
 from partita.analysis import Analysis
-from partita.analysis.classes import EPISODE
 from partita.cost.fusion import Fusion, analyse_fusion
-from partita.cost.hardware import Kernels
+from partita.cost.hardware import Hardware
 from partita.program.ir import Value, bits
 from partita.program.op_traits import BARRIER, CARRY
-
-_AHEAD = 2
-"""Products that gathers run under: XLA's TPU compiler starts them early enough to be hidden. With
-one, small products (those of `decode` in the accuracy table) hide less than the compiler does; for
-the larger ones of the other models, one or two makes no difference there."""
 
 
 class Timing:
     """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
 
-    def __init__(self, analysis: Analysis, kernels: Kernels) -> None:
+    def __init__(self, analysis: Analysis, hardware: Hardware) -> None:
         self.analysis = analysis
         self.program = analysis.program
-        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, kernels)
-        self.schedule = Schedule(self.fusion)
+        self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, hardware.kernels)
+        self.order = KernelOrder(self.fusion, int(hardware.prefetch.value))
         self.steps = len(self.fusion.kernels) + 2
-        """Positions in the schedule, the arguments' and the results' included."""
+        """Positions in the order, the arguments' and the results' included."""
+        self._overlap_window = hardware.overlap_window.value
 
     @cached_property
     def lifetimes(self) -> np.ndarray:
         """`[N, 3]`: of values that have a buffer of their own: number, first and last position."""
-        program, schedule = self.program, self.schedule
+        program, order = self.program, self.order
         aliased = {program.results[r] for r in program.aliases.values()}
         results = frozenset(program.results)
         constants = {v for c in program.constants if not c.lifted for v in c.values}
@@ -44,36 +39,36 @@ class Timing:
             stored = self.fusion.stored[value.index]
             if value.producer is None or not stored or value.index in aliased:
                 continue
-            birth = schedule.birth(value)
+            birth = order.birth(value)
             if birth is None:
                 continue
             uses = self.analysis.uses[value.index]
             reads = (
-                schedule.read(value.index, *use)
+                order.read(value.index, *use)
                 for use in uses
                 if self.fusion.reads_memory(value.index, use[0])
             )
             death = self.steps - 1 if value.index in results else max(reads, default=birth)
             if value.index in constants:
-                birth = death  # the piece of a constant that is split is cut out when it is read
+                birth = death  # the shard of a constant that is split is cut out when it is read
             rows.append((value.index, birth, max(birth, death)))
         return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
     @cached_property
     def narrowed(self) -> list[tuple[int, int, int, str]]:
-        """Stacks of which a loop reads pieces in a narrower type only: number, first and last
+        """Stacks of which a loop reads layers in a narrower type only: number, first and last
         position, and that type.
 
-        They are converted whole, before the loop.
+        All layers are converted together, before the loop.
         """
         program, uses = self.program, self.analysis.uses
         found: dict[tuple[int, str], tuple[int, int]] = {}
         for op in program.operations:
             if not op.traits.converts or not program.regions[op.region].repeats:
                 continue
-            piece, cut = op.operands[0], False
-            while len(uses[piece]) == 1:
-                producer = program.values[piece].producer
+            part, cut = op.operands[0], False
+            while len(uses[part]) == 1:
+                producer = program.values[part].producer
                 if producer is None:
                     break
                 maker = program.operations[producer]
@@ -82,13 +77,13 @@ class Timing:
                 if maker.region != op.region or not passes:
                     break
                 cut = cut or traits.reads_window
-                piece = maker.operands[program.values[piece].position if barrier else 0]
-            made, read = program.values[op.results[0]].type.dtype, program.values[piece]
+                part = maker.operands[program.values[part].position if barrier else 0]
+            made, read = program.values[op.results[0]].type.dtype, program.values[part]
             outside = read.producer is None or program.operations[read.producer].region != op.region
             if cut and outside and bits(made) < bits(read.type.dtype):
-                start, end = self.schedule.during(op.region)
-                known = found.get((piece, made), (start, end))
-                found[piece, made] = min(known[0], start), max(known[1], end)
+                start, end = self.order.during(op.region)
+                known = found.get((part, made), (start, end))
+                found[part, made] = min(known[0], start), max(known[1], end)
         return [(value, *span, dtype) for (value, dtype), span in found.items()]
 
     @cached_property
@@ -131,12 +126,12 @@ class Timing:
         return made, named
 
     @cached_property
-    def behind(self) -> np.ndarray:
-        """Whether a reduction of each value, after it is made, has other work to run under.
+    def overlapped_sums(self) -> np.ndarray:
+        """Whether a reduction of each value, after it is made, overlaps with other work.
 
         A reduction must be done when something needs its result. Cheap operations in between do
-        not count: they can be moved along. With more than `EPISODE` operations in between it is
-        hidden.
+        not count: they can be moved along. It overlaps if more operations than the overlap window
+        lie in between.
         """
         program = self.program
         end = len(program.operations)
@@ -148,13 +143,13 @@ class Timing:
                 reading = at if fusible else program.read_at(op.index, number)
                 needed[v] = min(needed[v], reading)
         made = [end if v.producer is None else v.producer for v in program.values]
-        slack: np.ndarray = np.array(needed) - np.array(made) > EPISODE
+        slack: np.ndarray = np.array(needed) - np.array(made) > self._overlap_window
         return slack
 
     @cached_property
-    def ahead(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def prefetched(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For every use: the value, the use's place among those of the value, and whether a move
-        for it has other work to run under, since the value is ready long before."""
+        for it overlaps with other work, since the value is ready before the overlap window."""
         program = self.program
         ready = [0] * len(program.values)
         for op in program.operations:
@@ -163,7 +158,7 @@ class Timing:
             for v in op.results:
                 ready[v] = at
         rows = [
-            (value, place, program.read_at(*use) - ready[value] > EPISODE)
+            (value, place, program.read_at(*use) - ready[value] > self._overlap_window)
             for value, uses in enumerate(self.analysis.uses)
             for place, use in enumerate(uses)
         ]
@@ -171,11 +166,12 @@ class Timing:
         return values, places, hidden
 
 
-class Schedule:
-    """When values are made and read, as positions in the order of the kernels."""
+class KernelOrder:
+    """When values are made and read, as positions in the order in which kernels run."""
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, prefetch: int) -> None:
         self.program = fusion.program
+        self._prefetch = prefetch
         operations, self._order = self.program.operations, fusion.order
         self._ends = [0] * len(self.program.regions)
         self._starts = [len(fusion.order)] * len(self.program.regions)
@@ -200,13 +196,13 @@ class Schedule:
         """Where an operation is first computed."""
         return self._first.get(op, 0)
 
-    def in_flight(self, value: int, op: int) -> int:
-        """Since when a value is under way that is sent for ahead of an operation that needs it:
-        since a product or two before, in the same region, if it is ready then."""
+    def prefetched_at(self, value: int, op: int) -> int:
+        """When a value is prefetched for an operation that needs it: so many products before, in
+        the same region, if it is ready then."""
         at = self.first(op)
         products = self._products.get(self.program.operations[op].region, [])
         earlier = bisect.bisect_left(products, at)
-        sent = products[max(earlier - _AHEAD, 0)] if earlier else at
+        sent = products[max(earlier - self._prefetch, 0)] if earlier else at
         return min(max(sent, self._ready[value] + 1), at)
 
     @cached_property

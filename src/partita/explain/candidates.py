@@ -125,13 +125,13 @@ def _given(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
 
 
 def _regathered(reader: Reader, reshard: Reshard) -> Iterator[Candidate]:
-    """Gathers a copy again for each run of uses, or keeps it."""
+    """Gathers a copy again for each use window, or keeps it."""
     if reshard.use is None:
         return
     value, again = reader.moved(reshard), reader.done.estimate.regather
-    uses, runs = reader.context.analysis.uses[value], reader.context.analysis.runs[value]
+    uses, windows = reader.context.analysis.uses[value], reader.context.analysis.windows[value]
     need = reader.need(*reshard.use)
-    if len({run for use, run in zip(uses, runs, strict=True) if reader.need(*use) == need}) > 1:
+    if len({w for use, w in zip(uses, windows, strict=True) if reader.need(*use) == need}) > 1:
         text = "keep what is gathered" if again else "gather again instead of keeping copies"
         end = len(reader.done.history)
         yield Candidate(f"{text} between uses far apart, everywhere", end, again=not again)

@@ -112,13 +112,13 @@ class Reader:
         if reshard.use is None:
             return uses
         need = self.need(*reshard.use)
-        runs = self.context.analysis.runs[value]
-        run = runs[uses.index(reshard.use)]
+        windows = self.context.analysis.windows[value]
+        window = windows[uses.index(reshard.use)]
         once = not self.done.estimate.regather
         return [
             use
-            for use, other in zip(uses, runs, strict=True)
-            if self.need(*use) == need and (once or other == run)
+            for use, other in zip(uses, windows, strict=True)
+            if self.need(*use) == need and (once or other == window)
         ]
 
     def need(self, op: int, number: int) -> object:
@@ -139,13 +139,13 @@ class Reader:
         return self.interconnect.seconds(reshard.step)
 
     def hidden(self, reshard: Reshard) -> bool:
-        """Whether a reshard has other work to run under."""
+        """Whether a reshard overlaps with other work."""
         value, timing = self.moved(reshard), self.context.timing
         if reshard.step.kind not in self.context.hardware.overlapped:
             return False
         if reshard.use is None:
-            return bool(timing.behind[value])
-        values, places, hidden = timing.ahead
+            return bool(timing.overlapped_sums[value])
+        values, places, hidden = timing.prefetched
         uses = self.context.analysis.uses[value]
         mine = {uses.index(use) for use in self.users(reshard)}
         rows = zip(places[values == value], hidden[values == value], strict=True)

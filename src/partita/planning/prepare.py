@@ -46,7 +46,7 @@ class Prepared:
     def context(self, progress: Progress = lambda done, total, text: None) -> Context:
         """The program analysed, on its mesh and hardware."""
         return Context(
-            analyse(self.program),
+            analyse(self.program, int(self.hardware.regather_window.value)),
             self.mesh,
             self.hardware,
             self.capacity,
@@ -122,10 +122,10 @@ def _from_file(
 
 def _hardware_at_hand() -> str:
     kind = jax.devices()[0].device_kind
-    name = cost.kind_of(kind)
+    name = cost.device_type_of(kind)
     if name is not None:
         return name
     raise HardwareError(
         f"no hardware file for the devices at hand ({kind!r}); say hardware=..., one of "
-        f"{', '.join(cost.kinds())}, or a path to a .toml file"
+        f"{', '.join(cost.device_types())}, or a path to a .toml file"
     )

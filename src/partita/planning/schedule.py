@@ -103,7 +103,7 @@ class Scheduled:
 
     @property
     def hardware(self) -> Hardware:
-        """The kind of device that it is priced for."""
+        """The device type that it is for."""
         return self.stage.context.hardware
 
     @property
@@ -205,7 +205,8 @@ def price_alternative(stage: Stage, way: Suggestion) -> Suggestion:
 def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
     """The lowering of a stage, and what it costs."""
     graph, tiling = stage.folded
-    lowering = Lowerer(graph, stage.context.mesh).lower(tiling)
+    latency = int(stage.context.hardware.latency_bytes.value)
+    lowering = Lowerer(graph, stage.context.mesh, latency).lower(tiling)
     return lowering, stage.cost_model.estimate(stage.cost_model.cost(lowering), lowering)
 
 

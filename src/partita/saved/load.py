@@ -32,7 +32,7 @@ def take_up(
     saved = read_plan(path)
     if mesh is not None:
         saved = saved.over(Mesh.of(mesh))
-    device = cost.load(_kind_of(saved) if hardware is None else hardware)
+    device = cost.load(_device_type_of(saved) if hardware is None else hardware)
     capacity = saved.capacity if device.name == saved.hardware else int(device.memory.value)
     if memory is not None:
         capacity = parse_size(memory, "memory")
@@ -47,11 +47,11 @@ def take_up(
     return prepared, saved.restore(prepared.context())
 
 
-def _kind_of(saved: Saved) -> str:
-    """The kind of hardware of a plan file, if it is one that partita knows."""
-    if saved.hardware not in cost.kinds():
+def _device_type_of(saved: Saved) -> str:
+    """The device type of a plan file, if it is one that partita knows."""
+    if saved.hardware not in cost.device_types():
         raise HardwareError(
-            f"the plan in {str(saved.path)!r} is for hardware {saved.hardware!r}, which is no kind "
-            "that partita knows; say hardware=..., the path of its .toml file"
+            f"the plan in {str(saved.path)!r} is for hardware {saved.hardware!r}, which is no "
+            "device type that partita knows; say hardware=..., the path of its .toml file"
         )
     return saved.hardware

@@ -40,7 +40,7 @@ class Saved:
 
     @property
     def hardware(self) -> str:
-        """The kind of hardware that the plan was priced for."""
+        """The device type that the plan was made for."""
         return self.table.hardware
 
     @property

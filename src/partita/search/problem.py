@@ -50,7 +50,7 @@ class Problem:
         self.mesh = mesh
         self.cost_model = cost_model
         self.propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
-        self.lowerer = Lowerer(graph, mesh)
+        self.lowerer = Lowerer(graph, mesh, int(cost_model.hardware.latency_bytes.value))
         every = _moves(analysis, graph, axes)
         self.moves = [move for move in every if colors is None or move.color in colors]
         self.evaluations = 0
@@ -94,16 +94,16 @@ class Problem:
 
     def rank(self, state: SearchState) -> tuple[bool, float, float, int]:
         """Order of plans: those that fit by time, the others behind them by peak memory."""
-        cost = state.cost
-        fits = cost.peak <= self.cost_model.capacity
-        first, second = (cost.step_time, cost.peak) if fits else (cost.peak, cost.step_time)
+        time, peak = state.cost.time.step_time, state.cost.peak
+        fits = peak <= self.cost_model.capacity
+        first, second = (time, peak) if fits else (peak, time)
         return (not fits, first, second, len(state.moves))
 
     def log_cost(self, state: SearchState) -> float:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""
         cost = state.cost
         excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
-        return math.log(max(cost.step_time, 1e-12)) + 4.0 * excess
+        return math.log(max(cost.time.step_time, 1e-12)) + 4.0 * excess
 
     def arrive(
         self, state: SearchState, move: TileAction, propagation: Propagation

@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
-from partita.analysis import ClassGraph
+from partita.analysis import ClassGraph, ValueClass
 from partita.mesh import Mesh
 from partita.spmd.reshard import reshard, traffic
 from partita.spmd.steps import Step
@@ -40,6 +40,11 @@ class ValuePlan:
     """How each use needs it."""
     reshards: tuple[tuple[Need, tuple[Step, ...]], ...]
     """For each different need that it does not meet as kept, the steps from kept to there."""
+
+    def windows(self, value: ValueClass, need: Need) -> int:
+        """How many use windows of the value class there are in which it is needed so."""
+        uses = zip(value.uses, self.needs, strict=True)
+        return len({use.window for use, other in uses if other == need})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +78,14 @@ class Lowering:
         """Every step of every reshard: the value class, the step, and how often a member makes it.
 
         Args:
-          regather: a value is resharded again for each run of uses that are far apart.
+          regather: a value is resharded again for each of its use windows.
         """
         for index, plan in enumerate(self.plans):
+            value = self.graph.values[index]
             for step in plan.steps:
                 yield index, step, 1
             for need, steps in plan.reshards:
-                uses = zip(self.graph.values[index].uses, plan.needs, strict=True)
-                repeats = len({use.episode for use, n in uses if n == need}) if regather else 1
+                repeats = plan.windows(value, need) if regather else 1
                 for step in steps:
                     yield index, step, repeats
 
@@ -98,11 +103,15 @@ class Lowering:
 
 
 class Lowerer:
-    """Lowers tilings of one class graph over one mesh, remembering what it has lowered."""
+    """Lowers tilings of one class graph over one mesh, remembering what it has lowered.
 
-    def __init__(self, graph: ClassGraph, mesh: Mesh) -> None:
+    A collective costs what it takes to move its bytes, and `latency_bytes` more.
+    """
+
+    def __init__(self, graph: ClassGraph, mesh: Mesh, latency_bytes: int = 0) -> None:
         self.graph = graph
         self.mesh = mesh
+        self.latency_bytes = latency_bytes
         self._forms = Forms(graph)
         self._sums = UnreducedSums(graph, self._forms)
         self._plans: dict[object, ValuePlan] = {}
@@ -250,18 +259,21 @@ class Lowerer:
         known = self._plans.get(key)
         if known is not None:
             return known
-        type_, mesh, left = value.value.type, self.mesh, made - kept
-        steps = reshard(type_, source, left, layout, mesh, combine)
+        type_, mesh, left, latency = value.value.type, self.mesh, made - kept, self.latency_bytes
+        steps = reshard(type_, source, left, layout, mesh, combine, latency_bytes=latency)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not value.is_result:
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
             ((need, _),) = different
-            straight = reshard(type_, source, left, need, mesh, combine)
-            around = steps + reshard(type_, layout, NONE, need, mesh)
-            if traffic(straight, mesh) < traffic(around, mesh):
+            straight = reshard(type_, source, left, need, mesh, combine, latency_bytes=latency)
+            around = steps + reshard(type_, layout, NONE, need, mesh, latency_bytes=latency)
+            if traffic(straight, mesh, latency) < traffic(around, mesh, latency):
                 layout, steps = need, straight
         reshards = tuple(
-            (need, reshard(type_, layout, NONE, need[0], mesh, halo=need[1]))
+            (
+                need,
+                reshard(type_, layout, NONE, need[0], mesh, halo=need[1], latency_bytes=latency),
+            )
             for need in different
             if need != (layout, ())
         )

@@ -35,10 +35,6 @@ from partita.program.ir import Halo, TensorType
 from partita.spmd.steps import HaloExchange, Step
 from partita.tiling import Axes, Layout, local_type
 
-LATENCY = 2**16
-"""Bytes that networks of today move in the time that any collective takes: of two ways, the one
-with a collective more has to save as many."""
-
 
 @functools.cache
 def reshard(
@@ -49,10 +45,12 @@ def reshard(
     mesh: Mesh,
     combine: str = "add",
     halo: Halo = (),
+    latency_bytes: int = 0,
 ) -> tuple[Step, ...]:
     """The steps from layout `have`, unreduced over the axes `unreduced`, to the full layout `want`.
 
     With a halo, what neighbouring devices have at the ends of their shards comes to each shard.
+    Of two ways, the one with a collective more has to save `latency_bytes`.
     """
 
     def real(axes: Axes) -> Axes:
@@ -65,7 +63,7 @@ def reshard(
     steps = path().walk(set(real(tuple(unreduced))))
     if _roundabout(steps, wanted):
         turned = path(turns=True).walk(set(real(tuple(unreduced))))
-        steps = min(steps, turned, key=lambda way: traffic(way, mesh))
+        steps = min(steps, turned, key=lambda way: traffic(way, mesh, latency_bytes))
     return steps + _halo_steps(local_type(type_, wanted, mesh), wanted, halo)
 
 
@@ -303,9 +301,9 @@ def _roundabout(steps: Sequence[Step], want: Layout) -> bool:
     return False
 
 
-def traffic(steps: Sequence[Step], mesh: Mesh) -> float:
-    """Bytes that a device sends, on rings, and for each collective what it could send meanwhile."""
-    total = float(LATENCY * sum(step.is_collective for step in steps))
+def traffic(steps: Sequence[Step], mesh: Mesh, latency_bytes: int) -> float:
+    """Bytes that a device sends, on rings, and `latency_bytes` more for each collective."""
+    total = float(latency_bytes * sum(step.is_collective for step in steps))
     for step in steps:
         total += step.collective.sent(step.bytes, mesh.size(step.axes))
     return total

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from partita.analysis.classes import episodes
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import TensorType
 from partita.spmd.instructions import Buffer, Case, Hold, Instruction, Reshard, Run, Section, While
@@ -19,8 +16,8 @@ def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:
 
     Args:
       lowering: of the folded program.
-      regather: gather a value again for each run of uses that are far apart, instead of keeping
-        the gathered copy in between.
+      regather: gather a value again for each of its use windows, instead of keeping the gathered
+        copy in between.
     """
     return _Unfolding(lowering, regather).run()
 
@@ -37,11 +34,11 @@ class _Unfolding:
         self.kept: dict[int, int] = {}
         self.resharded: dict[tuple[int, Need, int], int] = {}
         self.seen: set[tuple[int, Need]] = set()
-        self.episodes: dict[tuple[int, int, int], int] = {}
+        self.windows: dict[tuple[int, int, int], int] = {}
 
     def run(self) -> SpmdProgram:
         program = self.program
-        self._number_episodes()
+        self._number_windows()
         layouts = []
         for v in program.arguments:
             layout = self._plan(v).layout
@@ -150,7 +147,7 @@ class _Unfolding:
         plan = self._plan(value)
         if need == (plan.layout, ()):
             return self.kept[value]
-        key = (value, need, self.episodes.get((value, op, number), 0))
+        key = (value, need, self.windows.get((value, op, number), 0))
         if key not in self.resharded:
             again = (value, need) in self.seen
             self.seen.add((value, need))
@@ -173,21 +170,16 @@ class _Unfolding:
         value = self.program.operations[op].results[place]
         self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
 
-    def _number_episodes(self) -> None:
+    def _number_windows(self) -> None:
         if not self.regather:
             return
+        analysis = self.graph.analysis
         for value in self.graph.values:
-            if any(use.episode for use in value.uses):
+            if any(use.window for use in value.uses):
                 for member in value.members:
-                    uses = self._uses[member]
-                    for (op, number), episode in zip(
-                        uses, episodes(self.program, uses), strict=True
-                    ):
-                        self.episodes[member, op, number] = episode
-
-    @cached_property
-    def _uses(self) -> list[list[tuple[int, int]]]:
-        return self.program.uses()
+                    uses, windows = analysis.uses[member], analysis.windows[member]
+                    for (op, number), window in zip(uses, windows, strict=True):
+                        self.windows[member, op, number] = window
 
     def _plan(self, value: int) -> ValuePlan:
         return self.lowering.plans[self.graph.value_class[value]]

@@ -165,7 +165,7 @@ class _Reporter:
 
 
 def _progress_text(best: SearchState) -> str:
-    return f"best {seconds(best.cost.step_time)}, {size(best.cost.peak)}"
+    return f"best {seconds(best.cost.time.step_time)}, {size(best.cost.peak)}"
 
 
 def _describe(stage: Stage, move: TileAction) -> str:

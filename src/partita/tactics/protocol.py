@@ -169,7 +169,7 @@ class Context:
     @cached_property
     def timing(self) -> Timing:
         """When and how often things happen in the program."""
-        return Timing(self.analysis, self.hardware.kernels)
+        return Timing(self.analysis, self.hardware)
 
     @cached_property
     def colors(self) -> Colors:

@@ -77,9 +77,9 @@ def verified(
 
 def _check_kind(plan: Predicted, topology: str | None) -> None:
     """Raises `HardwareError` if a plan was priced for another kind of device than compiled for."""
-    if topology is None or plan.hardware.name not in cost.kinds():
+    if topology is None or plan.hardware.name not in cost.device_types():
         return  # a host stands for anything; what a user's file describes only the user knows
-    kind = cost.kind_of(f"TPU {topology.partition(':')[0]}")
+    kind = cost.device_type_of(f"TPU {topology.partition(':')[0]}")
     if kind is not None and kind != plan.hardware.name:
         raise HardwareError(
             f"the plan is priced for {plan.hardware.name}, and topology {topology} has devices of "

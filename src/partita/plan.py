@@ -286,18 +286,18 @@ class Plan:
         Nothing is run. `print` it for a report; `.passed` says whether the prediction holds.
 
         Args:
-          topology: TPUs to compile for, such as `"v5e:4x8"`, which need not be there; that takes
-            the extra `partita[tpu]`. By default, host devices, of which the process must have
-            enough.
+          topology: the devices to compile for, which need not be there: TPUs such as `"v5e:4x8"`,
+            which takes the extra `partita[tpu]`. By default, or as `"host"`, host devices, of which
+            the process must have enough.
           form: which program, as for `export`.
           windowed_einsum: whether a TPU compiler that partitions by itself may cut gathers and
             matrix products into loops; other collectives come of it.
           combine: whether a TPU compiler may combine sums into one collective.
 
         Raises:
-          HardwareError: the plan was priced for another kind of device than the topology has.
+          HardwareError: the plan is for another device type than the topology has.
           MeshError: too few host devices, or a topology of another size.
-          VerifyError: there is no compiler for it, or the compiler fails.
+          VerifyError: there is no such topology, no compiler for it, or the compiler fails.
         """
         from partita.verify import verify
 

@@ -205,7 +205,7 @@ def test_what_is_scattered_counts_without_its_padding_and_without_the_patch():
     assert patch.collective.kind == "collective_permute" and patch.patch
     comparison = side_by_side([], Mesh.of("x=4"), [padded, other, patch])
     assert comparison.compiled == Counter([padded.collective, other.collective])
-    assert comparison.rewrites == {"padded pieces": 1}
+    assert comparison.rewrites == {"padded shards": 1}
 
 
 CUT = """

@@ -183,7 +183,7 @@ def side_by_side(
         if each.cut:
             cut[each.collective] += times
         if each.padded:
-            rewritten[Rewritten("padded pieces", each.collective, each.collective)] += times
+            rewritten[Rewritten("padded shards", each.collective, each.collective)] += times
     planned: Counter[tuple[HloCollective, tuple[Becomes, ...]]] = Counter()
     for number, c in enumerate(collectives):
         known = tuple(becomes[number]) if number < len(becomes) else ()

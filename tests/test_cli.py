@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from typer.main import get_command
 
 from partita import cli, cost
 from partita.cost.schema import entries
@@ -327,6 +329,22 @@ def test_without_arguments_there_is_help(partita):
     assert "plan" in result.out + result.err and "hardware" in result.out + result.err
 
 
+COMMANDS = get_command(cli.app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_prints_what_is_in_brackets(partita, name):
+    """And does not take it for markup."""
+    written = " ".join([COMMANDS[name].help, *(p.help or "" for p in COMMANDS[name].params)])
+    printed = partita(name, "--help").out
+    for bracketed in re.findall(r"\w*\\?\[\w+\]", written):
+        assert bracketed.replace("\\", "") in printed
+
+
+def test_help_names_the_extra_of_the_tpu_compiler(partita):
+    assert "pip install 'partita[tpu]'" in " ".join(partita("verify", "--help").out.split())
+
+
 def test_a_file_that_cannot_be_imported(partita, tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_this_name\n")
@@ -504,6 +522,16 @@ def test_verify_with_an_unknown_form(partita):
     result = partita("verify", *DATA, "--form", "whole")
     assert result.code == 2
     assert "no form 'whole'; expected partitioned, annotated, both" in result.err
+
+
+def test_verify_for_a_topology_of_no_backend(partita):
+    result = partita("verify", *DATA, "--topology", "h100:2x8")
+    assert result.code == 2
+    assert "unknown topology 'h100:2x8'; expected host" in result.err
+
+
+def test_verify_for_host_devices_by_name(partita):
+    assert "for host devices" in partita("verify", *DATA, "--topology", "host").out
 
 
 def test_verify_without_the_tpu_compiler(partita, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import jax
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 # Planning needs no accelerator; do not take one away from whoever is using it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -28,7 +29,7 @@ from partita.report.json import summary
 from partita.report.plan import view
 from partita.report.progress import progress_bar
 from partita.run.executable import Form
-from partita.verify import provide_host_devices
+from partita.verify.backends import backend_for, topologies
 
 app = typer.Typer(
     help="Decides how a machine-learning program is split over a mesh of accelerators.",
@@ -207,8 +208,8 @@ def verify(
     topology: Annotated[
         str | None,
         typer.Option(
-            help="Compile for these TPUs, for example v5e:4x8, which need not be there; takes "
-            "pip install 'partita[tpu]'. Host devices by default."
+            help="Devices to compile for, which need not be there: "
+            f"{escape(topologies())}. Host devices by default."
         ),
     ] = None,
     form: Annotated[
@@ -245,8 +246,7 @@ def verify(
     """
     if form not in FORMS:
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
-    if topology is None:
-        provide_host_devices(pt.Mesh.of(mesh).devices)
+    backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
     tactics = _schedule(manual or [], axes, budget, seed)
     made = _planned(model, mesh, hardware, tactics, memory, lift_constants)
     found = []

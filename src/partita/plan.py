@@ -286,9 +286,9 @@ class Plan:
         Nothing is run. `print` it for a report; `.passed` says whether the prediction holds.
 
         Args:
-          topology: TPUs to compile for, such as `"v5e:4x8"`, which need not be there; that takes
-            the extra `partita[tpu]`. By default, host devices, of which the process must have
-            enough.
+          topology: the devices to compile for, which need not be there: TPUs such as `"v5e:4x8"`,
+            which takes the extra `partita[tpu]`. By default, or as `"host"`, host devices, of which
+            the process must have enough.
           form: which program, as for `export`.
           windowed_einsum: whether a TPU compiler that partitions by itself may cut gathers and
             matrix products into loops; other collectives come of it.
@@ -297,7 +297,7 @@ class Plan:
         Raises:
           HardwareError: the plan is for another device type than the topology has.
           MeshError: too few host devices, or a topology of another size.
-          VerifyError: there is no compiler for it, or the compiler fails.
+          VerifyError: there is no such topology, no compiler for it, or the compiler fails.
         """
         from partita.verify import verify
 

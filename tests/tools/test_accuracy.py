@@ -162,9 +162,9 @@ def test_memory_errors_and_false_fits():
 
 
 def test_rewrites_are_told_with_their_rule():
-    rewritten = {"collectives": "rewritten", "rewrites": {"narrowed": 2, "piece of a sum": 3}}
+    rewritten = {"collectives": "rewritten", "rewrites": {"narrowed": 2, "shard of a sum": 3}}
     results = [result(FIRST, **rewritten), result(SECOND, **rewritten)]
-    assert summarise(results).rewrites == {"narrowed": 4, "piece of a sum": 6}
+    assert summarise(results).rewrites == {"narrowed": 4, "shard of a sum": 6}
     console = Console(width=200)
     with console.capture() as capture:
         console.print(view(results))

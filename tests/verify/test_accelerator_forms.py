@@ -13,9 +13,10 @@ from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import Collective
 from partita.verify import HloCollective, compiled_collectives
+from partita.verify.backends import backend_for
 from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Becomes, Comparison, Rewritten, side_by_side
-from partita.verify.cycles import axes_of, compiled_time, estimated_cycles
+from partita.verify.cycles import axes_of, compiled_time
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 
@@ -138,23 +139,21 @@ def test_groups_in_an_unknown_form_are_an_error():
 
 def test_cycles_of_what_runs_are_summed_those_inside_of_fusions_are_not():
     module = parse(ASYNC)
-    assert estimated_cycles(module, executions(module)) == 1503
+    assert backend_for("v5e:2x2").cycles(module, executions(module)) == 1503
 
 
 def test_time_is_cycles_by_the_clock_and_collectives_by_the_ring_model():
     mesh, hardware = Mesh.of("x=2,y=2"), load("tpu_v5e")
-    module = parse(ASYNC)
-    found = found_collectives(module)
-    time = compiled_time(module, executions(module), found, mesh, hardware)
+    time = compiled_time(1503, found_collectives(parse(ASYNC)), mesh, hardware)
     ring = interconnect(mesh, hardware)
     assert time.compute_time == pytest.approx(1e-6)
     assert time.exposed_time == pytest.approx(ring.collective_seconds("all_reduce", (1,), 32))
     assert time.hidden_time == pytest.approx(ring.collective_seconds("all_gather", (0, 1), 128))
 
 
-def test_no_time_without_a_clock():
-    module = parse(ASYNC)
-    assert compiled_time(module, executions(module), [], Mesh.of("x=4"), load("h100")) is None
+@pytest.mark.parametrize(("cycles", "kind"), [(1503, "h100"), (0, "tpu_v5e")])
+def test_no_time_without_cycles_or_a_clock(cycles, kind):
+    assert compiled_time(cycles, [], Mesh.of("x=4"), load(kind)) is None
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,7 @@ def test_what_is_scattered_counts_without_its_padding_and_without_the_patch():
     assert patch.collective.kind == "collective_permute" and patch.patch
     comparison = side_by_side([], Mesh.of("x=4"), [padded, other, patch])
     assert comparison.compiled == Counter([padded.collective, other.collective])
-    assert comparison.rewrites == {"padded pieces": 1}
+    assert comparison.rewrites == {"padded shards": 1}
 
 
 CUT = """

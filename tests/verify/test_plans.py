@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 
 import jax
@@ -13,8 +12,8 @@ import pytest
 
 import partita as pt
 from checks import array
-from partita.verify import OutOfMemoryError, compile_plan
-from partita.verify import compile as compiling
+from partita.verify import OutOfMemoryError
+from partita.verify.backends import Backend, backend_for
 
 
 def sgd(ws, x):
@@ -106,7 +105,7 @@ def test_other_collectives_than_predicted_are_a_failure_on_a_host_only(fsdp):
     wrong = dataclasses.replace(fsdp, collectives=fewer)
     assert not wrong.passed
     assert "DIFFERS: the compiled program has other collectives" in str(wrong)
-    assert dataclasses.replace(wrong, topology="v5e:2x2").passed
+    assert dataclasses.replace(wrong, backend=backend_for("v5e:2x2")).passed
     assert dataclasses.replace(wrong, form="annotated").passed
 
 
@@ -115,7 +114,7 @@ def test_running_out_of_memory_is_a_failure_where_the_plan_was_to_fit(monkeypatc
     def full(*args, **options):
         raise OutOfMemoryError("compiling runs out of memory: 2.00G of 1.00G", 2**31, 2**30)
 
-    monkeypatch.setattr("partita.verify.check.compile_plan", full)
+    monkeypatch.setattr(Backend, "compile", full)
     found = planned("FSDP", memory=memory).verify()
     assert found.estimate.fits is not passed
     assert found.passed is passed
@@ -124,45 +123,10 @@ def test_running_out_of_memory_is_a_failure_where_the_plan_was_to_fit(monkeypatc
     assert found.as_dict()["out_of_memory"]["used"] == 2**31
 
 
-MESSAGES = [
-    ("RESOURCE_EXHAUSTED: Ran out of memory. Used 20.5G of 15.75G hbm.", 20.5, 15.75),
-    (
-        "RESOURCE_EXHAUSTED: E1000: Ran out of memory on HBM, the total memory required for HLO "
-        "temporaries (48.00G) exceeds available HBM (15.75G). HLO module: f.\nSee ...",
-        48,
-        15.75,
-    ),
-    ("RESOURCE_EXHAUSTED: no more.", None, None),
-]
-
-
-@pytest.mark.parametrize(("message", "used", "capacity"), MESSAGES)
-def test_how_compilers_say_that_memory_is_not_enough(message, used, capacity):
-    error = compiling._failure(RuntimeError(message), "v5e:2x2")
-    assert isinstance(error, OutOfMemoryError)
-    assert (error.used, error.capacity) == (
-        used and int(used * 2**30),
-        capacity and int(capacity * 2**30),
-    )
-    assert "\n" not in str(error)
-
-
-def test_other_failures_of_a_compiler_are_one_line():
-    error = compiling._failure(RuntimeError("INTERNAL: a bug\nat line 3"), None)
-    assert str(error) == "compiling for the host fails: INTERNAL: a bug"
-
-
 def test_too_few_host_devices():
     plan = pt.plan(lambda x: x + 1, array(64), mesh="x=64", hardware="cpu", tactics=[])
     with pytest.raises(pt.MeshError, match=r"needs 64 host devices, this process has 8.*=64"):
         plan.verify()
-
-
-def test_without_the_tpu_compiler_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    plan = planned("replicated")
-    with pytest.raises(pt.VerifyError, match=r"pip install 'partita\[tpu\]'"):
-        compile_plan(plan, "v5e:2x2")
 
 
 def test_an_unknown_form():

@@ -56,11 +56,11 @@ def rewrites(made, topology):
     return [(c.kind, [b.rewrite for b in becomes if b.always]) for c, becomes in pairs]
 
 
-GATHERS = [((2048,), []), ((3072,), ["sum of padded pieces"]), ((16, 1), ["sum of padded pieces"])]
+GATHERS = [((2048,), []), ((3072,), ["sum of padded shards"]), ((16, 1), ["sum of padded shards"])]
 
 
 @pytest.mark.parametrize(("shape", "certain"), GATHERS)
-def test_vectors_are_gathered_as_sums_unless_pieces_are_whole_rows(shape, certain):
+def test_vectors_are_gathered_as_sums_unless_shards_are_whole_rows(shape, certain):
     made = gather(shape, "data=16", "v5e:4x4")
     assert rewrites(made, "v5e:4x4") == [("all_gather", certain)]
 
@@ -78,7 +78,7 @@ SIDES = [
 @pytest.mark.parametrize(("topology", "mesh", "certain"), SIDES)
 def test_sums_over_a_whole_torus_run_along_its_sides(topology, mesh, certain):
     made = weight_gradient(2048, 1024, mesh, topology)
-    expected = [("reduce_scatter", ["piece of a sum"] if certain else [])]
+    expected = [("reduce_scatter", ["shard of a sum"] if certain else [])]
     assert rewrites(made, topology) == expected
 
 
@@ -87,7 +87,7 @@ def test_every_rewrite_is_documented():
     tactics = schedule("moe-tiny", "fsdp").tactics
     made = pt.plan(moe.fn, *moe.args, mesh="data=8", hardware="tpu_v5e", tactics=tactics)
     named = {b.rewrite for becomes in on_tpu(made.spmd, "v5e:2x4") for b in becomes}
-    assert named == {"sum of padded pieces", "piece of a sum", "narrowed"} and named <= set(
+    assert named == {"sum of padded shards", "shard of a sum", "narrowed"} and named <= set(
         REWRITES
     )
 
@@ -217,7 +217,7 @@ def test_gathers_are_compiled_so(shape, certain):
 @pytest.mark.parametrize(("topology", "mesh", "certain"), SIDES)
 def test_scattered_sums_are_compiled_so(topology, mesh, certain):
     found = weight_gradient(2048, 1024, mesh, topology).verify(topology).collectives
-    assert list(found.rewrites) in ([["piece of a sum"]] if certain else [[], ["padded pieces"]])
+    assert list(found.rewrites) in ([["shard of a sum"]] if certain else [[], ["padded shards"]])
     assert found.agreement == ("rewritten" if found.rewrites else "equal"), f"\n{found}"
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from partita.cli import run
 from partita.errors import ModelError, closest
+from partita.verify.backends import backend_for
 from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells
 from tools.accuracy.keep import versions
 from tools.accuracy.run import complete, measure
@@ -43,9 +44,7 @@ def command(
     ] = None,
     topologies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topology", help=f"One of {', '.join(t.name for t in TOPOLOGIES)}; repeatable."
-        ),
+        typer.Option("--topology", help=f"One of {', '.join(TOPOLOGIES)}; repeatable."),
     ] = None,
     results: Annotated[
         Path, typer.Option(help="File that results are kept in; what it has is not done again.")
@@ -73,13 +72,13 @@ def command(
         bool, typer.Option("--markdown", help="Print Markdown, with the date and the versions.")
     ] = False,
 ) -> None:
-    """Compile plans for TPUs, and print what was predicted beside what was compiled."""
+    """Compile plans for given devices, and print what was predicted beside what was compiled."""
     if one is not None:
         print(msgspec.json.encode(measure(Cell(*one), compiled, combine)).decode())
         return
     _check("model", models, [*MODELS, *SINGLE])
     _check("schedule", schedules, SCHEDULES)
-    _check("topology", topologies, [t.name for t in TOPOLOGIES])
+    _check("topology", topologies, TOPOLOGIES)
     wanted = [
         cell
         for cell in cells()
@@ -97,7 +96,8 @@ def command(
     if as_json:
         print(json.dumps(data(found), indent=2))
     elif as_markdown:
-        print(markdown(found, versions(), datetime.date.today().isoformat()))
+        compilers = versions(*(backend_for(result.cell.topology) for result in found))
+        print(markdown(found, compilers, datetime.date.today().isoformat()))
     else:
         console = Console()
         if not console.is_terminal:

@@ -13,6 +13,7 @@ from typing import Any
 
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
 from partita.tactics import AutomaticPartition, Tactic
+from partita.verify.backends import backend_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +69,8 @@ MODELS: dict[str, Sized] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Topology:
-    """A TPU topology of 16 devices, and the hardware file that plans for it are priced with."""
-
-    name: str
-    hardware: str
-
-
-TOPOLOGIES = (Topology("v5e:4x4", "tpu_v5e"), Topology("v5p:2x2x4", "tpu_v5p"))
+TOPOLOGIES = ("v5e:4x4", "v5p:2x2x4")
+"""The devices that are compiled for, 16 each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +137,10 @@ class Cell:
 
     @property
     def hardware(self) -> str:
-        """The hardware file of its topology."""
-        return next(t.hardware for t in TOPOLOGIES if t.name == self.topology)
+        """The device type of its topology."""
+        device_type = backend_for(self.topology).device_type
+        assert device_type is not None
+        return device_type
 
 
 def sized(model: str) -> Sized:
@@ -154,7 +150,7 @@ def sized(model: str) -> Sized:
 
 def cells() -> list[Cell]:
     """All cells: a topology after the other, there a model after the other; single ones last."""
-    names = itertools.product((t.name for t in TOPOLOGIES), MODELS, SCHEDULES)
+    names = itertools.product(TOPOLOGIES, MODELS, SCHEDULES)
     return [
         *(Cell(model, schedule, topology) for topology, model, schedule in names),
         *(Cell(model, single.schedule, single.topology) for model, single in SINGLE.items()),

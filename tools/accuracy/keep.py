@@ -18,7 +18,7 @@ import msgspec
 from partita.errors import FileError
 from partita.plan import Plan
 from partita.verify import Compiled, OutOfMemoryError
-from partita.verify.compile import compile_lowered, compiler_options, lower_plan
+from partita.verify.backends import Backend
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +39,23 @@ class Record:
 
 
 def compile_or_recall(
-    plan: Plan, topology: str, folder: Path, *, combine: bool = True
+    plan: Plan, backend: Backend, folder: Path, *, combine: bool = True
 ) -> Compiled | OutOfMemoryError:
-    """What the TPU compiler makes of a plan's partitioned form, from the folder if it is there.
+    """What a compiler makes of a plan's partitioned form, from the folder if it is there.
 
     Raises:
       FileError: a file of the folder cannot be read.
       VerifyError: the compiler fails.
     """
-    lowered = lower_plan(plan, topology)
-    options = compiler_options(topology, combine=combine)
-    told = (lowered.as_text(), topology, sorted(options.items()), versions())
+    lowered = plan.lower(backend.device_mesh(plan.mesh))
+    options = backend.options(combine=combine)
+    told = (lowered.as_text(), backend.topology, sorted(options.items()), versions(backend))
     path = folder / f"{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}.json.gz"
     if path.exists():
         record = _read(path)
     else:
         try:
-            record = Record(compiled=compile_lowered(lowered, topology, options))
+            record = Record(compiled=backend.compile(lowered, options))
         except OutOfMemoryError as error:
             record = Record(refused=Refused(str(error), error.used, error.capacity))
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,10 @@ def compile_or_recall(
     return OutOfMemoryError(**dataclasses.asdict(record.refused))
 
 
-def versions() -> dict[str, str]:
-    """Of all that has a say in what is compiled."""
-    return {name: metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
+def versions(*backends: Backend) -> dict[str, str]:
+    """Of all that has a say in what these backends compile."""
+    packages = ("jax", "jaxlib", *(each.compiler for each in backends if each.compiler))
+    return {name: metadata.version(name) for name in packages}
 
 
 def _read(path: Path) -> Record:

@@ -1,4 +1,4 @@
-"""`python -m tools.accuracy.rates v5e:2x2`: what a TPU compiler thinks single operations take.
+"""`python -m tools.accuracy.rates v5e:2x2`: what a compiler thinks single operations take.
 
 Every operation is compiled by itself for one device of the topology, and the compiler's estimate of
 its cycles is put beside the roofline. The efficiencies of the TPUs' hardware files are from here.
@@ -27,11 +27,10 @@ from jax.sharding import SingleDeviceSharding
 from rich.console import Console
 from rich.table import Table
 
-from partita.cost import Hardware, device_type_of, load
+from partita.cost import Hardware, load
 from partita.errors import HardwareError
 from partita.mesh import Mesh
-from partita.verify.compile import compile_lowered, tpu_mesh
-from partita.verify.cycles import estimated_cycles
+from partita.verify.backends import Backend, backend_for
 from partita.verify.hlo import HloModule, parse
 from partita.verify.loops import executions
 
@@ -181,14 +180,14 @@ def _convolutions(
         yield Case("convolution", f"{name}, images", gradient(0), (x, w, y), 2 * elements, flops)
 
 
-def compiled_seconds(case: Case, topology: str, device: Any, hardware: Hardware) -> float:
+def compiled_seconds(case: Case, backend: Backend, device: Any, hardware: Hardware) -> float:
     """What the compiler estimates for a program on this device alone; 0 if it does not say."""
     assert hardware.clock is not None
     place = SingleDeviceSharding(device)
     types = [jax.ShapeDtypeStruct(s, dtype, sharding=place) for dtype, *s in case.arguments]
     lowered = jax.jit(case.fn, out_shardings=place).lower(*types)
-    module = _without_copies(parse(compile_lowered(lowered, topology, {}).text))
-    return estimated_cycles(module, executions(module)) / hardware.clock.value
+    module = _without_copies(parse(backend.compile(lowered, {}).text))
+    return backend.cycles(module, executions(module)) / hardware.clock.value
 
 
 def _without_copies(module: HloModule) -> HloModule:
@@ -207,22 +206,22 @@ def main(topology: str) -> None:
 
     Raises:
       HardwareError: no hardware file is of such a topology, or it has no `clock`.
-      VerifyError: there is no TPU compiler, or it knows no such topology.
+      VerifyError: there is no such topology, or no compiler for it.
     """
-    kind, _, sides = topology.partition(":")
-    known = device_type_of(f"TPU {kind}")
-    hardware = load(known) if known else None
+    backend = backend_for(topology)
+    hardware = load(backend.device_type) if backend.device_type else None
+    sides = topology.partition(":")[2]
     if hardware is None or hardware.clock is None or not sides:
         raise HardwareError(
             f"no hardware file with a clock is of topology {topology!r}; expected such as v5e:2x2"
         )
     devices = math.prod(int(side) for side in sides.split("x") if side.isdigit())
-    device = tpu_mesh(Mesh(("device",), (devices,)), topology).devices.flat[0]
+    device = backend.device_mesh(Mesh(("device",), (devices,))).devices.flat[0]
     table = Table(box=None, pad_edge=False)
     for column in ("figure", "operation", "ideal (us)", "compiler (us)", "reached"):
         table.add_column(column, justify="left" if column in ("figure", "operation") else "right")
     for case in cases():
-        ideal, seconds = case.ideal(hardware), compiled_seconds(case, topology, device, hardware)
+        ideal, seconds = case.ideal(hardware), compiled_seconds(case, backend, device, hardware)
         reached = f"{ideal / seconds:.3f}" if seconds else "-"
         row = (case.figure, case.name, f"{ideal * 1e6:.1f}", f"{seconds * 1e6:.1f}", reached)
         table.add_row(*row)

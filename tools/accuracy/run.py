@@ -17,6 +17,7 @@ import partita as pt
 from partita import models
 from partita.errors import FileError
 from partita.verify import Verification
+from partita.verify.backends import backend_for
 from partita.verify.check import verified
 from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, Cell, sized
 from tools.accuracy.keep import compile_or_recall
@@ -48,7 +49,7 @@ class Result:
     collectives: str = ""
     """How near they are: one of `partita.verify.AGREEMENTS`."""
     rewrites: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Known rewrites that the compiler has done, `partita.verify.REWRITES`, and how often."""
+    """Known rewrites that the compiler has done, `Backend.rewrites`, and how often."""
     predicted_time: Times | None = None
     compiled_time: Times | None = None
     """By the compiler's cycles, and the ring model for its collectives."""
@@ -99,8 +100,9 @@ def measure(cell: Cell, compiled: Path, combine: bool = True) -> Result:
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start
-    program = compile_or_recall(plan, cell.topology, compiled, combine=combine)
-    found = verified(plan, cell.topology, "partitioned", program)
+    backend = backend_for(cell.topology)
+    program = compile_or_recall(plan, backend, compiled, combine=combine)
+    found = verified(plan, backend, "partitioned", program)
     return result_of(cell, found, planned, combine)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from scipy.stats import spearmanr
 
 from partita.text import seconds, size
-from partita.verify import REWRITES
+from partita.verify.backends import backend_for
 from tools.accuracy.run import Result
 
 FEWEST = 3
@@ -111,7 +111,7 @@ def view(results: Sequence[Result]) -> RenderableType:
         names = (r.cell.topology, r.cell.model)
         table.add_row(*(n if names != before else "" for n in names), r.cell.schedule, *_cells(r))
         before = names
-    return Group(table, Text(), *map(Text, _summary(summarise(results))))
+    return Group(table, Text(), *map(Text, _summary(results)))
 
 
 def markdown(results: Sequence[Result], versions: Mapping[str, str], today: str) -> str:
@@ -131,7 +131,7 @@ def markdown(results: Sequence[Result], versions: Mapping[str, str], today: str)
         blank = [""] * (len(columns) - 3 - len(cells))
         rows.append([r.cell.topology, r.cell.model, r.cell.schedule, *cells, *blank])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    points = "\n".join(f"- {line.strip()}" for line in _summary(summarise(results)))
+    points = "\n".join(f"- {line.strip()}" for line in _summary(results))
     return f"Made on {today} with {made}.\n\n{points}\n\n{table}"
 
 
@@ -149,8 +149,12 @@ def _cells(r: Result) -> list[str]:
     return [*found, *times, f"{r.compile_seconds:.0f}"]
 
 
-def _summary(summary: Summary) -> list[str]:
-    """What it comes to, line by line."""
+def _summary(results: Sequence[Result]) -> list[str]:
+    """What they come to, line by line."""
+    summary = summarise(results)
+    rules: dict[str, str] = {}
+    for topology in dict.fromkeys(r.cell.topology for r in results):
+        rules.update(backend_for(topology).rewrites)
 
     def counts(of: dict[str, int]) -> str:
         return ", ".join(f"{count} {name}" for name, count in of.items()) or "none"
@@ -166,7 +170,7 @@ def _summary(summary: Summary) -> list[str]:
         f"Collectives: {counts(summary.collectives)}",
     ]
     lines += [
-        f"  {times} x {name}: {REWRITES[name]}" for name, times in sorted(summary.rewrites.items())
+        f"  {times} x {name}: {rules[name]}" for name, times in sorted(summary.rewrites.items())
     ]
     for order in summary.orders:
         known = "all alike" if order.correlation is None else f"{order.correlation:.2f}"

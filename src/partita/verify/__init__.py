@@ -3,7 +3,7 @@
 from partita.verify.check import verify
 from partita.verify.collectives import HloCollective, compiled_collectives
 from partita.verify.comparison import AGREEMENTS, Comparison, compare
-from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan, provide_host_devices
+from partita.verify.compile import Compiled, OutOfMemoryError
 from partita.verify.memory import Memory
 from partita.verify.rewrites import REWRITES
 from partita.verify.verification import Verification
@@ -18,8 +18,6 @@ __all__ = [
     "OutOfMemoryError",
     "Verification",
     "compare",
-    "compile_plan",
     "compiled_collectives",
-    "provide_host_devices",
     "verify",
 ]

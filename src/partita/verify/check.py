@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from partita import cost
 from partita.errors import HardwareError
 from partita.run.executable import Form
-from partita.verify.collectives import found_collectives
-from partita.verify.comparison import as_on_host, side_by_side
-from partita.verify.compile import Compiled, OutOfMemoryError, compile_plan
+from partita.verify.backends import Backend, backend_for
+from partita.verify.collectives import Found, found_collectives
+from partita.verify.comparison import Comparison, side_by_side
+from partita.verify.compile import Compiled, OutOfMemoryError
 from partita.verify.cycles import compiled_time
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 from partita.verify.memory import predicted_memory
 from partita.verify.predicted import Predicted
-from partita.verify.rewrites import on_tpu
 from partita.verify.verification import Verification
 
 
@@ -25,63 +27,72 @@ def verify(
     windowed_einsum: bool = False,
     combine: bool = True,
 ) -> Verification:
-    """Compiles a plan and compares; `Plan.verify` and `compile_plan` say what the arguments are.
+    """Compiles a plan and compares; `Plan.verify` says what the arguments are.
 
     A program that does not fit is a result, not an error.
 
     Raises:
-      HardwareError: the plan was priced for another kind of device than the topology has.
+      HardwareError: the plan is for another device type than the topology has.
       MeshError: too few host devices, or a topology of another size.
-      VerifyError: there is no compiler for it, or the compiler fails.
+      VerifyError: there is no such topology, no compiler for it, or the compiler fails.
     """
-    _check_kind(plan, topology)
+    backend = backend_for(topology)
+    _check_device_type(plan, backend)
+    lowered = plan.lower(backend.device_mesh(plan.mesh), form)
+    options = backend.options(windowed_einsum=windowed_einsum, combine=combine)
+    compiled: Compiled | OutOfMemoryError
     try:
-        compiled = compile_plan(
-            plan, topology, form, windowed_einsum=windowed_einsum, combine=combine
-        )
+        compiled = backend.compile(lowered, options)
     except OutOfMemoryError as error:
-        return verified(plan, topology, form, error)
-    return verified(plan, topology, form, compiled)
+        compiled = error
+    return verified(plan, backend, form, compiled)
 
 
 def verified(
-    plan: Predicted, topology: str | None, form: Form, compiled: Compiled | OutOfMemoryError
+    plan: Predicted, backend: Backend, form: Form, compiled: Compiled | OutOfMemoryError
 ) -> Verification:
     """Compares a plan with what was compiled of it, or with the compiler's refusal."""
     predicted = predicted_memory(plan)
     if isinstance(compiled, OutOfMemoryError):
-        return Verification(plan, topology, form, predicted, None, None, None, compiled, (), None)
+        return Verification(plan, backend, form, predicted, None, None, None, compiled, (), None)
     module = parse(compiled.text)
     runs = executions(module)
     found = found_collectives(module, runs)
-    predicted_ones = plan.collectives if topology else as_on_host(plan.collectives)
     return Verification(
         plan,
-        topology,
+        backend,
         form,
         predicted,
         compiled.memory,
-        side_by_side(
-            predicted_ones,
-            plan.mesh,
-            found,
-            executions=topology is not None,
-            becomes=on_tpu(plan.spmd, topology) if topology and form == "partitioned" else (),
-        ),
-        compiled_time(module, runs, found, plan.mesh, plan.hardware),
+        _compared(plan, backend, form, found),
+        compiled_time(backend.cycles(module, runs), found, plan.mesh, plan.hardware),
         None,
         runs.unknown,
         compiled.seconds,
     )
 
 
-def _check_kind(plan: Predicted, topology: str | None) -> None:
-    """Raises `HardwareError` if a plan was priced for another kind of device than compiled for."""
-    if topology is None or plan.hardware.name not in cost.device_types():
-        return  # a host stands for anything; what a user's file describes only the user knows
-    kind = cost.device_type_of(f"TPU {topology.partition(':')[0]}")
-    if kind is not None and kind != plan.hardware.name:
+def _compared(plan: Predicted, backend: Backend, form: Form, found: list[Found]) -> Comparison:
+    """The collectives of a plan, as the devices move them, beside those that were compiled."""
+    return side_by_side(
+        [
+            dataclasses.replace(c, bytes=c.bytes * backend.widening(c.dtype))
+            for c in plan.collectives
+        ],
+        plan.mesh,
+        found,
+        executions=backend.counts_executions,
+        becomes=backend.known_rewrites(plan.spmd) if form == "partitioned" else (),
+    )
+
+
+def _check_device_type(plan: Predicted, backend: Backend) -> None:
+    """Raises `HardwareError` if a plan is for another device type than is compiled for."""
+    wanted, given = backend.device_type, plan.hardware.name
+    if given not in cost.device_types():
+        return  # what a user's file describes only the user knows
+    if wanted is not None and wanted != given:
         raise HardwareError(
-            f"the plan is priced for {plan.hardware.name}, and topology {topology} has devices of "
-            f"kind {kind}; plan with hardware={kind!r}"
+            f"the plan is for {given}, and topology {backend.target} has devices of type {wanted}; "
+            f"plan with hardware={wanted!r}"
         )

@@ -31,7 +31,7 @@ class Becomes:
     """What a compiler may make of a collective."""
 
     rewrite: str
-    """One of `partita.verify.rewrites.REWRITES`."""
+    """Its name, one of `Backend.rewrites`."""
     collective: HloCollective | None
     """None if nothing is left of it."""
     always: bool = True
@@ -146,16 +146,6 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     return side_by_side(collectives, mesh, found_collectives(parse(compiled_text)))
 
 
-def as_on_host(collectives: Iterable[Collective]) -> list[Collective]:
-    """Collectives as a host moves them: it widens types that its processor does not compute in."""
-    return [dataclasses.replace(c, bytes=c.bytes * widening(c.dtype)) for c in collectives]
-
-
-def widening(dtype: str) -> int:
-    """How many times wider an element type is on a host: bfloat16 in float32, float8 in float16."""
-    return 2 if dtype == "bf16" or dtype.startswith("f8") else 1
-
-
 def hlo_collective(collective: Collective, mesh: Mesh) -> HloCollective:
     """A planned collective, as what it is compared by."""
     groups = normal(mesh.groups(tuple(mesh.axis(name) for name in collective.axes)))
@@ -180,7 +170,7 @@ def side_by_side(
       executions: one in a loop counts as often as it runs, not once. Then they can be compared
         where a compiler unrolls loops; where it does not, what runs how often is its own business.
       becomes: for each of the collectives what the compiler may make of it, as
-        `partita.verify.rewrites.on_tpu` gives it; by default it makes nothing else of any.
+        `Backend.known_rewrites` gives it; by default it makes nothing else of any.
     """
     compiled: Counter[HloCollective] = Counter()
     cut: Counter[HloCollective] = Counter()
@@ -193,7 +183,7 @@ def side_by_side(
         if each.cut:
             cut[each.collective] += times
         if each.padded:
-            rewritten[Rewritten("padded pieces", each.collective, each.collective)] += times
+            rewritten[Rewritten("padded shards", each.collective, each.collective)] += times
     planned: Counter[tuple[HloCollective, tuple[Becomes, ...]]] = Counter()
     for number, c in enumerate(collectives):
         known = tuple(becomes[number]) if number < len(becomes) else ()

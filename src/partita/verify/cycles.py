@@ -1,13 +1,11 @@
-"""What the TPU compiler itself thinks a program takes.
+"""The time of a compiled step, from the cycles that its compiler estimates.
 
-It writes an estimate of cycles beside every fusion, copy and call, but none beside collectives.
-Those are timed with the ring model that plans are priced with, so the two times differ in what
-they compute and in which collectives there are, not in how a collective is timed.
+A compiler estimates none for collectives. Those are timed with the ring model of the cost model, so
+the two times differ in what they compute and in which collectives there are, not in how a
+collective is timed.
 """
 
 from __future__ import annotations
-
-import re
 
 from partita.cost import Hardware
 from partita.cost.collectives import Interconnect, Part, interconnect
@@ -16,28 +14,19 @@ from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.collectives import Found, HloCollective
 from partita.verify.device_groups import DeviceGroups
-from partita.verify.hlo import HloModule
-from partita.verify.loops import Executions
-
-_UNKNOWN = 2**63 - 1
-"""What stands for the cycles of fusions that another unit of the chip runs."""
-
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
 def compiled_time(
-    module: HloModule, runs: Executions, found: list[Found], mesh: Mesh, hardware: Hardware
+    cycles: int, found: list[Found], mesh: Mesh, hardware: Hardware
 ) -> StepTime | None:
     """The time of a compiled step; None if the compiler or the hardware file does not tell it.
 
     Args:
-      module: the compiled program.
-      runs: how often its computations run.
-      found: its collectives.
+      cycles: the compiler's estimate, collectives apart; 0 if it gives none.
+      found: the collectives of the compiled program.
       mesh: the mesh of the plan.
       hardware: must have a `clock`.
     """
-    cycles = estimated_cycles(module, runs)
     if hardware.clock is None or not cycles:
         return None
     networks = interconnect(mesh, hardware)
@@ -49,17 +38,6 @@ def compiled_time(
             else:
                 exposed += each.times * seconds
     return StepTime(cycles / hardware.clock.value, exposed, tuple(links))
-
-
-def estimated_cycles(module: HloModule, runs: Executions) -> int:
-    """The compiler's estimates, summed; what loops contain counts as often as they run."""
-    total = 0
-    for name, times in runs.times.items():
-        for instruction in module.computations[name]:
-            for cycles in _CYCLES.findall(instruction.attributes):
-                if int(cycles) < _UNKNOWN:
-                    total += times * int(cycles)
-    return total
 
 
 def collective_seconds(

@@ -21,7 +21,7 @@ class Predicted(Protocol):
 
     @property
     def hardware(self) -> Hardware:
-        """The kind of device that it was priced for."""
+        """The device type that it is for."""
         ...
 
     @property

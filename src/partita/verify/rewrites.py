@@ -18,12 +18,12 @@ from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
 
 REWRITES = {
-    "piece of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
-    "piece: always if a vector is scattered, or over all devices of a torus along whose sides a "
+    "shard of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
+    "shard: always if a vector is scattered, or over all devices of a torus along whose sides a "
     "sum runs at once (three sides, or two of the same size from 4 on); else where the layout that "
-    "the compiler gives the tensor cannot be cut into pieces of whole tiles",
-    "sum of padded pieces": "an all_gather of a vector becomes an all_reduce of pieces padded with "
-    "zeros: always if a piece is not a multiple of 128 elements",
+    "the compiler gives the tensor cannot be cut into shards of whole tiles",
+    "sum of padded shards": "an all_gather of a vector becomes an all_reduce of shards padded with "
+    "zeros: always if a shard is not a multiple of 128 elements",
     "narrowed": "an all_gather, all_to_all or collective_permute in float32 that only matrix "
     "products and convolutions read, which round to bfloat16 on a TPU, moves bfloat16; so does one "
     "before it",
@@ -32,8 +32,8 @@ REWRITES = {
     "the same for all summands; a reverse over dimensions of size 1 counts as none",
     "after the loop": "a sum in the body of a loop that is only added to what the loop carries is "
     "done once, after the loop",
-    "padded pieces": "a reduce_scatter pads its pieces to whole tiles, and collective_permutes "
-    "hand on what has come to the wrong device; both is read from the compiled program, and "
+    "padded shards": "a reduce_scatter pads its shards to whole tiles, and collective_permutes "
+    "send on what has come to the wrong device; both is read from the compiled program, and "
     "counted as what was padded",
 }
 """Rewrites that the TPU compiler is known for, by name: what it does, and when."""
@@ -73,7 +73,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
             becomes = _narrowed(move, hlo, rounded)
         if move.output in accumulated:
             uncertain = (
-                dataclasses.replace(b, always=False, cut=b.rewrite == "piece of a sum")
+                dataclasses.replace(b, always=False, cut=b.rewrite == "shard of a sum")
                 for b in becomes
             )
             becomes = (*_after_loop(hlo, accumulated[move.output]), *uncertain)
@@ -91,14 +91,14 @@ def _of_scatter(
     vector = move is not None and _is_vector(move.step)
     always = vector or collective.group == everywhere
     made = dataclasses.replace(hlo, kind="all_reduce")
-    return (Becomes("piece of a sum", made, always, cut=not always),)
+    return (Becomes("shard of a sum", made, always, cut=not always),)
 
 
 def _of_gather(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
     step = move.step
     if _is_vector(step) and step.before.shape[step.dim] % _LANES:
         made = dataclasses.replace(hlo, kind="all_reduce")
-        return (Becomes("sum of padded pieces", made),)
+        return (Becomes("sum of padded shards", made),)
     return _narrowed(move, hlo, rounded)
 
 

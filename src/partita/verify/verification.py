@@ -13,11 +13,11 @@ from partita.cost.estimate import StepTime
 from partita.run.executable import Form
 from partita.text import plain
 from partita.verify import tables
-from partita.verify.comparison import Comparison, widening
+from partita.verify.backends import Backend
+from partita.verify.comparison import Comparison
 from partita.verify.compile import OutOfMemoryError
 from partita.verify.memory import Memory
 from partita.verify.predicted import Predicted
-from partita.verify.rewrites import REWRITES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,23 +25,28 @@ class Verification:
     """A prediction beside what was compiled; printed, a report. Made by `Plan.verify`."""
 
     plan: Predicted
-    topology: str | None
-    """The TPUs compiled for; None for host devices."""
+    backend: Backend
+    """The compiler, and the devices compiled for."""
     form: Form
     predicted_memory: Memory
     memory: Memory | None
     """As the compiler assigns it; None if the program did not fit."""
     collectives: Comparison | None
-    """By executions per step on TPUs, whose compiler unrolls loops, as they stand in the program on
+    """By executions per step where the compiler may unroll loops, as they stand in the program on
     host devices. None if the program did not fit."""
     time: StepTime | None
-    """Compute by the compiler's cycles, collectives by the model of their price; None where the
-    compiler estimates none, or the hardware file has no clock."""
+    """Compute by the compiler's cycles, collectives by the cost model; None where the compiler
+    estimates none, or the hardware file has no clock."""
     out_of_memory: OutOfMemoryError | None
     unknown_loops: tuple[str, ...]
     """Loops of the compiled program whose trip count is not known; they count once."""
     seconds: float | None
     """How long compiling took."""
+
+    @property
+    def topology(self) -> str | None:
+        """The devices compiled for; None for host devices."""
+        return self.backend.topology
 
     @property
     def estimate(self) -> Estimate:
@@ -52,13 +57,13 @@ class Verification:
     def problems(self) -> tuple[str, ...]:
         """What must not differ and does; empty if the prediction holds.
 
-        Collectives that a plan makes explicit are compiled as they are on a host. A compiler for
-        TPUs rewrites some, and a compiler that partitions by itself chooses its own: differences
-        there are told, and are no failure.
+        Some compilers keep the collectives that a plan makes explicit, a host's for one. Others
+        rewrite some, and a compiler that partitions by itself chooses its own: differences there
+        are told, and are no failure.
         """
         found = []
-        explicit = self.form == "partitioned" and self.topology is None
-        if explicit and self.collectives is not None and not self.collectives.equal:
+        kept = self.form == "partitioned" and self.backend.keeps_collectives
+        if kept and self.collectives is not None and not self.collectives.equal:
             found.append("the compiled program has other collectives than the plan")
         if self.out_of_memory is not None and self.estimate.fits:
             found.append("the plan was predicted to fit, and the compiler runs out of memory")
@@ -66,8 +71,8 @@ class Verification:
 
     @property
     def widened(self) -> bool:
-        """Whether the host moves wider types than the plan; sizes are those of the wider ones."""
-        return self.topology is None and any(widening(c.dtype) > 1 for c in self.plan.collectives)
+        """Whether the devices move wider types than the plan; sizes are those of the wider ones."""
+        return any(self.backend.widening(c.dtype) > 1 for c in self.plan.collectives)
 
     @property
     def passed(self) -> bool:
@@ -81,7 +86,7 @@ class Verification:
 
     def view(self) -> RenderableType:
         """The report as something that rich can print."""
-        plan, target = self.plan, self.topology or "host devices"
+        plan, target = self.plan, self.backend.target
         title = f"{plan.program.name} on mesh {plan.mesh}, {self.form} form, for {target}"
         parts: list[RenderableType] = [Text(title, style="bold")]
         if self.collectives is not None:
@@ -133,16 +138,11 @@ class Verification:
         if self.out_of_memory is not None:
             lines.append(Text(str(self.out_of_memory), style="red"))
         if self.widened:
-            note = (
-                "A host computes bfloat16 in float32; "
-                "such collectives are told with twice the bytes."
-            )
-            lines.append(Text(note, style="yellow"))
+            lines.append(Text(self.backend.widening_note, style="yellow"))
         if self.collectives is not None:
             for name, times in self.collectives.rewrites.items():
-                lines.append(
-                    Text(f"Rewritten by the compiler, {times} x {name}: {REWRITES[name]}.")
-                )
+                does = self.backend.rewrites[name]
+                lines.append(Text(f"Rewritten by the compiler, {times} x {name}: {does}."))
         if self.unknown_loops:
             names = ", ".join(self.unknown_loops)
             lines.append(Text(f"Loops of unknown length, counted once: {names}", style="yellow"))

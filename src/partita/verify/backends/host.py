@@ -1,0 +1,78 @@
+"""Plans compiled for the host devices of this process, which stand for any device type."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import ClassVar, Self
+
+import jax
+import numpy as np
+
+from partita.errors import MeshError
+from partita.mesh import Mesh
+from partita.verify.backends.protocol import Backend
+from partita.verify.compile import Options
+
+# How well code is generated takes most of the time, and changes neither buffers nor collectives.
+_QUICKLY: Options = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Host(Backend):
+    """XLA for CPUs. It keeps collectives as they are, and loops as loops."""
+
+    spelling: ClassVar[str] = "host for the host devices of this process"
+    counts_executions: ClassVar[bool] = False
+    keeps_collectives: ClassVar[bool] = True
+    widening_note: ClassVar[str] = (
+        "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
+    )
+
+    @classmethod
+    def of(cls, topology: str | None) -> Self | None:
+        """Of no topology, or of that which is called `host`."""
+        return cls(None) if topology in (None, "host") else None
+
+    @property
+    def target(self) -> str:
+        """What is compiled for."""
+        return "host devices"
+
+    def prepare(self, devices: int) -> None:
+        """Gives this process at least so many host devices, if JAX has not made them yet.
+
+        What the user has set in `XLA_FLAGS` stays, if it is enough.
+        """
+        name = "--xla_force_host_platform_device_count"
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        given = [flag for flag in flags if flag.startswith(f"{name}=")]
+        wanted = max([devices, *(int(flag.partition("=")[2]) for flag in given)])
+        kept = [flag for flag in flags if flag not in given]
+        os.environ["XLA_FLAGS"] = " ".join([*kept, f"{name}={wanted}"])
+
+    def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
+        """A mesh of host devices; raises `MeshError` if this process has too few."""
+        devices = jax.devices("cpu")
+        if len(devices) < mesh.devices:
+            raise MeshError(
+                f"mesh {mesh} needs {mesh.devices} host devices, this process has {len(devices)}; "
+                f"set XLA_FLAGS=--xla_force_host_platform_device_count={mesh.devices} before it "
+                "starts, or say topology=... to compile for other devices"
+            )
+        grid = np.array(devices[: mesh.devices]).reshape(mesh.sizes)
+        return jax.sharding.Mesh(grid, mesh.names)
+
+    def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
+        """To compile quickly."""
+        return dict(_QUICKLY)
+
+    def widening(self, dtype: str) -> int:
+        """A host moves bfloat16 as float32, and float8 as float16."""
+        return 2 if dtype == "bf16" or dtype.startswith("f8") else 1
+
+
+BACKEND = Host

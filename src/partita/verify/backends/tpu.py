@@ -1,0 +1,172 @@
+"""Plans compiled for TPUs that need not be there.
+
+A topology such as `v5e:4x8` is compiled for with libtpu, which comes with the extra `partita[tpu]`;
+no TPU is needed, and none is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Self
+
+import jax
+from jax.experimental import topologies
+from jax.stages import Lowered
+
+from partita import cost
+from partita.errors import MeshError, VerifyError
+from partita.mesh import Mesh
+from partita.spmd import SpmdProgram
+from partita.verify.backends.protocol import Backend
+from partita.verify.comparison import Becomes
+from partita.verify.compile import Compiled, Options, first_line
+from partita.verify.hlo import HloModule
+from partita.verify.loops import Executions
+from partita.verify.rewrites import REWRITES, on_tpu
+
+_TPU = re.compile(r"tpu|v\d(?!\d)", re.IGNORECASE)
+"""How a TPU's topology begins. A `v100` is a GPU."""
+
+# What libtpu otherwise asks a cloud machine's metadata server for, and reports that it cannot.
+# Nothing of it reaches the compiled program.
+_WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+
+_WINDOWED_EINSUM_OFF: Options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+_COMBINER_OFF: Options = {
+    "xla_jf_crs_combiner_threshold_count": "1",
+    "xla_jf_crs_combiner_threshold_in_bytes": "0",
+}
+
+_SAID = (
+    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
+    re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
+)
+"""How the compiler says what a program needs, and what there is."""
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN = 2**63 - 1
+"""What stands for the cycles of fusions that another unit of the chip runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu(Backend):
+    """XLA for TPUs. It unrolls loops in part, and rewrites some collectives by known rules."""
+
+    topology: str
+
+    spelling: ClassVar[str] = "a TPU and its sides in chips, such as v5e:4x8, v5p:2x2x4 or v6e:4x4"
+    extra: ClassVar[str | None] = "tpu"
+    compiler: ClassVar[str | None] = "libtpu"
+    rewrites: ClassVar[Mapping[str, str]] = REWRITES
+
+    @classmethod
+    def of(cls, topology: str | None) -> Self | None:
+        """Of what begins as a TPU does; which there are, only the compiler knows."""
+        return cls(topology) if topology and _TPU.match(topology) else None
+
+    @property
+    def device_type(self) -> str | None:
+        """That of the chip; None if there is no file of it."""
+        return cost.device_type_of(f"TPU {self.topology.partition(':')[0]}")
+
+    def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
+        """A mesh of the devices of the topology, which this machine need not have.
+
+        Raises:
+          VerifyError: libtpu is not installed, or it knows no such topology.
+          MeshError: the topology has another number of devices, or cannot be laid out so.
+        """
+        if importlib.util.find_spec("libtpu") is None:
+            raise VerifyError(
+                f"compiling for {self.topology} needs the TPU compiler, libtpu, which is not "
+                "installed; pip install 'partita[tpu]' (no TPU is needed)"
+            )
+        for name, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
+        try:
+            found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology)
+        except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+            raise VerifyError(
+                f"the TPU compiler knows no topology {self.topology!r}: {first_line(error)}; "
+                f"expected {self.spelling}"
+            ) from error
+        count = len(found.devices)
+        if count != mesh.devices:
+            raise MeshError(
+                f"mesh {mesh} has {mesh.devices} devices, topology {self.topology} has {count}; "
+                "they must be equal"
+            )
+        try:
+            made: jax.sharding.Mesh = topologies.make_mesh(found, mesh.sizes, mesh.names)
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            raise MeshError(
+                f"JAX cannot lay mesh {mesh} on topology {self.topology}: {first_line(error)}"
+            ) from error
+        return made
+
+    def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
+        """Whether windows of an einsum are moved one by one, and sums are combined."""
+        options: Options = {} if windowed_einsum else dict(_WINDOWED_EINSUM_OFF)
+        return options if combine else options | _COMBINER_OFF
+
+    def compile(self, lowered: Lowered, options: Options) -> Compiled:
+        """Compiles, and has the compiler write the program to files, for `text`."""
+        with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+            dump: Options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+            return super().compile(lowered, options | dump)
+
+    def text(self, compiled: jax.stages.Compiled, options: Options) -> str:
+        """The compiled program, as HLO.
+
+        Some have instructions that the HLO of this jaxlib does not know, and cannot be asked for;
+        then it is what the compiler itself has written.
+        """
+        try:
+            return super().text(compiled, options)
+        except VerifyError:
+            written = sorted(Path(str(options["xla_dump_to"])).glob("*.after_codegen.txt"))
+            if not written:
+                raise
+            return written[-1].read_text("utf-8")
+
+    def out_of_memory(self, message: str) -> tuple[int | None, int | None]:
+        """Bytes that a program needs and that a device has, if an error says so."""
+        said = next(filter(None, (pattern.search(message) for pattern in _SAID)), None)
+        return (_bytes(said[1], said[2]), _bytes(said[3], said[4])) if said else (None, None)
+
+    def cycles(self, module: HloModule, runs: Executions) -> int:
+        """The compiler's estimates, summed; what loops contain counts as often as they run.
+
+        It writes one beside every fusion, copy and call, but none beside collectives.
+        """
+        total = 0
+        for name, times in runs.times.items():
+            for instruction in module.computations[name]:
+                for cycles in _CYCLES.findall(instruction.attributes):
+                    if int(cycles) < _UNKNOWN:
+                        total += times * int(cycles)
+        return total
+
+    def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
+        """What `partita.verify.rewrites` has found out."""
+        return on_tpu(spmd, self.topology)
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
+
+
+BACKEND = Tpu

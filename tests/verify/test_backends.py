@@ -1,0 +1,228 @@
+"""The backends of verification: how one is chosen, what each tells, and adding one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import partita as pt
+from checks import array
+from partita import cli
+from partita.verify import REWRITES, OutOfMemoryError, backends
+from partita.verify.backends import backend_for
+from partita.verify.backends.host import Host
+from partita.verify.backends.tpu import Tpu
+
+
+def layers(ws, x):
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
+
+
+def planned(hardware="cpu"):
+    """Each of three layers gathers its weight."""
+    tactics = [pt.ManualPartition({"x": 0}, "x"), pt.ManualPartition({"ws": 1}, "x")]
+    args = array(3, 16, 16), array(64, 16)
+    return pt.plan(layers, *args, mesh="x=4", hardware=hardware, tactics=tactics)
+
+
+# ------------------------------------------------------------------------------ choosing
+
+
+@pytest.mark.parametrize(
+    ("topology", "backend"),
+    [
+        (None, Host(None)),
+        ("host", Host(None)),
+        ("v5e:4x8", Tpu("v5e:4x8")),
+        ("v5p:2x2x4_twisted", Tpu("v5p:2x2x4_twisted")),
+        ("tpu7x:2x2x1", Tpu("tpu7x:2x2x1")),
+    ],
+)
+def test_a_topology_tells_the_backend(topology, backend):
+    assert backend_for(topology) == backend
+
+
+@pytest.mark.parametrize("topology", ["h100:2x8", "v100:8", "4x8", "hosts", ""])
+def test_an_unknown_topology_lists_what_is_known(topology):
+    with pytest.raises(pt.VerifyError) as error:
+        planned().verify(topology)
+    message = str(error.value)
+    assert message.startswith(f"unknown topology '{topology}'; expected host")
+    assert "v5e:4x8" in message and "pip install 'partita[tpu]'" in message
+    assert "\n" not in message
+
+
+def test_host_devices_can_be_named():
+    found = planned().verify("host")
+    assert found.passed and found.topology is None
+
+
+def test_without_the_tpu_compiler_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(pt.VerifyError, match=r"pip install 'partita\[tpu\]'"):
+        planned("tpu_v5e").verify("v5e:2x2")
+
+
+@pytest.mark.parametrize(
+    ("topology", "device_type"),
+    [(None, None), ("v5e:2x2", "tpu_v5e"), ("v5p:2x2x1", "tpu_v5p"), ("v9e:2x2", None)],
+)
+def test_the_device_type_that_a_topology_stands_for(topology, device_type):
+    assert backend_for(topology).device_type == device_type
+
+
+def test_a_plan_for_another_device_type():
+    with pytest.raises(pt.HardwareError, match=r"is for tpu_v5e.*v6e:2x2.*hardware='tpu_v6e'"):
+        planned("tpu_v5e").verify("v6e:2x2")
+
+
+def test_the_rewrites_that_are_listed_are_those_of_tpus():
+    assert Tpu.rewrites == REWRITES and not Host.rewrites
+
+
+# ----------------------------------------------------------------------------- compiling
+
+
+class Refusing:
+    """A lowered program that no compiler takes."""
+
+    def __init__(self, message):
+        self.message = message
+
+    def compile(self, compiler_options):
+        raise jax.errors.JaxRuntimeError(self.message)
+
+
+USED = "RESOURCE_EXHAUSTED: Ran out of memory. Used 20.5G of 15.75G hbm."
+TEMPORARIES = (
+    "RESOURCE_EXHAUSTED: E1000: Ran out of memory on HBM, the total memory required for HLO "
+    "temporaries (48.00G) exceeds available HBM (15.75G). HLO module: f.\nSee ..."
+)
+NO_MORE = "RESOURCE_EXHAUSTED: no more."
+
+
+@pytest.mark.parametrize(
+    ("message", "topology", "used", "capacity"),
+    [
+        (USED, "v5e:2x2", 20.5, 15.75),
+        (TEMPORARIES, "v5e:2x2", 48, 15.75),
+        (NO_MORE, "v5e:2x2", None, None),
+        (NO_MORE, None, None, None),
+    ],
+)
+def test_how_compilers_say_that_memory_is_not_enough(message, topology, used, capacity):
+    with pytest.raises(
+        OutOfMemoryError, match=r"^compiling for .* runs out of memory: .*$"
+    ) as raised:
+        backend_for(topology).compile(Refusing(message), {})
+    error = raised.value
+    assert (error.used, error.capacity) == (
+        used and int(used * 2**30),
+        capacity and int(capacity * 2**30),
+    )
+
+
+@pytest.mark.parametrize(("topology", "target"), [(None, "host devices"), ("v5e:2x2", "v5e:2x2")])
+def test_other_failures_of_a_compiler_are_one_line(topology, target):
+    with pytest.raises(pt.VerifyError) as error:
+        backend_for(topology).compile(Refusing("INTERNAL: a bug\nat line 3"), {})
+    assert str(error.value) == f"compiling for {target} fails: INTERNAL: a bug"
+
+
+# -------------------------------------------------------------------------------- adding
+
+GRID = '''
+"""Devices that a test has made up, called `grid:2x2`: those of the host, and a kind of h100."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+
+from partita.errors import MeshError
+from partita.verify.backends.protocol import Backend
+from partita.verify.comparison import Becomes, hlo_collective
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid(Backend):
+    spelling = "a grid, such as grid:2x4"
+    extra = "grid"
+    device_type = "h100"
+    widening_note = "A grid moves everything four times as wide."
+    rewrites = {"dropped": "an all_gather is not seen again"}
+
+    @classmethod
+    def of(cls, topology):
+        return cls(topology) if topology and topology.startswith("grid:") else None
+
+    def device_mesh(self, mesh):
+        sides = [int(side) for side in self.topology.removeprefix("grid:").split("x")]
+        if math.prod(sides) != mesh.devices:
+            raise MeshError(f"mesh {mesh} does not have the devices of {self.topology}")
+        devices = jax.devices("cpu")[: mesh.devices]
+        return jax.sharding.Mesh(np.array(devices).reshape(mesh.sizes), mesh.names)
+
+    def cycles(self, module, runs):
+        return sum(runs.times.values())
+
+    def widening(self, dtype):
+        return 4
+
+    def known_rewrites(self, spmd):
+        return [(Becomes("dropped", None),) for _ in spmd.collectives]
+
+
+BACKEND = Grid
+'''
+
+
+@pytest.fixture
+def grid(monkeypatch, tmp_path):
+    """One file more in the package."""
+    (tmp_path / "grid.py").write_text(GRID)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    yield
+    sys.modules.pop("partita.verify.backends.grid", None)
+    vars(backends).pop("grid", None)
+
+
+def test_a_backend_is_one_file(grid):
+    found = planned("h100").verify("grid:2x2")
+    assert found.topology == "grid:2x2" and found.memory.peak > 0
+    # Collectives by how often they run, in the devices' types; what becomes of them by its rules.
+    ((gather, predicted, compiled), *others) = sorted(found.collectives.rows(), reverse=True)
+    assert (gather.kind, gather.bytes, predicted, compiled) == ("all_gather", 4 * 16 * 16 * 4, 3, 0)
+    assert [(e.bytes, p, c) for e, p, c in others] == [(16 * 16 * 4, 0, 3)]
+    assert found.collectives.rewrites == {"dropped": 3}
+    assert found.passed  # another compiler than a host's may rewrite
+    report = str(found)
+    assert "partitioned form, for grid:2x2" in report
+    assert "3 x dropped: an all_gather is not seen again." in report
+    assert "four times as wide" in report
+
+
+def test_a_backend_of_a_file_is_checked_as_any(grid):
+    with pytest.raises(pt.MeshError, match="does not have the devices of grid:2x4"):
+        planned("h100").verify("grid:2x4")
+    with pytest.raises(pt.HardwareError, match="is for tpu_v5e, and topology grid:2x2"):
+        planned("tpu_v5e").verify("grid:2x2")
+
+
+def test_a_backend_of_a_file_is_listed(grid):
+    with pytest.raises(pt.VerifyError, match=r"grid:2x4 \(pip install 'partita\[grid\]'\)"):
+        backend_for("h100:2x8")
+
+
+def test_the_command_line_takes_the_topologies_of_a_file(grid):
+    args = ["mlp", "--mesh", "data=4", "--manual", "batch*:0@data", "--axes", "none"]
+    args += ["--hardware", "h100", "--topology", "grid:4"]
+    result = CliRunner().invoke(cli.app, ["verify", *args])
+    assert result.exit_code == 0, result.output
+    assert "for grid:4" in result.output

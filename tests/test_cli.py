@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 from typer.main import get_command
 
-from partita import cli, cost
+import partita as pt
+from partita import cli, cost, models
 from partita.cost.schema import entries
 from partita.verify import Comparison, HloCollective
 
@@ -204,6 +205,7 @@ def test_a_search_on_some_axes(plan):
     (entry,) = json.loads(result.out)["history"]
     assert entry["name"] == "AutomaticPartition(model)"
     assert "data" not in json.dumps(entry["tiled"])
+    assert [axis["name"] for axis in json.loads(result.out)["idle_axes"]][:1] == ["data"]
 
 
 def test_a_search_on_all_axes_is_the_default(plan):
@@ -217,6 +219,58 @@ def test_memory(plan):
     assert json.loads(result.out)["estimate"]["capacity"] == 8192
     assert not json.loads(result.out)["estimate"]["fits"]
     assert "DOES NOT FIT" in plan("--memory=8KiB").out
+
+
+UNEVEN = {"function": "double", "mesh": "data=3"}
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_manual_tactic_that_tiles_nothing_ends_with_a_message_and_code_1(plan, option):
+    result = plan("--manual=x:0@data", *option, **UNEVEN)
+    assert result.code == 1
+    assert result.err == (
+        "error: ManualPartition(x: 0 -> data) tiled nothing: x dimension 0: 64 is not divisible "
+        "by data=3 (dimension 1 could be sharded along data)\n"
+    ) or result.err.startswith(
+        "error: ManualPartition(x: 0 -> data) tiled nothing: x dimension 0: 64 is not divisible by"
+    )
+    assert "double" in result.out or "<lambda>" in result.out  # the plan is there all the same
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--manual=x:0@data",),
+        ("--manual=x:0@data", "--manual=x:0@data"),  # the second finds it as it should be
+        ("--manual=w:replicate@data",),
+        ("--manual=*:1@data",),  # x is split, w is not
+    ],
+)
+def test_a_manual_tactic_that_tiles_something_is_none(plan, options):
+    result = plan(*options)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_the_version(partita):
+    result = partita("--version")
+    assert (result.code, result.out, result.err) == (0, f"partita {pt.__version__}\n", "")
+
+
+def test_the_models(partita):
+    result = partita("models")
+    assert (result.code, result.err) == (0, "")
+    assert all(f"{name} " in result.out or f"{name}\n" in result.out for name in models.names())
+    found = json.loads(partita("models", "--json").out)
+    assert [entry["family"] for entry in found] == list(models.FAMILIES)
+    assert [name for entry in found for name in entry["presets"]] == list(models.names())
+    assert all(entry["description"] for entry in found)
+
+
+def test_lines_are_not_wrapped_where_there_is_no_terminal(partita, plan, monkeypatch):
+    wide = plan("--manual", "x:0@data").out
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(monkeypatch, "setenv", lambda *args: None)
+    assert plan("--manual", "x:0@data").out == wide
 
 
 def test_a_hardware_file(plan, tmp_path):
@@ -320,8 +374,19 @@ def test_an_error_is_one_message_on_stderr_and_code_2(partita, programs, command
     result = partita(*(arg.replace("FILE", str(programs)) for arg in command.split()))
     assert result.code == 2
     assert result.out == ""
-    assert message in " ".join(result.err.split())
-    assert "Traceback" not in result.err
+    assert result.err.startswith("error: ")
+    assert message in result.err
+    assert "Traceback" not in result.err and "╭" not in result.err
+
+
+def test_errors_of_the_system_with_files_are_told_as_others_are(partita, monkeypatch):
+    def denied(name):
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr("partita.models.load", denied)
+    result = partita("plan", "secret.mlir", "--mesh=data=8", "--hardware=cpu")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: Permission denied: 'secret.mlir'\n"
 
 
 def test_without_arguments_there_is_help(partita):

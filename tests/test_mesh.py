@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import jax
 import numpy as np
@@ -82,6 +83,26 @@ def test_an_axis_of_one_device_is_a_mesh():
 def test_unreadable(form, message):
     with pytest.raises(MeshError, match=message):
         Mesh.of(form)
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "message"),
+    [
+        (("a", "a"), (2, 2), "mesh a=2,a=2 names an axis twice"),
+        (("a",), (2, 2), "a mesh of axes a has 2 sizes; expected 1"),
+        (("a", "b"), (2,), "a mesh of axes a, b has 1 sizes; expected 2"),
+        ((), (), "at least one axis"),
+        (("a", ""), (2, 2), "a mesh has an axis ''; expected a name"),
+        ((1,), (2,), "a mesh has an axis 1; expected a name"),
+        (("a",), (0,), "mesh axis 'a' has size 0; expected an integer >= 1"),
+        (("a",), (-2,), "mesh axis 'a' has size -2"),
+        (("a",), (2.0,), "mesh axis 'a' has size 2.0"),
+        (("a",), (True,), "mesh axis 'a' has size True"),
+    ],
+)
+def test_no_mesh_is_made_of_other_axes_or_sizes(names, sizes, message):
+    with pytest.raises(MeshError, match=re.escape(message)):
+        Mesh(names, sizes)
 
 
 def test_unknown_axis_suggests_a_known_one():

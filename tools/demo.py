@@ -13,6 +13,7 @@ from rich.console import Console
 
 import partita as pt
 from partita import models
+from partita.cli.output import show, width
 from partita.report.plan import view
 from partita.report.progress import progress_bar
 from partita.verify import compare
@@ -37,7 +38,7 @@ def main() -> int:
             ],
             progress=progress,
         )
-    console.print(view(plan.done, console.width))
+    show(view(plan.done, width()))
     assert model.example is not None
     difference = _largest_difference(plan, model)
     console.print(

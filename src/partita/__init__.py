@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from partita.api import jit, load, plan
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
+from partita.cost.idle import IdleAxis
 from partita.errors import (
     AxisError,
     FileError,
@@ -89,6 +90,7 @@ __all__ = [
     "FullyShardedDataParallel",
     "Hardware",
     "HardwareError",
+    "IdleAxis",
     "LogicalAxes",
     "ManualPartition",
     "Megatron",

@@ -43,8 +43,18 @@ class Mesh:
     def __post_init__(self) -> None:
         if not self.names:
             raise MeshError('a mesh needs at least one axis, for example "data=8"')
+        for name in self.names:
+            if not isinstance(name, str) or not name:
+                raise MeshError(f"a mesh has an axis {name!r}; expected a name")
+        if len(self.sizes) != len(self.names):
+            raise MeshError(
+                f"a mesh of axes {', '.join(self.names)} has {len(self.sizes)} sizes; expected "
+                f"{len(self.names)}"
+            )
         if len(set(self.names)) != len(self.names):
-            raise MeshError(f"mesh {self} names an axis twice")
+            sizes = map(str, self.sizes)
+            shown = ",".join(map("=".join, zip(self.names, sizes, strict=True)))
+            raise MeshError(f"mesh {shown} names an axis twice")
         for name, size in zip(self.names, self.sizes, strict=True):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise MeshError(f"mesh axis {name!r} has size {size!r}; expected an integer >= 1")

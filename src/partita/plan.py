@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.export
 import numpy as np
+from jax._src import source_info_util
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
+from partita.cost.idle import IdleAxis
 from partita.errors import TacticError
 from partita.mesh import Mesh, MeshInput
 from partita.output import write
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from partita.planning.diff import PlanDiff
     from partita.run.core import Core
     from partita.verify import Verification
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.
@@ -114,6 +119,11 @@ class Plan:
     def estimate(self) -> Estimate:
         """Predicted time and memory of a step."""
         return self.done.estimate
+
+    @property
+    def idle_axes(self) -> tuple[IdleAxis, ...]:
+        """The axes of the mesh that do nothing: along them all devices do the same work."""
+        return self.done.idle_axes
 
     @property
     def history(self) -> tuple[TacticReport, ...]:
@@ -375,4 +385,5 @@ class Plan:
 
         return plain(view(self.done))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<Plan of {self.done}>"

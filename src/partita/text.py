@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from partita.errors import HardwareError
 
-WIDTH = 120
-"""Columns of a report that is not printed to a terminal."""
+_UNLIMITED = 10_000
+"""Columns of what is not printed to a terminal: nothing is wrapped or cut there."""
 
 _PREFIXES = (("G", 30), ("M", 20), ("K", 10))
 """Prefixes of sizes in bytes, and the powers of two that they stand for."""
 
 _NUMBERS = (
-    *("size", "alike", "count", "bytes", "bytes per device", "time", "predicted"),
+    *("size", "count", "bytes", "bytes per device", "time", "predicted"),
     *("combined", "time combined"),
 )
 
 
 def plain(report: RenderableType) -> str:
-    """Something that rich can print, as plain text."""
-    console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    """Something that rich can print, as plain text of which no line is wrapped."""
+    console = Console(
+        width=_UNLIMITED, color_system=None, force_terminal=False, legacy_windows=False
+    )
     with console.capture() as capture:
         console.print(report)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -98,10 +103,36 @@ def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
     return f"({', '.join(shown)})"
 
 
+def times(count: int) -> str:
+    """What follows something that is there several times: ` x24`, or nothing if it is once."""
+    return f" x{count}" if count > 1 else ""
+
+
+def relative(path: str) -> str:
+    """A path relative to the working directory, if it is below that."""
+    try:
+        return str(Path(path).relative_to(os.getcwd()))
+    except (ValueError, OSError):
+        return path
+
+
 def new_table(title: str, *columns: str) -> Table:
-    """A table in the style of reports."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    """A table in the style of reports. Its title is never wrapped."""
+    heading = Text(title, style="bold", no_wrap=True, overflow="ignore")
+    table = Table(title=heading if title else None, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         right = column in _NUMBERS
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     return table
+
+
+Branch = tuple[str | Text, Sequence["Branch"]]
+"""A line of a tree, and what hangs on it."""
+
+
+def tree(branches: Sequence[Branch], indent: str = "") -> Iterator[Text]:
+    """The lines of a tree, one `Text` each: rich's own cuts long ones on terminals."""
+    for number, (line, below) in enumerate(branches, 1):
+        last = number == len(branches)
+        yield Text.assemble(indent, "└── " if last else "├── ", line)
+        yield from tree(below, indent + ("    " if last else "│   "))

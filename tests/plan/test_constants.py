@@ -11,7 +11,9 @@ from jax.sharding import PartitionSpec
 
 import partita as pt
 from checks import planner
+from partita.text import relative
 
+HERE = relative(__file__)
 KEYS = jax.random.split(jax.random.key(0), 2)
 UP = 0.1 * jax.random.normal(KEYS[0], (64, 256))  # 64 KiB
 DOWN = 0.1 * jax.random.normal(KEYS[1], (256, 64)).astype(jnp.bfloat16)  # 32 KiB
@@ -44,7 +46,7 @@ def test_constants_are_listed_the_largest_first_each_once():
         32768,
     )
     assert (table.name, table.bytes) == ("constants[2]", 40)
-    line = f"{__file__}:{layer.__wrapped__.__code__.co_firstlineno + 2}"
+    line = f"{HERE}:{layer.__wrapped__.__code__.co_firstlineno + 2}"
     assert up.source == line
     assert up.used == (f"dot_general at {line}",)
     assert not up.lifted
@@ -150,8 +152,8 @@ def test_the_report_shows_constants_only_if_they_are_large():
     assert "Constants" not in str(plan(model, X))
     large = np.arange(2**19, dtype=np.float32).reshape(64, 2**13)
     text = str(plan(lambda x: x @ large + TABLE[3] + jnp.asarray(TABLE).sum(), X))
-    assert "of which constants" in text
-    rows = text[text.index("Constants, whole on every device") :].splitlines()
+    assert "; arguments 2.0 KiB, constants " in text
+    rows = text[text.index("Constants, replicated") :].splitlines()
     assert rows[2].split()[:4] == ["constants[0]", "f32[64,8192]", "2.0", "MiB"]
     assert rows[3].split() == ["1", "smaller", "40", "B"]
     assert rows[4].startswith("lift_constants=True")

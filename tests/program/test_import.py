@@ -12,6 +12,9 @@ from jax import lax
 from partita.errors import TraceError, UnsupportedError
 from partita.program import TensorType
 from partita.stablehlo.importer import import_stablehlo
+from partita.text import relative
+
+HERE = relative(__file__)
 
 
 def kinds(program):
@@ -36,7 +39,7 @@ def test_program_prints_as_it_was_written(program):
         return jnp.tanh(x @ w)
 
     text = str(program(layer, "f32[4,8]", "f32[8,6]"))
-    line = f"{__file__}:{layer.__code__.co_firstlineno + 1}"
+    line = f"{HERE}:{layer.__code__.co_firstlineno + 1}"
     assert text == (
         "program layer\n"
         "  %0 = x : f32[4,8]\n"
@@ -196,8 +199,8 @@ def test_sources_are_the_users_lines(program):
 
     p = program(two_lines, "f32[4]")
     start = two_lines.__code__.co_firstlineno
-    assert [op.source for op in p.operations] == [f"{__file__}:{start + n}" for n in (1, 2)]
-    assert p.describe(p.results[0]) == f"cosine at {__file__}:{start + 2}"
+    assert [op.source for op in p.operations] == [f"{HERE}:{start + n}" for n in (1, 2)]
+    assert p.describe(p.results[0]) == f"cosine at {HERE}:{start + 2}"
     assert p.describe(p.arguments[0]) == "x"
 
 
@@ -206,7 +209,7 @@ def test_sources_survive_inlining(program):
         return jnp.sin(x)
 
     p = program(lambda x: jax.jit(inner)(x), "f32[4]")
-    assert p.operations[0].source == f"{__file__}:{inner.__code__.co_firstlineno + 1}"
+    assert p.operations[0].source == f"{HERE}:{inner.__code__.co_firstlineno + 1}"
 
 
 def test_scopes_are_kept(program):
@@ -356,7 +359,7 @@ def calls_back_in_order(x):
     ("fn", "message"),
     [
         (prints, "prints has side effects .*take debug prints and callbacks out"),
-        (calls_back, rf"call back to the host at {__file__}:\d+ .*take debug prints"),
+        (calls_back, rf"call back to the host at {HERE}:\d+ .*take debug prints"),
         (calls_back_in_order, "side effects .*Ordered"),
     ],
 )

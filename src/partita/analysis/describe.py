@@ -50,9 +50,9 @@ class ConflictInfo:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Colors:
-    """What the analysis found: color groups and groups of conflict sets."""
+    """What the analysis found: color groups and groups of conflict sets. `print` shows them."""
 
     colors: tuple[ColorInfo, ...]
     conflicts: tuple[ConflictInfo, ...]
@@ -67,6 +67,9 @@ class Colors:
         info = self.conflicts[group]
         roles = "; ".join(f"{number}: {role}" for number, role in enumerate(info.roles))
         return f"{self.name(info.color)} meets itself, the axis can go to {roles}"
+
+    def __repr__(self) -> str:
+        return f"<Colors: {len(self.colors)} kinds of color, {len(self.conflicts)} of conflict>"
 
     def __str__(self) -> str:
         lines = [f"{len(self.colors)} kinds of color"]

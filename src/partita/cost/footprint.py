@@ -15,7 +15,7 @@ from partita.cost.memory import Copies, MemoryModel, changes
 from partita.cost.timing import Timing
 from partita.errors import FileError
 from partita.spmd import Lowering
-from partita.text import size
+from partita.text import new_table, size, times
 
 KINDS = (
     "parameters",
@@ -52,9 +52,9 @@ class Alive:
         return f"{size(self.bytes)}  {self.kind}: {self.value}{more}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Footprint:
-    """Memory of a plan over one step, per device."""
+    """Memory of a plan over one step, per device. `print(footprint)` shows its fullest moment."""
 
     peak: int
     """Bytes at the fullest moment."""
@@ -76,17 +76,14 @@ class Footprint:
         title = (
             f"Memory at its fullest: {size(self.peak)} of {size(self.capacity)}, at {self.where}"
         )
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column("what")
-        table.add_column("bytes", justify="right")
+        table = new_table(title, "what", "bytes")
         for kind in KINDS:
             if not self.breakdown.get(kind):
                 continue
             table.add_row(kind, size(self.breakdown[kind]), style="bold")
             rows = [item for item in self.alive[:most] if item.kind == kind]
             for item in rows:
-                times = f" x{item.count}" if item.count > 1 else ""
-                table.add_row(f"  {item.value}{times}", size(item.bytes))
+                table.add_row(f"  {item.value}{times(item.count)}", size(item.bytes))
         return table
 
     def picture(self, path: str | Path) -> None:
@@ -116,6 +113,9 @@ class Footprint:
             figure.savefig(path)
         except (OSError, ValueError) as error:
             raise FileError(f"cannot write the picture {str(path)!r}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<Footprint: peak {size(self.peak)} of {size(self.capacity)}>"
 
     def __str__(self) -> str:
         lines = [f"peak {size(self.peak)} of {size(self.capacity)}, at {self.where}"]

@@ -50,7 +50,8 @@ class Explanation(Sequence[Entry]):
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.entries)) or "no collectives"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<Explanation of {len(self.entries)} entries>"
 
 
 def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Explanation:

@@ -15,7 +15,7 @@ from partita.planning.schedule import Scheduled
 from partita.program import Program
 from partita.spmd import Lowering, Reshard, ValuePlan
 from partita.tactics.manual import match
-from partita.text import size
+from partita.text import relative, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,8 @@ class Reader:
         return match(program, what)
 
     def _made_at(self, line: str) -> Iterator[tuple[str, int]]:
-        """The values made at a source line, given as `file.py:12` or with its whole path."""
+        """The values made at a source line, given as `file.py:12` or with its path."""
+        line = relative(line)
         for op in self.program.operations:
             if op.source == line or op.source.endswith(f"/{line}"):
                 for value in op.results:

@@ -78,7 +78,8 @@ class Module(Traced):
     def __str__(self) -> str:
         return str(self.program)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<Module: {self.program!r}>"
 
 
 def read(path: str | Path) -> Module:

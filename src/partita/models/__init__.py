@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,12 @@ def names() -> tuple[str, ...]:
 def presets(family: str) -> tuple[str, ...]:
     """The presets of one family."""
     return tuple(_module(family).PRESETS)
+
+
+def description(family: str) -> str:
+    """What a family is, in a line."""
+    text = inspect.getdoc(_module(family)) or ""
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
 
 
 def build(name: str, **changes: Any) -> Model:

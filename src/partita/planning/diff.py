@@ -15,7 +15,7 @@ from partita.cost import Traffic
 from partita.errors import TacticError
 from partita.planning.schedule import Scheduled
 from partita.program import Program
-from partita.text import new_table, plain, seconds, show_entries, size
+from partita.text import new_table, plain, seconds, show_entries, size, times
 from partita.tiling import entries
 
 Entries = tuple[str | tuple[str, ...] | None, ...]
@@ -88,7 +88,14 @@ class PlanDiff:
     def __str__(self) -> str:
         return plain(Group(*self._parts()))
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        changes = {change.name: change for change in self.costs}
+        step, peak = changes["step_time"], changes["peak_memory"]
+        return (
+            f"<PlanDiff: step {_arrow(seconds(step.before), seconds(step.after))}, "
+            f"peak {_arrow(size(peak.before), size(peak.after))}, "
+            f"{len(self.shardings)} shardings differ>"
+        )
 
     def _parts(self) -> Iterator[RenderableType]:
         for label, (before, after) in (("mesh", self.mesh), ("hardware", self.hardware)):
@@ -145,9 +152,8 @@ class PlanDiff:
             return Text("Arguments, results and tagged values are split alike.")
         table = new_table("Split otherwise", "value", "type", "before", "after")
         for change in self.shardings:
-            times = f" x{change.count}" if change.count > 1 else ""
             before, after = show_entries(change.before), show_entries(change.after)
-            table.add_row(change.name + times, change.type, before, after)
+            table.add_row(change.name + times(change.count), change.type, before, after)
         return table
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from partita.analysis.describe import Colors, pattern, shared_pattern
 from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
+from partita.cost.idle import IdleAxis, idle_axes
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.program import Program
@@ -67,7 +68,8 @@ class TacticReport:
     warnings: tuple[str, ...]
     """What was done as asked, but costs more than it looks."""
     whole: tuple[ReplicatedUse, ...]
-    """Operations that need dimensions whole which the tactic sharded, and what is gathered."""
+    """Operations that require replication of dimensions that the tactic sharded, and what is
+    gathered for them."""
     collectives: Mapping[str, int]
     """Number of collectives of each kind after the tactic."""
     before: Estimate
@@ -78,9 +80,9 @@ class TacticReport:
     """The layout of every operation and value after the tactic."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Scheduled:
-    """Where a schedule has come to."""
+    """Where a schedule has come to. As text, one line."""
 
     stage: Stage
     lowering: Lowering
@@ -122,6 +124,11 @@ class Scheduled:
         return after_combining(self.spmd, self.hardware)
 
     @cached_property
+    def idle_axes(self) -> tuple[IdleAxis, ...]:
+        """The axes of the mesh along which all devices do the same work."""
+        return idle_axes(self.lowering, self.stage.cost_model.compute)
+
+    @cached_property
     def spmd(self) -> SpmdProgram:
         """The device-local program, operation for operation."""
         context = self.stage.context
@@ -131,7 +138,7 @@ class Scheduled:
 
     @cached_property
     def whole(self) -> tuple[ReplicatedUse, ...]:
-        """Operations that need sharded dimensions whole."""
+        """Operations that require replication of sharded dimensions."""
         return replicated_uses(self.lowering)
 
     @cached_property
@@ -140,6 +147,9 @@ class Scheduled:
         stage, regather = self.stage, self.estimate.regather
         timing = stage.context.timing
         return footprint(self.lowering, stage.cost_model.memory, timing, regather, stage.capacity)
+
+    def __str__(self) -> str:
+        return f"{self.program.name} on {self.mesh} ({self.hardware.name}): {self.estimate}"
 
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""

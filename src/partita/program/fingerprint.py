@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from partita.program.ir import Program
+from partita.text import relative
 
 _DEFINITION = re.compile(r"(#loc\d*) = (.*)")
 _AT_THE_END = re.compile(r" loc\((?:#loc\d*|unknown)\)\Z")
@@ -198,6 +199,6 @@ def _resolved(references: Iterable[str], definitions: dict[str, str]) -> str:
         seen.add(name)
         definition = definitions.get(name, "")
         if found := _FILE.search(definition):
-            return f"{found[1]}:{found[2]}"
+            return f"{relative(found[1])}:{found[2]}"
         waiting[:0] = re.findall(r"#loc\d*", definition)
     return ""

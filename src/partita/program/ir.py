@@ -147,7 +147,7 @@ class Operation:
     zero_init: bool = False
     """A scatter into zeros, or a reduction or carried value that starts from zeros."""
     source: str = ""
-    """`file:line` of the user's code."""
+    """`file:line` of the user's code, relative to the working directory where it is below that."""
     scope: str = ""
     """JAX name scope."""
     times: int = 1
@@ -265,9 +265,9 @@ def show_axes(axes: Iterable[Sequence[str]]) -> str:
     return f"({', '.join('+'.join(names) or '-' for names in axes)})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Program:
-    """A tensor program, in SSA form and in execution order.
+    """A tensor program, in SSA form and in execution order. `print(program)` shows it.
 
     Loops and branches are flattened: their operations stand in line with all others, and `body`
     says where each belongs.
@@ -371,6 +371,9 @@ class Program:
         op = self.operations[v.producer]
         text = f"{op.short} at {op.source}" if op.source else f"{op.short} %{value}"
         return f"{', '.join(op.tags)} ({text})" if op.tags else text
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}: {len(self.operations)} operations>"
 
     def __str__(self) -> str:
         lines = [f"program {self.name}"]

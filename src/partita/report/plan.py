@@ -1,122 +1,71 @@
-"""A plan as text: what each tactic did, what the step costs, how every argument is laid out."""
+"""A plan as text: the result first, then what it is made of, then how it came about.
+
+Result (time, memory, idle axes), collectives, arguments, constants, what to know of the program;
+then the history of tactics, and the colors.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from partita.mesh import Mesh
-from partita.planning.schedule import Scheduled, TacticReport, argument_groups
-from partita.text import WIDTH, new_table, seconds, show_entries, size
+from partita.planning.schedule import Scheduled, argument_groups
+from partita.report.history import history
+from partita.text import new_table, seconds, show_entries, size, times
 from partita.tiling import Layout, entries, local_type
-
-MOST_REPLICATED = 8
-"""Lines of the user's that a tactic's report shows as requiring replication."""
 
 LARGE = 2**20
 """Bytes of constants from which on a report shows them."""
 
+NARROW = 100
+"""Columns of a terminal below which the shards of arguments are left out."""
 
-def view(plan: Scheduled, width: int = WIDTH) -> RenderableType:
-    """The report as something that rich can print, for a console of this width."""
-    return Group(
-        Text(
-            f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})",
-            style="bold",
-        ),
-        Text(),
-        _colors(plan),
-        Text(),
-        _history(plan),
-        Text(),
-        _costs(plan),
-        Text(),
+
+def view(plan: Scheduled, width: int | None = None) -> RenderableType:
+    """The report as something that rich can print.
+
+    Args:
+      plan: what to report.
+      width: columns of the terminal that it is for, if it is for one.
+    """
+    title = f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})"
+    parts = [
+        _result(plan),
         _collectives(plan),
-        Text(),
         _arguments(plan, width),
         *_constants(plan),
-        *_warnings(plan),
+        *_notes(plan),
+        history(plan),
+        _colors(plan),
+    ]
+    apart = (each for part in parts for each in (Text(), part))
+    return Group(Text(title, style="bold"), *apart)
+
+
+def _result(plan: Scheduled) -> RenderableType:
+    e = plan.estimate
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for overflow in ("ellipsis", "ellipsis", "fold"):
+        table.add_column(overflow=overflow)
+    time = (
+        f"compute {seconds(e.compute_time)}, collectives {seconds(e.exposed_time)} exposed and "
+        f"{seconds(e.hidden_time)} hidden; serial {seconds(e.serial_time)}"
     )
-
-
-def _colors(plan: Scheduled) -> RenderableType:
-    table = new_table("Colors", "color", "size", "alike", "seen in")
-    for info in plan.colors.colors:
-        seen = ", ".join(info.examples[:2]) or "only inside the program"
-        more = f" and {len(info.examples) - 2} more" if len(info.examples) > 2 else ""
-        table.add_row(str(info.group), str(info.size), str(info.count), seen + more)
-    lines: list[RenderableType] = [table]
-    for conflict in plan.colors.conflicts:
-        times = f" ({conflict.count} times alike)" if conflict.count > 1 else ""
-        lines.append(Text(f"  conflict of color {conflict.color} with itself{times}:"))
-        lines += [Text(f"    role {i}: {role}") for i, role in enumerate(conflict.roles)]
-    return Group(*lines)
-
-
-def _history(plan: Scheduled) -> RenderableType:
-    tree = Tree("Tactics")
-    for entry in plan.history:
-        branch = tree.add(Text(entry.name))
-        _add_tactic(branch, entry)
-    if not plan.history:
-        tree.add("none: everything is replicated")
-    return tree
-
-
-def _add_tactic(branch: Tree, entry: TacticReport) -> None:
-    for decision in entry.decisions:
-        branch.add(Text(f"chose {decision}"))
-    for label, tiled in entry.tiled.items():
-        branch.add(Text(f"tiled {label} {show_entries(tiled)}"))
-    if not entry.tiled:
-        branch.add(Text("tiled no argument"))
-    for number, refusal in enumerate(entry.refused):
-        line = branch.add(Text(f"refused {refusal}", style="yellow"))
-        later = entry.refused[number + 1 :]
-        if all(other.alternatives != refusal.alternatives for other in later):
-            for way in refusal.alternatives:
-                line.add(Text(f"or {way}"))
-    for blocked in entry.blocked:
-        branch.add(Text(f"stopped {blocked}"))
-    for conflict in entry.resolved:
-        branch.add(Text(f"resolved {conflict}"))
-    for conflict in entry.conflicts:
-        branch.add(Text(f"conflict {conflict}", style="yellow"))
-    for warning in entry.warnings:
-        branch.add(Text(f"warning {warning}", style="yellow"))
-    largest = sorted(entry.whole, key=lambda use: -use.bytes)
-    for use in largest[:MOST_REPLICATED]:
-        branch.add(Text(f"replicated {use}", style="yellow"))
-    if len(largest) > MOST_REPLICATED:
-        rest = sum(use.bytes for use in largest[MOST_REPLICATED:])
-        more = f"replicated: {len(largest) - MOST_REPLICATED} more lines gather {size(rest)}"
-        branch.add(Text(more, style="yellow"))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(entry.collectives.items()))
-    before, now = entry.before, entry.estimate
-    branch.add(
-        Text(
-            f"step {seconds(before.step_time)} -> {seconds(now.step_time)}, "
-            f"peak {size(before.peak_memory)} -> {size(now.peak_memory)}, "
-            f"{kinds or 'no collectives'}"
-        )
-    )
-
-
-def _costs(plan: Scheduled) -> RenderableType:
-    estimate = plan.estimate
-    table = new_table("Cost of a step, per device", "what", "predicted")
-    table.add_row("step time (overlapped)", seconds(estimate.step_time))
-    table.add_row("serial time", seconds(estimate.serial_time))
-    table.add_row("  compute", seconds(estimate.compute_time))
-    table.add_row("  collectives, exposed", seconds(estimate.exposed_time))
-    table.add_row("  collectives, hidden", seconds(estimate.hidden_time))
-    table.add_row("peak memory", size(estimate.peak_memory))
-    table.add_row("  of which arguments", size(estimate.argument_memory))
+    table.add_row("step time", seconds(e.step_time), time)
+    parts = f"arguments {size(e.argument_memory)}"
     if _worth_showing(plan):
-        table.add_row("  of which constants", size(estimate.constant_memory))
-    fits = "yes" if estimate.fits else "NO"
-    table.add_row("fits", f"{fits}, capacity {size(estimate.capacity)}")
+        parts += f", constants {size(e.constant_memory)}"
+    fits, style = ("fits", "") if e.fits else ("DOES NOT FIT", "bold red")
+    memory = Text.assemble("of ", size(e.capacity), ": ", (fits, style), f"; {parts}")
+    table.add_row("peak memory", size(e.peak_memory), memory)
+    for idle in plan.idle_axes:
+        table.add_row("idle axis", idle.name, idle.effect, style="yellow")
+    if not plan.idle_axes:
+        table.add_row("idle axes", "none", "")
     return table
 
 
@@ -140,17 +89,16 @@ def _collectives(plan: Scheduled) -> RenderableType:
     return Group(table, Text(note))
 
 
-def _arguments(plan: Scheduled, width: int) -> RenderableType:
-    columns = ["argument", "type", "sharding"] + (["piece per device"] if width >= 100 else [])
+def _arguments(plan: Scheduled, width: int | None) -> RenderableType:
+    shards = width is None or width >= NARROW
+    columns = ["argument", "type", "sharding", *(["shard per device"] if shards else [])]
     table = new_table("Arguments", *columns)
     program, layouts = plan.program, plan.spmd.argument_layouts
     for label, numbers in argument_groups(program, layouts).items():
         type_ = program.values[program.arguments[numbers[0]]].type
         layout = layouts[numbers[0]]
-        times = f" x{len(numbers)}" if len(numbers) > 1 else ""
-        row = [label + times, str(type_), show_layout(layout, plan.mesh)]
-        piece = str(local_type(type_, layout, plan.mesh))
-        table.add_row(*row, *[piece][: len(columns) - len(row)])
+        row = [label + times(len(numbers)), str(type_), show_layout(layout, plan.mesh)]
+        table.add_row(*row, *([str(local_type(type_, layout, plan.mesh))] if shards else []))
     return table
 
 
@@ -158,35 +106,26 @@ def _worth_showing(plan: Scheduled) -> bool:
     return plan.estimate.constant_memory >= LARGE
 
 
-def _constants(plan: Scheduled) -> list[RenderableType]:
-    """The constants that every device has whole, if they are many bytes."""
+def _constants(plan: Scheduled) -> Iterator[RenderableType]:
+    """The constants that are replicated on every device, if they are many bytes."""
     if not _worth_showing(plan):
-        return []
-    table = new_table("Constants, whole on every device", "constant", "type", "bytes", "used by")
-    whole = [c for c in plan.program.constants if not c.lifted]
-    shown = [c for c in whole if c.bytes >= LARGE // 16]
+        return
+    table = new_table("Constants, replicated", "constant", "type", "bytes", "used by")
+    replicated = [c for c in plan.program.constants if not c.lifted]
+    shown = [c for c in replicated if c.bytes >= LARGE // 16]
     for constant in shown:
         more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
         first = (*constant.used, "a result")[0]
         table.add_row(constant.name, str(constant.type), size(constant.bytes), first + more)
-    rest = [constant.bytes for constant in whole[len(shown) :]]
+    rest = [constant.bytes for constant in replicated[len(shown) :]]
     if rest:
         table.add_row(f"{len(rest)} smaller", "", size(sum(rest)), "")
     hint = "lift_constants=True makes them arguments, which can be split."
-    return [Text(), table, Text(hint, style="yellow")]
+    yield Group(table, Text(hint, style="yellow"))
 
 
-def _warnings(plan: Scheduled) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    estimate = plan.estimate
-    if not estimate.fits:
-        lines.append(
-            Text(
-                f"\nDOES NOT FIT: predicted peak {size(estimate.peak_memory)} of "
-                f"{size(estimate.capacity)} per device.",
-                style="bold red",
-            )
-        )
+def _notes(plan: Scheduled) -> Iterator[RenderableType]:
+    """What the program has that a plan can do little about."""
     opaque: dict[str, int] = {}
     for op in plan.program.operations:
         if not op.rule.known:
@@ -194,13 +133,27 @@ def _warnings(plan: Scheduled) -> list[RenderableType]:
             opaque[where] = opaque.get(where, 0) + 1
     unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
     if unknown:
-        text = "\nLoops whose trip count is not known; they are priced as running once:"
-        lines.append(Text(text, style="yellow"))
-        lines += [Text(f"  {source}") for source in dict.fromkeys(unknown)]
+        text = "Loops whose trip count is not known; their cost is that of running once:"
+        lines = (Text(f"  {source}") for source in dict.fromkeys(unknown))
+        yield Group(Text(text, style="yellow"), *lines)
     if opaque:
-        lines.append(Text("\nReplicated, for lack of a sharding rule:", style="yellow"))
-        lines += [Text(f"  {where}" + (f" x{n}" if n > 1 else "")) for where, n in opaque.items()]
-    return lines
+        lines = (Text(f"  {where}{times(count)}") for where, count in opaque.items())
+        yield Group(Text("Replicated, for lack of a sharding rule:", style="yellow"), *lines)
+
+
+def _colors(plan: Scheduled) -> RenderableType:
+    table = new_table("Colors", "color", "size", "seen in")
+    for info in plan.colors.colors:
+        seen = ", ".join(info.examples[:2]) or "only inside the program"
+        more = f" and {len(info.examples) - 2} more" if len(info.examples) > 2 else ""
+        table.add_row(str(info.group), str(info.size) + times(info.count), seen + more)
+    lines: list[RenderableType] = [table]
+    for conflict in plan.colors.conflicts:
+        lines.append(
+            Text(f"  conflict of color {conflict.color} with itself{times(conflict.count)}:")
+        )
+        lines += [Text(f"    role {i}: {role}") for i, role in enumerate(conflict.roles)]
+    return Group(*lines)
 
 
 def show_layout(layout: Layout, mesh: Mesh) -> str:

@@ -74,4 +74,5 @@ class Core:
     def __str__(self) -> str:
         return show(self.nests)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<Core of {self.nests.program.name} on {self.nests.mesh}>"

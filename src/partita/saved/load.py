@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax._src import source_info_util
+
 from partita import cost
 from partita.cost import Hardware
 from partita.errors import HardwareError
@@ -15,6 +17,9 @@ from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.restore import Saved, read_plan
 from partita.text import parse_size
+
+# Source lines are the user's: keep this file out of the locations that JAX records.
+source_info_util.register_exclusion(__file__)
 
 
 def take_up(

@@ -116,7 +116,7 @@ class Collective:
         return f"#{self.index} {what}: {self.value}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LocalProgram:
     """The device-local program: buffers, and the instructions that fill them."""
 

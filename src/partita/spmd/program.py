@@ -86,5 +86,11 @@ class SpmdProgram(LocalProgram):
         result = self.program.operations[op].results[0]
         return self.lowering.sums(self.lowering.graph.value_class[result])
 
+    def __repr__(self) -> str:
+        return (
+            f"<SpmdProgram {self.program.name} on {self.mesh}: "
+            f"{len(self.program.operations)} operations, {len(self.collectives)} collectives>"
+        )
+
     def __str__(self) -> str:
         return show(self)

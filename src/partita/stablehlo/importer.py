@@ -28,6 +28,7 @@ from partita.stablehlo.mlir import ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.shardy import Rules, combiner_of
+from partita.text import relative
 
 
 def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
@@ -374,7 +375,7 @@ class _Importer:
 
     def _read_location(self, location: Any) -> tuple[str, str]:
         if hasattr(location, "filename"):
-            return f"{location.filename}:{location.start_line}", ""
+            return f"{relative(location.filename)}:{location.start_line}", ""
         if hasattr(location, "callee"):
             return self._source(location.callee)
         if hasattr(location, "child_loc"):

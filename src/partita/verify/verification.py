@@ -20,7 +20,7 @@ from partita.verify.memory import Memory
 from partita.verify.predicted import Predicted
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Verification:
     """A prediction beside what was compiled; printed, a report. Made by `Plan.verify`."""
 
@@ -82,7 +82,13 @@ class Verification:
     def __str__(self) -> str:
         return plain(self.view())
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        found = "; ".join(self.problems) or "no problems"
+        name, mesh = self.plan.program.name, self.plan.mesh
+        return (
+            f"<Verification of {name} on {mesh}, {self.form}, "
+            f"for {self.topology or 'host devices'}: {found}>"
+        )
 
     def view(self) -> RenderableType:
         """The report as something that rich can print."""

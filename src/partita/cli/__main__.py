@@ -1,0 +1,5 @@
+"""`python -m partita.cli`."""
+
+from partita.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""`partita hardware` and `partita calibrate`: the devices that plans are made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import typer
+from rich.console import Console
+
+from partita import cost
+from partita.cli.options import JsonOption
+from partita.cost.calibrate import Budget
+from partita.cost.calibrate import calibrate as measure
+from partita.report import hardware as report
+
+
+def hardware(
+    device_type: Annotated[
+        str | None, typer.Argument(help="Show this device type, or .toml file, with all sources.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the device types that plans can be made for."""
+    names = cost.device_types() if device_type is None else (device_type,)
+    known = [cost.load(name) for name in names]
+    if as_json:
+        print(report.as_json(known))
+    elif device_type is None:
+        Console().print(report.listing(known))
+    else:
+        print(report.shown(known[0]))
+
+
+def calibrate(
+    path: Annotated[Path, typer.Argument(help="The hardware file to write, ending in .toml.")],
+    like: Annotated[
+        str | None,
+        typer.Option(help="A device type whose networks these have; needed for a single device."),
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="What to measure (cpu, gpu, tpu); the best at hand.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to time each operation.")] = 0.3,
+) -> None:
+    """Measure the devices at hand, and write a hardware file to make plans for them."""
+    jax.config.update("jax_platforms", platform)
+    console = Console(stderr=True)
+    found = measure(
+        path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
+    )
+    print(found)

@@ -1,0 +1,80 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partita.search import ALGORITHMS
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
+        "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
+        "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
+    ),
+]
+MeshOption = Annotated[
+    str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
+]
+HardwareOption = Annotated[
+    str, typer.Option("--hardware", help="A device type (see `partita hardware`) or a .toml file.")
+]
+ManualOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--manual",
+        help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
+        "applied in order before the search.",
+    ),
+]
+AxesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--axes",
+        help="Axes for the search, comma-separated; 'none' for no search. All by default.",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option("--memory", help="Memory per device that may be used, for example 12GiB."),
+]
+BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may price.")]
+SearchOption = Annotated[
+    str,
+    typer.Option(
+        "--search",
+        help=f"The search algorithm: {' or '.join(sorted(ALGORITHMS))}.",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
+LiftOption = Annotated[
+    bool,
+    typer.Option(
+        "--lift-constants",
+        help="Make arrays in the program arguments named constants[0], ..., so that they can "
+        "be split.",
+    ),
+]
+PartitionedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--partitioned",
+        help="Write the program that the plan runs, collectives and all: .mlir is text, "
+        ".mlirbc bytecode, .bin a serialized jax.export.Exported.",
+    ),
+]
+AnnotatedOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--annotated",
+        help="Write the original program with shardings on its values, for a compiler that "
+        "partitions by itself. Endings as above.",
+    ),
+]

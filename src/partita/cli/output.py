@@ -1,0 +1,80 @@
+"""What commands print: reports on standard output, errors on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from partita.errors import PartitaError
+from partita.text import plain
+
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
+"""`ClickException`, what typer raises of a command line that it cannot read; it exports only this
+kind of it."""
+
+
+def width() -> int | None:
+    """Columns of the terminal that standard output is, if it is one."""
+    console = Console()
+    return console.width if console.is_terminal else None
+
+
+def show(*reports: RenderableType) -> None:
+    """Prints reports. Only on a terminal are tables fitted to it; no other line is ever wrapped."""
+    console = Console()
+    for number, report in enumerate(reports):
+        if number:
+            print()
+        if console.is_terminal:
+            console.print(report, soft_wrap=True)
+        else:
+            print(plain(report))
+
+
+def show_json(data: Any) -> None:
+    """Prints data as JSON."""
+    print(json.dumps(data, indent=2))
+
+
+def error(message: object) -> None:
+    """Prints a message on standard error, as all errors are printed."""
+    console = Console(stderr=True)
+    console.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def run(app: typer.Typer) -> None:
+    """Runs a command; what the user can mend is one message, and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except PartitaError as problem:
+        message = str(problem)
+    except _USAGE_ERROR as problem:
+        message = _usage(problem)
+    except OSError as problem:
+        message = _file_problem(problem)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    else:
+        sys.exit(code or 0)
+    error(message)
+    sys.exit(2)
+
+
+def _usage(problem: Any) -> str:
+    """A command line that cannot be read, told as our own errors are."""
+    message: str = problem.format_message().rstrip(".").replace(". Did", "; did")
+    if not message:  # no command at all: its help has been printed
+        sys.exit(2)
+    context = getattr(problem, "ctx", None)
+    where = f"; see {context.command_path} --help" if context is not None else ""
+    return message[0].lower() + message[1:] + where
+
+
+def _file_problem(problem: OSError) -> str:
+    """A file that cannot be read or written."""
+    reason = problem.strerror or str(problem)
+    return f"{reason}: {problem.filename!r}" if problem.filename is not None else reason

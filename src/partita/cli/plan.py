@@ -1,0 +1,101 @@
+"""`partita plan` and `partita show`: a plan that is made, or one that was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import partita as pt
+from partita import models
+from partita.cli import output
+from partita.cli.options import (
+    AnnotatedOption,
+    AxesOption,
+    BudgetOption,
+    HardwareOption,
+    JsonOption,
+    LiftOption,
+    ManualOption,
+    MemoryOption,
+    MeshOption,
+    Model,
+    PartitionedOption,
+    SearchOption,
+    SeedOption,
+)
+from partita.cli.planned import check_manual, planned, schedule
+from partita.frontend.files import format_of
+from partita.report.json import summary
+from partita.report.plan import view
+from partita.run.executable import Form
+
+
+def plan(
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    search: SearchOption = "mcts",
+    lift_constants: LiftOption = False,
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the plan to this JSON file, for `partita show` and partita.load."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a model's step over a mesh, and print what was decided and what it costs."""
+    files = _files(partitioned, annotated)
+    tactics = schedule(manual or [], axes, budget, seed, search)
+    made = planned(model, mesh, hardware, tactics, memory, lift_constants)
+    if save is not None:
+        made.save(save)
+    _hand_out(made, files, as_json)
+    check_manual(made, manual or [])
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")],
+    model: Model,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            help="Cost on another device type, or a .toml file; that of the plan if none."
+        ),
+    ] = None,
+    memory: MemoryOption = None,
+    partitioned: PartitionedOption = None,
+    annotated: AnnotatedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a saved plan, after checking that it is for this model. Nothing is searched."""
+    files = _files(partitioned, annotated)
+    loaded = models.load(model)
+    made = pt.load(plan, loaded.fn, *loaded.args, hardware=hardware, memory=memory)
+    _hand_out(made, files, as_json)
+
+
+def _files(partitioned: Path | None, annotated: Path | None) -> dict[Form, Path]:
+    """The files to write a program to; complains before the work, not after it."""
+    asked: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
+    files = {form: path for form, path in asked.items() if path is not None}
+    for path in files.values():
+        format_of(path)
+    return files
+
+
+def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
+    """Writes and prints what was asked for."""
+    for form, path in files.items():
+        plan.export(path, form)
+    if as_json:
+        output.show_json(summary(plan.done))
+    else:
+        output.show(view(plan.done, output.width()))

@@ -1,0 +1,77 @@
+"""From the options of a command to a plan."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from rich.console import Console
+
+import partita as pt
+from partita import models
+from partita.cli.output import error
+from partita.report.progress import progress_bar
+
+
+def planned(
+    model: str,
+    mesh: str,
+    hardware: str,
+    tactics: list[pt.Tactic],
+    memory: str | None,
+    lift_constants: bool,
+) -> pt.Plan:
+    """The plan of a model, named as on the command line; a terminal shows how far a search is."""
+    loaded = models.load(model)
+    with progress_bar(Console(stderr=True)) as progress:
+        return pt.plan(
+            loaded.fn,
+            *loaded.args,
+            mesh=mesh,
+            hardware=hardware,
+            tactics=tactics,
+            memory=memory,
+            donate_argnums=loaded.donate_argnums,
+            lift_constants=lift_constants,
+            progress=progress,
+        )
+
+
+def schedule(
+    manual: list[str], axes: str | None, budget: int, seed: int, search: str
+) -> list[pt.Tactic]:
+    """The manual tactics in order, and a search after them unless `axes` is `none`."""
+    tactics: list[pt.Tactic] = [manual_tactic(text) for text in manual]
+    if axes != "none":
+        named = None if axes is None else axes.split(",")
+        tactics.append(pt.AutomaticPartition(named, budget=budget, seed=seed, search=search))
+    return tactics
+
+
+def manual_tactic(text: str) -> pt.ManualPartition:
+    """The tactic of `PATTERN:DIM@AXIS`; a `TacticError` if it cannot be read."""
+    match = re.fullmatch(r"(.+):(-?\d+|replicate)@(\w+)", text)
+    if not match:
+        raise pt.TacticError(
+            f"cannot read --manual {text!r}; expected PATTERN:DIM@AXIS, as in 'batch*:0@data'"
+        )
+    dim: Any = match[2] if match[2] == "replicate" else int(match[2])
+    return pt.ManualPartition({match[1]: dim}, axis=match[3])
+
+
+def check_manual(plan: pt.Plan, manual: list[str]) -> None:
+    """Ends with exit code 1 if a manual tactic has tiled nothing, and says which and why.
+
+    What was printed before is right, but it is not what was asked for.
+    """
+    names = {manual_tactic(text).name for text in manual}
+    missed = [
+        entry
+        for entry in plan.history
+        if entry.name in names and entry.refused and not entry.actions
+    ]
+    for entry in missed:
+        error(f"{entry.name} tiled nothing: {'; '.join(map(str, entry.refused))}")
+    if missed:
+        raise typer.Exit(1)

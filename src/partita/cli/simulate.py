@@ -1,0 +1,72 @@
+"""`partita simulate`: what given shardings cost."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+from jax.sharding import PartitionSpec
+
+import partita as pt
+from partita import models
+from partita.cli.options import (
+    JsonOption,
+)
+from partita.cli.output import show, show_json, width
+from partita.report.json import summary
+from partita.report.plan import view
+
+
+def simulate(
+    model: Annotated[str, typer.Argument(help="As for `partita plan`.")],
+    mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
+    hardware: Annotated[
+        str, typer.Option(help="A device type (see `partita hardware`) or a .toml file.")
+    ],
+    given_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in",
+            help="Sharding of arguments, PATTERN=ENTRY,ENTRY,...: an entry for each dimension is "
+            "an axis, several joined by +, or - for whole; as in 'batch*=data,-'. Repeatable; of "
+            "several that match, the last one counts.",
+        ),
+    ] = None,
+    given_out: Annotated[
+        list[str] | None, typer.Option("--out", help="The same for results.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what given shardings of a model's step cost, without a search."""
+    loaded = models.load(model)
+    made = pt.simulate(
+        loaded.fn,
+        *loaded.args,
+        mesh=mesh,
+        hardware=hardware,
+        in_shardings=dict(map(_spec, given_in or [])),
+        out_shardings=dict(map(_spec, given_out or [])),
+        memory=memory,
+        donate_argnums=loaded.donate_argnums,
+    )
+    if as_json:
+        show_json(summary(made.done))
+    else:
+        show(view(made.done, width()))
+
+
+def _spec(text: str) -> tuple[str, PartitionSpec]:
+    """A pattern and a `PartitionSpec` from `PATTERN=data,-,replica+model`."""
+    pattern, found, entries = text.rpartition("=")
+    entries = entries.strip().removeprefix("(").removesuffix(")")
+    parts = [part.strip() for part in entries.split(",") if part.strip()]
+    if not pattern or not found or not all(re.fullmatch(r"-|\w+(\+\w+)*", p) for p in parts):
+        raise pt.SpecError(
+            f"cannot read {text!r}; expected PATTERN=ENTRY,ENTRY,..., as in 'batch*=data,-'"
+        )
+    axes = [None if part == "-" else tuple(part.split("+")) for part in parts]
+    return pattern, PartitionSpec(*axes)

@@ -1,0 +1,99 @@
+"""`partita verify`: a plan compiled with a real XLA, beside what was predicted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import partita as pt
+from partita.cli.options import (
+    AxesOption,
+    BudgetOption,
+    HardwareOption,
+    JsonOption,
+    LiftOption,
+    ManualOption,
+    MemoryOption,
+    MeshOption,
+    Model,
+    SearchOption,
+    SeedOption,
+)
+from partita.cli.output import show, show_json
+from partita.cli.planned import check_manual, planned, schedule
+from partita.run.executable import Form
+from partita.verify.backends import backend_for, topologies
+
+FORMS: dict[str, tuple[Form, ...]] = {
+    "partitioned": ("partitioned",),
+    "annotated": ("annotated",),
+    "both": ("partitioned", "annotated"),
+}
+
+
+def verify(
+    model: Model,
+    mesh: MeshOption,
+    hardware: HardwareOption,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Devices to compile for, which need not be there: "
+            f"{escape(topologies())}. Host devices by default."
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="partitioned, the program that the plan runs; annotated, the one that a compiler "
+            "partitions by itself; or both."
+        ),
+    ] = "partitioned",
+    windowed_einsum: Annotated[
+        bool,
+        typer.Option(
+            "--windowed-einsum",
+            help="Let a TPU compiler that partitions by itself cut gathers and products into "
+            "loops.",
+        ),
+    ] = False,
+    no_combining: Annotated[
+        bool,
+        typer.Option("--no-combining", help="Keep a TPU compiler from combining sums."),
+    ] = False,
+    manual: ManualOption = None,
+    axes: AxesOption = None,
+    memory: MemoryOption = None,
+    budget: BudgetOption = 1500,
+    seed: SeedOption = 0,
+    search: SearchOption = "mcts",
+    lift_constants: LiftOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compile a plan with a real XLA, and print what was predicted beside what was compiled.
+
+    The exit status is 1 if the prediction does not hold: other collectives on the host, or a
+    compiler that runs out of memory where the plan was predicted to fit.
+    """
+    if form not in FORMS:
+        raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
+    backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
+    tactics = schedule(manual or [], axes, budget, seed, search)
+    made = planned(model, mesh, hardware, tactics, memory, lift_constants)
+    found = []
+    for each in FORMS[form]:
+        with Console(stderr=True).status(f"compiling the {each} form"):
+            found.append(
+                made.verify(
+                    topology, each, windowed_einsum=windowed_einsum, combine=not no_combining
+                )
+            )
+    if as_json:
+        show_json([each.as_dict() for each in found])
+    else:
+        show(*(each.view() for each in found))
+    check_manual(made, manual or [])
+    raise typer.Exit(0 if all(each.passed for each in found) else 1)

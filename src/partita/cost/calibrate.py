@@ -121,9 +121,9 @@ def _measured(
     progress("memory bandwidth")
     bandwidth = memory_bandwidth(device, budget)
     peaks = {}
-    for dtype_name, dtype in DTYPES.items():
-        progress(f"products of {dtype_name}")
-        peaks[dtype_name] = matmul_rate(device, dtype, budget)
+    for short, dtype in DTYPES.items():
+        progress(f"products of {short}")
+        peaks[short] = matmul_rate(device, dtype, budget)
     progress("gathers and convolutions")
     gathers = min(1.0, gather_rate(device, budget) / bandwidth)
     convolutions = min(1.0, convolution_rate(device, budget) / peaks["f32"])
@@ -144,12 +144,10 @@ def _measured(
     }
     if len(devices) > 1:
         progress(f"collectives of {len(devices)} devices")
-        fit, how = (
-            network(devices, budget),
-            f"all_gather and all_reduce over {len(devices)} devices",
-        )
-        bandwidth_, latency = (figure(v, f"{how}, fitted") for v in (fit.bandwidth, fit.latency))
-        found["networks"] = (Network("link", fit.topology, fit.devices, bandwidth_, latency),)
+        fit = network(devices, budget)
+        how = f"all_gather and all_reduce over {fit.devices} devices, fitted"
+        rates = figure(fit.bandwidth, how), figure(fit.latency, how)
+        found["networks"] = (Network("link", fit.topology, fit.devices, *rates),)
     known = like or device_type_of(device.device_kind)
     if known is None:
         return Hardware(**found)

@@ -125,11 +125,8 @@ class Storage:
             return False
         other = next(r for r in readers if r is not rows[0])
         longest = values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
-        return (
-            longest <= self.longest_row
-            and other.traits.elementwise
-            and other.region == rows[0].region
-        )
+        fits = longest <= self.longest_row
+        return fits and other.traits.elementwise and other.region == rows[0].region
 
     def _product(self, op: Operation) -> int | None:
         """The product whose kernel goes on with an operation; None without.

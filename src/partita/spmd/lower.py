@@ -14,6 +14,7 @@ layout their uses need, and never cost a collective.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -259,21 +260,19 @@ class Lowerer:
         known = self._plans.get(key)
         if known is not None:
             return known
-        type_, mesh, left, latency = value.value.type, self.mesh, made - kept, self.latency_bytes
-        steps = reshard(type_, source, left, layout, mesh, combine, latency_bytes=latency)
+        mesh, left, latency = self.mesh, made - kept, self.latency_bytes
+        way = functools.partial(reshard, value.value.type, latency_bytes=latency)
+        steps = way(source, left, layout, mesh, combine)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not value.is_result:
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
             ((need, _),) = different
-            straight = reshard(type_, source, left, need, mesh, combine, latency_bytes=latency)
-            around = steps + reshard(type_, layout, NONE, need, mesh, latency_bytes=latency)
+            straight = way(source, left, need, mesh, combine)
+            around = steps + way(layout, NONE, need, mesh)
             if traffic(straight, mesh, latency) < traffic(around, mesh, latency):
                 layout, steps = need, straight
         reshards = tuple(
-            (
-                need,
-                reshard(type_, layout, NONE, need[0], mesh, halo=need[1], latency_bytes=latency),
-            )
+            (need, way(layout, NONE, need[0], mesh, halo=need[1]))
             for need in different
             if need != (layout, ())
         )

@@ -150,7 +150,7 @@ def test_a_stablehlo_file_is_planned_and_written(partita, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([path, *outputs])
 
 
-def test_constants_of_a_file_are_lifted(partita, tmp_path):
+def test_constants_of_a_file_are_hoisted(partita, tmp_path):
     values = ", ".join(map(str, range(512)))
     path = tmp_path / "table.mlir"
     path.write_text(
@@ -159,7 +159,7 @@ def test_constants_of_a_file_are_lifted(partita, tmp_path):
           %0 = stablehlo.add %x, %c : tensor<512xi32>
           return %0 : tensor<512xi32> }}"""
     )
-    for option, names in ((), ["arg0"]), (("--lift-constants",), ["arg0", "constants[0]"]):
+    for option, names in ((), ["arg0"]), (("--hoist-constants",), ["arg0", "constants[0]"]):
         result = partita("plan", path, *ROWS, *option, "--json")
         assert [a["name"] for a in json.loads(result.out)["arguments"]] == names
 

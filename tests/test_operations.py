@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jaxlib.mlir.dialects import chlo, stablehlo
 
 import partita as pt
 from partita.emit.localize import LOCALIZERS
@@ -27,6 +26,9 @@ from partita.program.refused import CALLS
 from partita.program.refused import TYPES as REFUSED_TYPES
 from partita.stablehlo import mlir
 from partita.stablehlo.importer import import_stablehlo
+from partita.stablehlo.mlir import chlo, hlo
+from partita.stablehlo.normal_form import with_rules
+from partita.stablehlo.versions import LATER_OPERATIONS
 from partita.verify import compare
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
@@ -269,6 +271,7 @@ EXAMPLES = {
     "stablehlo.collective_permute": op(
         "stablehlo.collective_permute", "x", M, "source_target_pairs = dense<0> : tensor<1x2xi64>"
     ),
+    "stablehlo.collective_reduce": op("stablehlo.collective_reduce", "x", M, GROUPS, SCALARS),
     "stablehlo.cross-replica-sum": op("stablehlo.cross-replica-sum", "x", M, GROUPS),
     "stablehlo.reduce_scatter": op(
         "stablehlo.reduce_scatter", "x", M, f"scatter_dimension=0:i64, {GROUPS}", SCALARS
@@ -322,8 +325,8 @@ ELSEWHERE = {"chlo.mulhi", "chlo.ragged_dot"}
 
 
 def dialect_operations():
-    found = [*vars(stablehlo).values(), *vars(chlo).values()]
-    return {c.OPERATION_NAME for c in found if hasattr(c, "OPERATION_NAME")}
+    found = [*vars(hlo).values(), *vars(chlo).values()]
+    return {c.OPERATION_NAME for c in found if hasattr(c, "OPERATION_NAME")} | LATER_OPERATIONS
 
 
 def treated(*treatments):
@@ -337,7 +340,7 @@ def treated(*treatments):
 
 
 RUN = [kind for kind in EXAMPLES if not traits(kind).refusal]
-REFUSED = [kind for kind in EXAMPLES if traits(kind).refusal]
+REFUSED = [kind for kind in EXAMPLES if traits(kind).refusal and kind not in LATER_OPERATIONS]
 
 
 def example(kind, folder):
@@ -474,7 +477,7 @@ def rows(kinds, folder):
         made = [op for op in plan.program.operations if op.kind == kind]
         op = max(made, key=lambda o: len(o.rule.factors))
         with mlir.context():
-            module = mlir.with_rules(plan.program.module)
+            module = with_rules(plan.program.module)
             shardys = shardy_kinds(module)
         source = "Shardy" if kind in shardys and traits(kind).treatment != "generated" else "own"
         form = LOCALIZERS[kind].__doc__.splitlines()[0] if kind in LOCALIZERS else "The same."

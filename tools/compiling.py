@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
+from partita.stablehlo.versions import compiler_options
 
-QUICK: dict[str, str | bool] = (
-    {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
-)
+QUICK = compiler_options({"xla_cpu_use_fusion_emitters": False})
 """XLA's former code generator, where there still is one. It gets some fused scatters wrong, which
 a comparison with the original shows."""
 

@@ -21,6 +21,7 @@ from partita.errors import (
     MeshError,
     ModelError,
     PartitaError,
+    PartitaWarning,
     RuleError,
     SpecError,
     TacticError,
@@ -39,6 +40,7 @@ from partita.run.core import Core
 from partita.simulate import simulate
 from partita.spmd import Collective, ReplicatedUse
 from partita.stablehlo.rules.registry import register_rule
+from partita.stablehlo.versions import warn_if_untested
 from partita.tactics import (
     Action,
     AutomaticPartition,
@@ -100,6 +102,7 @@ __all__ = [
     "Module",
     "Outcome",
     "PartitaError",
+    "PartitaWarning",
     "Plan",
     "PlanDiff",
     "Refusal",
@@ -145,6 +148,9 @@ _DEPRECATED = {
     "WholeUse": "ReplicatedUse",
 }
 """Former names, which warn and work for one release."""
+
+
+warn_if_untested()
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import source_info_util
 
 from partita.cost import Hardware
-from partita.errors import MeshError, TacticError
+from partita.errors import MeshError, TacticError, renamed
 from partita.frontend.specs import axes_of
 from partita.frontend.trace import abstract, sharding_of
 from partita.mesh import Mesh, MeshInput
@@ -21,11 +20,8 @@ from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
 
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
-
-_LIFTED = 1024
-"""Bytes of the smallest constant that is worth to be split."""
+_HOISTED = 1024
+"""Bytes of the smallest closed-over constant that is worth to be sharded."""
 
 
 def plan(
@@ -38,8 +34,9 @@ def plan(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
-    lift_constants: bool | float | str = False,
+    hoist_constants: bool | float | str = False,
     progress: Progress = lambda done, total, text: None,
+    lift_constants: bool | float | str | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Decides how a function is partitioned over a mesh, and what that costs.
@@ -62,10 +59,12 @@ def plan(
       seed: of the default tactic's search.
       budget: of the default tactic's search, in plans priced.
       donate_argnums: positions of arguments whose buffers the results may take over.
-      lift_constants: makes arrays that the function closes over arguments of the program, named
-        `constants[0]`, `constants[1]`, ..., which tactics can split; `Plan.jit` passes them by
-        itself. True for those of at least 1 KiB, or a size, as for `memory`.
+      hoist_constants: makes closed-over constants, arrays that the function reads from outside,
+        arguments of the program, named `constants[0]`, `constants[1]`, ..., which tactics can
+        shard; `Plan.jit` passes them by itself. True for those of at least 1 KiB, or a size, as
+        for `memory`.
       progress: called with (done, total, text) while a search runs.
+      lift_constants: the former name of `hoist_constants`.
       **kwargs: keyword arguments of `fn`.
 
     Raises:
@@ -81,9 +80,12 @@ def plan(
       P('data',)
     """
     mesh = Mesh.of(mesh)
-    lift_from = None if lift_constants is False else _LIFTED
-    if not isinstance(lift_constants, bool):
-        lift_from = parse_size(lift_constants, "lift_constants")
+    if lift_constants is not None:
+        renamed("lift_constants=", "hoist_constants=")
+        hoist_constants = lift_constants
+    hoist_from = None if hoist_constants is False else _HOISTED
+    if not isinstance(hoist_constants, bool):
+        hoist_from = parse_size(hoist_constants, "hoist_constants")
     if tactics is None:
         tactics = [AutomaticPartition(budget=budget, seed=seed)]
     elif not isinstance(tactics, Sequence):
@@ -92,7 +94,7 @@ def plan(
         for name in _axes_of(tactic):
             mesh.axis(name)
     target = targeted(hardware, memory)
-    prepared = prepare(fn, args, kwargs, mesh, target, donate_argnums, lift_from)
+    prepared = prepare(fn, args, kwargs, mesh, target, donate_argnums, hoist_from)
     return Plan.of(prepared, prepared.schedule(tactics, progress))
 
 
@@ -159,7 +161,8 @@ def jit(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
-    lift_constants: bool | float | str = False,
+    hoist_constants: bool | float | str = False,
+    lift_constants: bool | float | str | None = None,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
@@ -175,6 +178,9 @@ def jit(
       >>> double(jnp.ones(4)).tolist()
       [2.0, 2.0, 2.0, 2.0]
     """
+    if lift_constants is not None:
+        renamed("lift_constants=", "hoist_constants=")
+        hoist_constants = lift_constants
     options: dict[str, Any] = {
         "mesh": mesh,
         "tactics": tactics,
@@ -183,7 +189,7 @@ def jit(
         "seed": seed,
         "budget": budget,
         "donate_argnums": donate_argnums,
-        "lift_constants": lift_constants,
+        "hoist_constants": hoist_constants,
     }
     if fn is None:
         return functools.partial(jit, saved=saved, **options)

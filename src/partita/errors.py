@@ -1,4 +1,4 @@
-"""Exceptions that partita raises for its users.
+"""Exceptions that partita raises for its users, and what it warns with.
 
 Every one derives from `PartitaError`. A message names the thing by the user's own name for it,
 says what was expected, and what to do.
@@ -7,6 +7,7 @@ says what was expected, and what to do.
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
 
 
@@ -66,6 +67,25 @@ class ModelError(PartitaError, ValueError):
 
 class VerifyError(PartitaError):
     """A compiled program that cannot be had or read: no compiler for it, an unknown topology."""
+
+
+class PartitaWarning(UserWarning):
+    """Something that partita does for its user in a way that they may not expect."""
+
+
+def renamed(old: str, new: str, stacklevel: int = 2) -> None:
+    """Warns that something has another name now; the old one goes with the next release.
+
+    Args:
+      old: the name that was used.
+      new: the one to use.
+      stacklevel: of the caller's caller, counted as `warnings.warn` does in the caller.
+    """
+    warnings.warn(
+        f"{old} is now called {new}; the old name goes with the next release",
+        DeprecationWarning,
+        stacklevel=stacklevel + 1,
+    )
 
 
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:

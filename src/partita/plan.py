@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.export
 import numpy as np
-from jax._src import source_info_util
-
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
 from partita.cost.idle import IdleAxis
-from partita.errors import TacticError
+from partita.errors import TacticError, renamed
 from partita.mesh import Mesh, MeshInput
 from partita.output import write
 from partita.planning.prepare import Prepared
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from partita.run.core import Core
     from partita.verify import Verification
 
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
-
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.
 
@@ -54,8 +49,14 @@ class Plan:
     done: Scheduled
     """Where the schedule has come to."""
     donate_argnums: tuple[int, ...] = ()
-    lifted: tuple[np.ndarray, ...] = ()
+    closed_over: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
+
+    @property
+    def lifted(self) -> tuple[np.ndarray, ...]:
+        """The former name of `closed_over`."""
+        renamed("Plan.lifted", "Plan.closed_over")
+        return self.closed_over
 
     def then(self, *tactics: Tactic) -> Plan:
         """The plan with further tactics applied, in order; this one stays as it is.
@@ -142,7 +143,7 @@ class Plan:
 
         nests = LoopNests(self.program, self.mesh, self.assignment)
         keywords = bool(self.arguments[1])
-        return Core(nests, self.executable.signature, self.results, keywords, self.lifted)
+        return Core(nests, self.executable.signature, self.results, keywords, self.closed_over)
 
     @property
     def program(self) -> Program:
@@ -202,7 +203,9 @@ class Plan:
     @cached_property
     def executable(self) -> Executable:
         """The SPMD program as something that is called as the function is."""
-        return Executable(self.spmd, self.arguments, self.results, self.donate_argnums, self.lifted)
+        return Executable(
+            self.spmd, self.arguments, self.results, self.donate_argnums, self.closed_over
+        )
 
     @property
     def in_shardings(self) -> Any:
@@ -218,7 +221,7 @@ class Plan:
     def exported(self) -> jax.export.Exported:
         """The partitioned program as an artifact of `jax.export`, called as the function is.
 
-        If constants were lifted, it takes keyword arguments as one dict, and the constants last.
+        With hoisted constants, it takes keyword arguments as one dict, and the constants last.
         """
         return self.executable.exported
 
@@ -281,7 +284,7 @@ class Plan:
         """
         from partita.saved import contents
 
-        write(path, contents(self.done, self.donate_argnums, self.lifted))
+        write(path, contents(self.done, self.donate_argnums, self.closed_over))
 
     def verify(
         self,
@@ -345,7 +348,7 @@ class Plan:
     def of(cls, prepared: Prepared, done: Scheduled) -> Plan:
         """The plan of what a schedule came to."""
         traced = prepared.traced
-        return cls(prepared.fn, done, traced.donate_argnums, traced.lifted)
+        return cls(prepared.fn, done, traced.donate_argnums, traced.closed_over)
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None

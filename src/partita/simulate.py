@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import source_info_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.cost import Hardware
@@ -24,9 +23,6 @@ from partita.program.ir import GivenSharding
 from partita.stablehlo import constraints, mlir, shardings
 from partita.stablehlo.top_k import read_again, split_top_k
 from partita.tactics.manual import matches
-
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
 
 
 def simulate(

@@ -12,7 +12,6 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.interpreters import mlir as jax_mlir
 
 import partita as pt
 from fuzzing.elements import KEYS
@@ -23,6 +22,8 @@ from partita.frontend.trace import trace
 from partita.planning import prepare
 from partita.program import Program as Imported
 from partita.spmd import Collective
+from partita.stablehlo.internals import jax_mlir
+from partita.stablehlo.versions import compiler_options
 from partita.verify import compare
 
 
@@ -172,7 +173,7 @@ def _compile(lowered: Any) -> Any:
     But it gets some fused scatters wrong: these are left to the newer one.
     """
     new = "stablehlo.scatter" in lowered.as_text()
-    return lowered.compile(compiler_options={"xla_cpu_use_fusion_emitters": new})
+    return lowered.compile(compiler_options=compiler_options({"xla_cpu_use_fusion_emitters": new}))
 
 
 def _widened(collectives: Iterable[Collective], least: int) -> list[Collective]:

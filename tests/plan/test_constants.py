@@ -1,4 +1,4 @@
-"""Arrays that a function closes over: listed, counted, and lifted to arguments."""
+"""Arrays that a function closes over: listed, counted, and hoisted to arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_constants_are_listed_the_largest_first_each_once():
     line = f"{HERE}:{layer.__wrapped__.__code__.co_firstlineno + 2}"
     assert up.source == line
     assert up.used == (f"dot_general at {line}",)
-    assert not up.lifted
+    assert not up.hoisted
     assert str(up) == f"constants[0]: f32[64,256], 65536 B, used by dot_general at {line}"
 
 
@@ -61,7 +61,7 @@ def test_what_is_one_element_throughout_or_an_argument_is_no_constant():
     assert plan(fn, UP, X).estimate.constant_memory == 0
 
 
-def test_constants_of_element_types_of_all_kinds_are_seen_and_lifted():
+def test_constants_of_element_types_of_all_kinds_are_seen_and_hoisted():
     arrays = {
         "bool": np.arange(2048) % 3 == 0,
         "int4": jnp.arange(4096).astype(jnp.int4),
@@ -76,18 +76,18 @@ def test_constants_of_element_types_of_all_kinds_are_seen_and_lifted():
     x = jnp.ones(2)
     made = plan(fn, x)
     assert sorted(c.dtype for c in made.constants) == ["complex<f32>", "f8E4M3FN", "i1", "i4"]
-    lifted = plan(fn, x, lift_constants=True)
-    assert sorted(str(a.dtype) for a in lifted.lifted) == [
+    hoisted = plan(fn, x, hoist_constants=True)
+    assert sorted(str(a.dtype) for a in hoisted.closed_over) == [
         "bool",
         "complex64",
         "float8_e4m3fn",
         "int4",
     ]
-    for array in lifted.lifted:
+    for array in hoisted.closed_over:
         original = next(a for a in arrays.values() if a.dtype == array.dtype)
         np.testing.assert_array_equal(np.asarray(original), array)
     want = fn(x)
-    for name, got in lifted.jit()(x).items():
+    for name, got in hoisted.jit()(x).items():
         np.testing.assert_array_equal(np.asarray(want[name]), np.asarray(got))
 
 
@@ -156,10 +156,10 @@ def test_the_report_shows_constants_only_if_they_are_large():
     rows = text[text.index("Constants, replicated") :].splitlines()
     assert rows[2].split()[:4] == ["constants[0]", "f32[64,8192]", "2.0", "MiB"]
     assert rows[3].split() == ["1", "smaller", "40", "B"]
-    assert rows[4].startswith("lift_constants=True")
+    assert rows[4].startswith("hoist_constants=True")
 
 
-# ---------------------------------------------------------------------------------- lifting
+# ---------------------------------------------------------------------------------- hoisting
 
 MEGATRON = (
     pt.ManualPartition({"x": 0}, axis="data"),
@@ -167,12 +167,12 @@ MEGATRON = (
 )
 
 
-def test_lifted_constants_are_arguments_that_tactics_split_and_jit_passes():
-    made = plan(model, X, tactics=MEGATRON, lift_constants=True)
+def test_hoisted_constants_are_arguments_that_tactics_split_and_jit_passes():
+    made = plan(model, X, tactics=MEGATRON, hoist_constants=True)
     assert made.program.argument_names == ("x", "constants[0]", "constants[1]")
     layouts = dict(zip(made.program.argument_names, made.spmd.argument_layouts, strict=True))
     assert layouts == {"x": ((0,), ()), "constants[0]": ((), (1,)), "constants[1]": ((1,), ())}
-    assert [c.lifted for c in made.constants] == [True, True, False]
+    assert [c.hoisted for c in made.constants] == [True, True, False]
     assert made.in_shardings == (PartitionSpec("data"),)
     assert made.estimate.constant_memory == TABLE.nbytes
     assert made.estimate.argument_memory == X.nbytes / 4 + (UP.nbytes + DOWN.nbytes) / 2
@@ -183,28 +183,28 @@ def test_lifted_constants_are_arguments_that_tactics_split_and_jit_passes():
     assert "f32[64,256]" not in text  # and nowhere the whole
 
 
-def test_lifted_is_the_same_program_as_with_the_arrays_as_arguments():
+def test_hoisted_is_the_same_program_as_with_the_arrays_as_arguments():
     def explicit(x, up, down):
         return jnp.tanh(x @ up) @ down
 
-    lifted = plan(
+    hoisted = plan(
         lambda x: explicit(x, UP, DOWN),
         X,
         tactics=pt.AutomaticPartition(budget=100),
-        lift_constants=True,
+        hoist_constants=True,
     )
     given = plan(explicit, X, UP, DOWN, tactics=pt.AutomaticPartition(budget=100))
-    assert lifted.spmd.argument_layouts == given.spmd.argument_layouts
-    assert any(map(any, lifted.spmd.argument_layouts[1:]))  # the search has split some of them
-    assert lifted.estimate == given.estimate
+    assert hoisted.spmd.argument_layouts == given.spmd.argument_layouts
+    assert any(map(any, hoisted.spmd.argument_layouts[1:]))  # the search has split some of them
+    assert hoisted.estimate == given.estimate
 
 
-def test_a_size_says_which_constants_are_lifted():
+def test_a_size_says_which_constants_are_hoisted():
     names = ("x", "constants[0]", "constants[1]", "constants[2]")
     for size, count in ((40, 4), ("40 B", 4), (41, 3), ("64KiB", 2), ("1GB", 1), (False, 1)):
-        assert plan(model, X, lift_constants=size).program.argument_names == names[:count]
-    with pytest.raises(pt.HardwareError, match='cannot read lift_constants="much"'):
-        plan(model, X, lift_constants="much")
+        assert plan(model, X, hoist_constants=size).program.argument_names == names[:count]
+    with pytest.raises(pt.HardwareError, match='cannot read hoist_constants="much"'):
+        plan(model, X, hoist_constants="much")
 
 
 def test_keywords_donation_and_pytrees_stay_as_they_are():
@@ -212,7 +212,7 @@ def test_keywords_donation_and_pytrees_stay_as_they_are():
         return {"h": layer(state["h"]) * scale}
 
     state, scale = {"h": jnp.ones((8, 64))}, jnp.float32(2)
-    made = plan(fn, state, scale=scale, donate_argnums=0, lift_constants=True)
+    made = plan(fn, state, scale=scale, donate_argnums=0, hoist_constants=True)
     want = fn(state, scale=scale)
     run = made.jit()
     placed = made.shard(state)
@@ -220,15 +220,15 @@ def test_keywords_donation_and_pytrees_stay_as_they_are():
     assert placed[0]["h"].is_deleted()
     assert made.program.aliases == {0: 0}
     with pytest.raises(TypeError, match="other"):
-        plan(layer, X, lift_constants=True).jit()(X, other=scale)
+        plan(layer, X, hoist_constants=True).jit()(X, other=scale)
 
 
-def test_jit_lifts_too():
-    run = pt.jit(model, mesh="data=4,model=2", tactics=MEGATRON, lift_constants=True)
+def test_jit_hoists_too():
+    run = pt.jit(model, mesh="data=4,model=2", tactics=MEGATRON, hoist_constants=True)
     np.testing.assert_allclose(run(X), model(X), rtol=1e-5, atol=1e-5)
 
 
-def test_constants_in_a_file_are_lifted_as_well(tmp_path):
+def test_constants_in_a_file_are_hoisted_as_well(tmp_path):
     exported = jax.export.export(jax.jit(model), platforms=["cpu"])(X)
     for name, data in (
         ("model.mlirbc", exported.mlir_module_serialized),
@@ -237,22 +237,44 @@ def test_constants_in_a_file_are_lifted_as_well(tmp_path):
         (tmp_path / name).write_bytes(data)
         whole = plan(tmp_path / name)
         assert [c.bytes for c in whole.constants] == [UP.nbytes, DOWN.nbytes, TABLE.nbytes]
-        made = plan(tmp_path / name, tactics=MEGATRON, lift_constants=True)
+        made = plan(tmp_path / name, tactics=MEGATRON, hoist_constants=True)
         assert made.spmd.argument_layouts == (
-            plan(model, X, tactics=MEGATRON, lift_constants=True).spmd.argument_layouts
+            plan(model, X, tactics=MEGATRON, hoist_constants=True).spmd.argument_layouts
         )
         np.testing.assert_allclose(made.jit()(X), model(X), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(made.fn(X), model(X), rtol=1e-5, atol=1e-5)
 
 
-def test_a_written_program_takes_lifted_constants_last(tmp_path):
-    made = plan(model, X, tactics=MEGATRON, lift_constants=True)
+def test_a_written_program_takes_hoisted_constants_last(tmp_path):
+    made = plan(model, X, tactics=MEGATRON, hoist_constants=True)
     made.export(tmp_path / "model.bin")
     exported = jax.export.deserialize(bytearray((tmp_path / "model.bin").read_bytes()))
     mesh = made.device_mesh()
     place = lambda a, *spec: jax.device_put(  # noqa: E731
         a, jax.sharding.NamedSharding(mesh, PartitionSpec(*spec))
     )
-    up, down = made.lifted
+    up, down = made.closed_over
     got = jax.jit(exported.call)(place(X, "data"), (place(up, None, "model"), place(down, "model")))
     np.testing.assert_allclose(got, model(X), rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- former names
+
+
+def test_former_names_work_for_one_release_and_say_the_new_ones(tmp_path):
+    with pytest.warns(DeprecationWarning, match="lift_constants= is now called hoist_constants="):
+        made = plan(model, X, tactics=MEGATRON, lift_constants=True)
+    assert made.program.argument_names[-1] == "constants[1]"
+    with pytest.warns(DeprecationWarning, match="Plan.lifted is now called Plan.closed_over"):
+        assert made.lifted is made.closed_over
+    with pytest.warns(DeprecationWarning, match="Constant.lifted is now called Constant.hoisted"):
+        assert made.constants[0].lifted
+    with pytest.warns(DeprecationWarning, match="Core.lifted is now called Core.closed_over"):
+        assert made.core.lifted is made.closed_over
+    exported = jax.export.export(jax.jit(model), platforms=["cpu"])(X)
+    (tmp_path / "model.bin").write_bytes(exported.serialize())
+    module = pt.read(tmp_path / "model.bin")
+    with pytest.warns(DeprecationWarning, match="Module.lifting is now called Module.hoisting"):
+        hoisted = module.lifting(1024)
+    with pytest.warns(DeprecationWarning, match="Module.lifted is now called Module.closed_over"):
+        assert len(hoisted.lifted) == 2

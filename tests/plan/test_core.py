@@ -244,12 +244,12 @@ def test_constants_that_have_become_arguments_are_passed():
 
     args, kwargs = (numbers(8, 512),), {"scale": np.float32(2)}
     tactics = [tile("constants[0]", 0, "x")]
-    plan = planned(fn, *args, mesh="x=2", tactics=tactics, lift_constants=True, **kwargs)
+    plan = planned(fn, *args, mesh="x=2", tactics=tactics, hoist_constants=True, **kwargs)
     assert "constants[0] : f32[512,4] (x, -)" in str(plan.core)
     assert_runs(plan, *args, **kwargs)
     with pytest.raises(TypeError, match="unexpected keyword"):
         planned(
-            lambda x: x @ table, *args, mesh="x=2", tactics=tactics, lift_constants=True
+            lambda x: x @ table, *args, mesh="x=2", tactics=tactics, hoist_constants=True
         ).core.run(*args, scale=1)
 
 

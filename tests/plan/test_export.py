@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import partita as pt
 from partita import models
 from partita.stablehlo import mlir
+from partita.stablehlo.versions import JAX
 from partita.tiling import local_type
 from partita.verify import compare, compiled_collectives
 
@@ -115,11 +116,12 @@ def test_an_annotated_train_step_runs_as_the_original(schedule, tmp_path):
     found, planned = traffic(compiled_collectives(program.as_text())), traffic(plan.collectives)
     if schedule == "fsdp":
         # The embedding, used at both ends, has two gradients. XLA sums them one by one, and for
-        # one of them exchanges the updates before.
-        assert found.pop("all_to_all")[0] == 1
-        assert found["all_gather"][0] == planned["all_gather"][0] + 1
+        # one of them exchanges the updates before; since JAX 0.11 it gathers them.
+        gathers, at_most = (1, 1.1) if JAX < (0, 11) else (2, 1.3)
+        assert found.pop("all_to_all", (0, 0))[0] == 2 - gathers
+        assert found["all_gather"][0] == planned["all_gather"][0] + gathers
         assert found["all_reduce"][0] == planned["all_reduce"][0] + 1
-        assert sum(b for _, b in found.values()) < 1.1 * sum(b for _, b in planned.values())
+        assert sum(b for _, b in found.values()) < at_most * sum(b for _, b in planned.values())
     else:
         # XLA completes every sum where it is made. The plan adds sums up before: the gradients of
         # the embedding from both ends of the model, those of what queries, keys and values read.

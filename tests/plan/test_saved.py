@@ -67,7 +67,7 @@ PROGRAMS = {
     ),
     "a loop": (layers, (array(3, 16, 16), ARGS[2]), {}, [BATCH], {}),
     "random keys": (drops, (jax.random.key(0), ARGS[2]), {}, [BATCH], {}),
-    "lifted constants": (closes_over, (ARGS[2],), {}, [BATCH], {"lift_constants": 64}),
+    "hoisted constants": (closes_over, (ARGS[2],), {}, [BATCH], {"hoist_constants": 64}),
     "keywords": (by_keyword, (ARGS[2],), {"w1": array(16, 32)}, [BATCH, HIDDEN], {}),
     "pins": (mlp, ARGS, {}, [pt.ManualPartition({"w2": "replicate"}, axis="model"), HIDDEN], {}),
     "no tactic": (mlp, ARGS, {}, [], {}),
@@ -124,7 +124,7 @@ def test_a_plan_is_taken_up_as_it_was(name, file):
     assert file.read_bytes() == written
 
 
-@pytest.mark.parametrize("name", ["a train step", "random keys", "lifted constants", "keywords"])
+@pytest.mark.parametrize("name", ["a train step", "random keys", "hoisted constants", "keywords"])
 def test_a_plan_that_is_taken_up_runs(name, file):
     fn, args, kwargs, tactics, options = PROGRAMS[name]
     planned(fn, args, kwargs, tactics, **options).save(file)
@@ -303,9 +303,9 @@ def test_every_change_of_the_program_is_noticed(fn, other, file):
     assert "is for another program" in refusal(file, other, ARGS[2])
 
 
-def test_lifted_constants_have_to_hold_the_same(file):
+def test_hoisted_constants_have_to_hold_the_same(file):
     fn = lambda features: lambda x: x @ features  # noqa: E731
-    planned(fn(FEATURES), (ARGS[2],), tactics=[], lift_constants=64).save(file)
+    planned(fn(FEATURES), (ARGS[2],), tactics=[], hoist_constants=64).save(file)
     pt.load(file, fn(FEATURES.copy()), ARGS[2])
     assert "constants[0] holds other numbers" in refusal(file, fn(FEATURES + 1), ARGS[2])
 

@@ -16,6 +16,7 @@ import partita as pt
 from partita import models
 from partita.report.json import summary
 from partita.stablehlo import mlir
+from partita.stablehlo.normal_form import prepare
 
 for state in (optax.ScaleByAdamState, optax.EmptyState):
     name = f"optax.{state.__name__}"
@@ -384,7 +385,7 @@ def test_a_replicated_gspmd_sharding_says_nothing_and_is_dropped(tmp_path):
         "return %x : tensor<8xf32>",
     )
     with mlir.context():
-        assert "mhlo.sharding" in mlir.prepare(text)
+        assert "mhlo.sharding" in prepare(text)
     assert "mhlo.sharding" not in pt.read(written(tmp_path, text)).program.module
 
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from partita.errors import TraceError, UnsupportedError
 from partita.program import TensorType
+from partita.stablehlo import versions
 from partita.stablehlo.importer import import_stablehlo
 from partita.text import relative
 
@@ -329,9 +330,10 @@ def test_branches_are_joined(program):
     ids=lambda f: f.__name__,
 )
 def test_elementwise_functions_have_a_rule(program, fn):
-    (op,) = program(fn, "f32[4,8]").operations
-    assert op.rule.known
-    assert str(op.rule) == "[i j] -> [i j]"
+    operations = program(fn, "f32[4,8]").operations
+    assert all(op.rule.known for op in operations)
+    if fn is not lax.lgamma or versions.JAX < (0, 12):  # which writes it out
+        assert [str(op.rule) for op in operations] == ["[i j] -> [i j]"]
 
 
 def test_complex_constants(program):

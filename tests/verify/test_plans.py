@@ -86,13 +86,13 @@ def test_types_that_a_host_widens_are_told_with_their_bytes_there():
     assert "bfloat16 in float32" in str(found)
 
 
-def test_keywords_and_lifted_constants_are_lowered_without_being_placed():
+def test_keywords_and_hoisted_constants_are_lowered_without_being_placed():
     table = np.arange(512 * 8, dtype=np.float32).reshape(512, 8)
     plan = pt.plan(
         lambda x, *, scale: x @ (table * scale), array(16, 512), scale=array(), mesh="x=4",
-        hardware="cpu", lift_constants=True, tactics=[pt.ManualPartition({"x": 0}, "x")],
+        hardware="cpu", hoist_constants=True, tactics=[pt.ManualPartition({"x": 0}, "x")],
     )  # fmt: skip
-    assert plan.lifted
+    assert plan.closed_over
     assert plan.verify().passed
 
 

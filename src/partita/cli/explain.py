@@ -11,6 +11,7 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     HardwareOption,
+    HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
@@ -49,6 +50,7 @@ def explain(
     budget: BudgetOption = 1500,
     seed: SeedOption = 0,
     search: SearchOption = "mcts",
+    hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +61,8 @@ def explain(
             "say what to explain: names or patterns such as 'batch*', or --collectives"
         )
     tactics = schedule(manual or [], axes, budget, seed, search)
-    made = planned(model, mesh, hardware, tactics, memory, lift_constants)
+    hoist = hoist_constants or lift_constants
+    made = planned(model, mesh, hardware, tactics, memory, hoist)
     found = [made.explain(what, alternatives) for what in wanted]
     if as_json:
         show_json([entry for each in found for entry in each.as_dicts()])

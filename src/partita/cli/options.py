@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from partita.errors import renamed
 from partita.search import ALGORITHMS
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -54,14 +55,23 @@ SearchOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
-LiftOption = Annotated[
+HoistOption = Annotated[
     bool,
     typer.Option(
-        "--lift-constants",
-        help="Make arrays in the program arguments named constants[0], ..., so that they can "
-        "be split.",
+        "--hoist-constants",
+        help="Make closed-over constants arguments named constants[0], ..., which can be sharded.",
     ),
 ]
+
+
+def _renamed(value: bool) -> bool:
+    if value:
+        renamed("--lift-constants", "--hoist-constants")
+    return value
+
+
+LiftOption = Annotated[bool, typer.Option("--lift-constants", hidden=True, callback=_renamed)]
+"""The former name of `--hoist-constants`."""
 PartitionedOption = Annotated[
     Path | None,
     typer.Option(

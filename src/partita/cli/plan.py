@@ -15,6 +15,7 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     HardwareOption,
+    HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
@@ -42,6 +43,7 @@ def plan(
     budget: BudgetOption = 1500,
     seed: SeedOption = 0,
     search: SearchOption = "mcts",
+    hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,
     annotated: AnnotatedOption = None,
@@ -54,7 +56,8 @@ def plan(
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     files = _files(partitioned, annotated)
     tactics = schedule(manual or [], axes, budget, seed, search)
-    made = planned(model, mesh, hardware, tactics, memory, lift_constants)
+    hoist = hoist_constants or lift_constants
+    made = planned(model, mesh, hardware, tactics, memory, hoist)
     if save is not None:
         made.save(save)
     _hand_out(made, files, as_json)

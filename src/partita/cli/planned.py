@@ -20,7 +20,7 @@ def planned(
     hardware: str,
     tactics: list[pt.Tactic],
     memory: str | None,
-    lift_constants: bool,
+    hoist_constants: bool,
 ) -> pt.Plan:
     """The plan of a model, named as on the command line; a terminal shows how far a search is."""
     loaded = models.load(model)
@@ -33,7 +33,7 @@ def planned(
             tactics=tactics,
             memory=memory,
             donate_argnums=loaded.donate_argnums,
-            lift_constants=lift_constants,
+            hoist_constants=hoist_constants,
             progress=progress,
         )
 

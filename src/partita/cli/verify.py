@@ -13,6 +13,7 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     HardwareOption,
+    HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
@@ -70,6 +71,7 @@ def verify(
     budget: BudgetOption = 1500,
     seed: SeedOption = 0,
     search: SearchOption = "mcts",
+    hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,7 +84,8 @@ def verify(
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
     backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
     tactics = schedule(manual or [], axes, budget, seed, search)
-    made = planned(model, mesh, hardware, tactics, memory, lift_constants)
+    hoist = hoist_constants or lift_constants
+    made = planned(model, mesh, hardware, tactics, memory, hoist)
     found = []
     for each in FORMS[form]:
         with Console(stderr=True).status(f"compiling the {each} form"):

@@ -98,7 +98,7 @@ class MemoryModel:
         self._order = timing.order
         self.size = timing.steps + 1
         """The number of positions; at the last one, all that kernels need is gone."""
-        constants = [c for c in graph.program.constants if not c.lifted]
+        constants = [c for c in graph.program.constants if not c.hoisted]
         self.constants = sum(c.bytes for c in constants)
         """Bytes of the constants: replicated on every device, during the whole step."""
         self._constants = frozenset(graph.value_class[v] for c in constants for v in c.values)

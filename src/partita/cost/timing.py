@@ -33,7 +33,7 @@ class Timing:
         program, order = self.program, self.order
         aliased = {program.results[r] for r in program.aliases.values()}
         results = frozenset(program.results)
-        constants = {v for c in program.constants if not c.lifted for v in c.values}
+        constants = {v for c in program.constants if not c.hoisted for v in c.values}
         rows = []
         for value in program.values:
             stored = self.fusion.stored[value.index]

@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import sdy
-
 from partita.emit.spmd import Writer, per_value, sharding
 from partita.program.collectives import REDUCE_SCATTER
 from partita.program.op_traits import MANUAL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import ir, sdy
 from partita.tiling import Layout
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 from partita.tiling import Axes
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.program.collectives import (
     ALL_GATHER,
@@ -19,7 +17,7 @@ from partita.program.collectives import (
 )
 from partita.program.ir import TensorType
 from partita.spmd.steps import HaloExchange, Step, permutation
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 
 Emitter = Callable[[Builder, Any, Step], Any]
 """Builds a step at the current insertion point: from the local value before it, that after it."""

@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.program.ir import Operation, TensorType
 from partita.program.op_traits import CONSTRAINT, MANUAL
 from partita.stablehlo import mlir
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.windows import paddings, slides
 from partita.tiling import Layout, OpForm
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.emit.builder import COMBINE, Builder
 from partita.emit.localize import LocalRun, localize
 from partita.emit.spmd import Writer
@@ -23,7 +21,7 @@ from partita.program.ir import Halo, Program, TensorType
 from partita.program.op_traits import CONSTRAINT, MANUAL
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 from partita.tiling import Axes, Layout, LoopNests, Nest, local_type
 
 

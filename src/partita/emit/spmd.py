@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from jaxlib.mlir.dialects import sdy
-
 from partita.emit.builder import Builder, set_apart
 from partita.emit.collectives import EMITTERS
 from partita.emit.localize import LocalRun, localize
@@ -20,7 +18,7 @@ from partita.program.ir import Program
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, While
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import ir, sdy
 from partita.tiling import Layout
 
 MESH = "mesh"

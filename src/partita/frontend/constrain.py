@@ -5,22 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax._src import source_info_util
-from jax._src.interpreters import ad, batching
-from jax._src.interpreters import mlir as jax_mlir
-from jax.extend.core import Primitive
-from jax.extend.mlir import ir
 from jax.sharding import PartitionSpec
 
 from partita.frontend.specs import Axes, axes_of
 from partita.stablehlo import custom_calls as calls
 from partita.stablehlo import shardings
 from partita.stablehlo.constraints import CALL
+from partita.stablehlo.internals import identity
+from partita.stablehlo.mlir import ir
 
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
 
-_constrain = Primitive("partita_constrain")
+def _batched(said: dict[str, Any], dim: int) -> dict[str, Any]:
+    """What a constraint says of a value that has one more dimension, which is left open."""
+    axes, is_open = said["axes"], said["is_open"]
+    return {
+        "axes": (*axes[:dim], (), *axes[dim:]),
+        "is_open": (*is_open[:dim], True, *is_open[dim:]),
+    }
+
+
+_constrain = identity("partita_constrain", _batched)
 
 
 def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
@@ -61,17 +65,3 @@ def _lower(context: Any, value: Any, *, axes: Axes, is_open: tuple[bool, ...]) -
 
 LOWERING = (_constrain, _lower)
 """How constraints are lowered while partita traces."""
-
-
-def _batched(args: Any, dims: Any, *, axes: Axes, is_open: tuple[bool, ...]) -> Any:
-    (value,), (dim,) = args, dims
-    axes = (*axes[:dim], (), *axes[dim:])
-    is_open = (*is_open[:dim], True, *is_open[dim:])
-    return _constrain.bind(value, axes=axes, is_open=is_open), dim
-
-
-_constrain.def_impl(lambda value, **_: value)
-_constrain.def_abstract_eval(lambda value, **_: value)
-ad.deflinear2(_constrain, lambda cotangent, _, **said: [_constrain.bind(cotangent, **said)])
-batching.primitive_batchers[_constrain] = _batched
-jax_mlir.register_lowering(_constrain, lambda context, value, **_: [value])

@@ -11,13 +11,14 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 
-from partita.errors import FileError, UnsupportedError
+from partita.errors import FileError, UnsupportedError, renamed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
-from partita.stablehlo.constants import lift
+from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import donate, import_stablehlo
 
 _BYTECODE = b"ML\xefR"
@@ -54,12 +55,23 @@ class Module(Traced):
             module = mlir.serialize(mlir.parse(self.program.module))
         return artifact(module, self.program.name, self.arguments, self.results)
 
-    def lifting(self, least: int) -> Module:
-        """The same program, with constants of at least that many bytes as arguments."""
-        text, arrays = lift(self.text, least)
+    def hoisting(self, least: int) -> Module:
+        """The same program, with closed-over constants of at least that many bytes as arguments."""
+        text, arrays = hoist(self.text, least)
         program = import_stablehlo(text, self.program.name, len(arrays))
         program = dataclasses.replace(program, aliases=self.program.aliases)
-        return dataclasses.replace(self, program=program, lifted=arrays, text=text)
+        return dataclasses.replace(self, program=program, closed_over=arrays, text=text)
+
+    @property
+    def lifted(self) -> tuple[np.ndarray, ...]:
+        """The former name of `closed_over`."""
+        renamed("Module.lifted", "Module.closed_over")
+        return self.closed_over
+
+    def lifting(self, least: int) -> Module:
+        """The former name of `hoisting`."""
+        renamed("Module.lifting", "Module.hoisting")
+        return self.hoisting(least)
 
     def donating(self, argnums: int | Sequence[int]) -> Module:
         """The same program, with these arguments donated instead of those that the file says."""

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import source_info_util
-from jax._src.interpreters.mlir import LoweringParameters
 from jax.sharding import NamedSharding
 
 from partita.errors import TraceError, UnsupportedError
@@ -21,16 +19,13 @@ from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
 from partita.stablehlo import tags
-from partita.stablehlo.constants import lift
+from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
-
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
+from partita.stablehlo.internals import argument_shardings, lower
 
 _T = TypeVar("_T")
 
-_RULES: Any = (tags.LOWERING, constrain.LOWERING)
-_LOWERING = LoweringParameters(override_lowering_rules=_RULES)
+_RULES = (tags.LOWERING, constrain.LOWERING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +39,8 @@ class Traced:
     """The results as a pytree of `ShapeDtypeStruct`s."""
     donate_argnums: tuple[int, ...]
     """Positions of the donated arguments."""
-    lifted: tuple[np.ndarray, ...] = ()
-    """Constants that have become arguments of the program, the last ones."""
+    closed_over: tuple[np.ndarray, ...] = ()
+    """Closed-over constants that have become arguments of the program, the last ones."""
 
 
 def trace(
@@ -53,7 +48,7 @@ def trace(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     donate_argnums: int | Sequence[int] = (),
-    lift_from: int | None = None,
+    hoist_from: int | None = None,
     mesh: Mesh | None = None,
 ) -> Traced:
     """Traces `fn` on abstract arguments; no device memory is touched.
@@ -67,7 +62,7 @@ def trace(
       args: arrays or `ShapeDtypeStruct`s, nested as `fn` takes them.
       kwargs: the same by keyword.
       donate_argnums: positions of arguments whose buffers the results may take over.
-      lift_from: makes constants of at least that many bytes arguments of the program.
+      hoist_from: makes closed-over constants of at least that many bytes arguments of the program.
       mesh: what a bare `PartitionSpec` in `fn` is for, if no mesh is set.
 
     Raises:
@@ -93,19 +88,19 @@ def trace(
             "exported; take debug prints and callbacks out of it"
         )
     try:
-        lowered = _lowered(traced)
+        lowered = lower(traced, _RULES)
     except Exception as error:
         raise TraceError(
             f"JAX cannot lower {name} for {jax.default_backend()}: {type(error).__name__}: "
             f"{str(error).strip()}"
         ) from error
     text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
-    text, lifted = (text, ()) if lift_from is None else lift(text, lift_from)
-    program = import_stablehlo(text, name, len(lifted))
+    text, constants = (text, ()) if hoist_from is None else hoist(text, hoist_from)
+    program = import_stablehlo(text, name, len(constants))
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
     given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
     program = dataclasses.replace(program, keys=keys, given=(*program.given, *given))
-    return Traced(program, (args, kwargs), traced.out_info, donated, lifted)
+    return Traced(program, (args, kwargs), traced.out_info, donated, constants)
 
 
 def _traced(
@@ -116,21 +111,10 @@ def _traced(
     if hasattr(fn, "trace"):
         inner = fn.trace(*args, **kwargs)
         donated = donated or _donation(inner)
-        named = [s if isinstance(s, NamedSharding) else None for s in inner._params["in_shardings"]]
+        named = [s if isinstance(s, NamedSharding) else None for s in argument_shardings(inner)]
         own = named if len(named) == len(own) else own
     jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
     return jitted.trace(*args, **kwargs), donated, own
-
-
-def _lowered(traced: Any) -> Any:
-    try:
-        return traced.lower(_private_parameters=_LOWERING)
-    except ValueError as error:
-        if "AbstractMesh" not in str(error):
-            raise
-        # Shardings over meshes without devices say nothing of the platform.
-        platforms = (jax.default_backend(),)
-        return traced.lower(lowering_platforms=platforms, _private_parameters=_LOWERING)
 
 
 def _given(program: Program, shardings: Sequence[Any]) -> list[GivenSharding]:
@@ -173,7 +157,7 @@ def _with_mesh_where_needed(make: Callable[[], _T], mesh: Mesh | None) -> _T:
 
 
 def _keys(values: Sequence[int], tree: Any) -> frozenset[int]:
-    """The values that hold typed random keys; constants that have been lifted hold none."""
+    """The values that hold typed random keys; constants hold none."""
     leaves = zip(values, jax.tree.leaves(tree), strict=False)
     return frozenset(v for v, leaf in leaves if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 

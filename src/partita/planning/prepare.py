@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import source_info_util
 
 from partita import cost
 from partita.analysis import analyse
@@ -24,9 +23,6 @@ from partita.tactics import Context, Tactic
 from partita.tactics.given import with_facts
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
-
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +75,10 @@ def prepare(
     mesh: Mesh,
     target: tuple[Hardware, int],
     donate_argnums: int | Sequence[int] = (),
-    lift_from: int | None = None,
+    hoist_from: int | None = None,
 ) -> Prepared:
     """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it."""
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, lift_from)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, hoist_from)
     return Prepared(fn, traced, split_top_k(traced.program, mesh.devices), mesh, *target)
 
 
@@ -98,18 +94,18 @@ def traced_or_read(
     kwargs: dict[str, Any],
     mesh: Mesh,
     donate_argnums: int | Sequence[int],
-    lift_from: int | None = None,
+    hoist_from: int | None = None,
 ) -> tuple[Any, Traced]:
     """A function, or the program of a file, with its trace."""
     if isinstance(fn, str | Path):
         fn = read(fn)
     if isinstance(fn, Module):
-        return fn, _from_file(fn, args, kwargs, donate_argnums, lift_from)
-    return fn, trace(fn, args, kwargs, donate_argnums, lift_from, mesh)
+        return fn, _from_file(fn, args, kwargs, donate_argnums, hoist_from)
+    return fn, trace(fn, args, kwargs, donate_argnums, hoist_from, mesh)
 
 
 def _from_file(
-    module: Module, args: Any, kwargs: Any, donate_argnums: Any, lift_from: int | None
+    module: Module, args: Any, kwargs: Any, donate_argnums: Any, hoist_from: int | None
 ) -> Module:
     if args or kwargs:
         raise TraceError(
@@ -117,7 +113,7 @@ def _from_file(
             "plan it without arguments"
         )
     module = module if donate_argnums == () else module.donating(donate_argnums)
-    return module if lift_from is None else module.lifting(lift_from)
+    return module if hoist_from is None else module.hoisting(hoist_from)
 
 
 def _hardware_at_hand() -> str:

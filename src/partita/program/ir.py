@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from partita.errors import renamed
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
 from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 
@@ -212,16 +213,22 @@ class Constant:
     """
 
     name: str
-    """`constants[0]` and so on: those that are arguments first, then the largest."""
+    """`constants[0]` and so on: hoisted ones first, then the largest."""
     type: TensorType = dataclasses.field(repr=False)
     used: tuple[str, ...]
     """The operations that read it, with their source lines."""
     source: str
     """`file:line` of the first of them."""
-    lifted: bool
+    hoisted: bool
     """Whether it has become an argument, which can be sharded."""
     values: tuple[int, ...] = dataclasses.field(repr=False)
     """The values that hold it: the argument, or a copy for every use."""
+
+    @property
+    def lifted(self) -> bool:
+        """The former name of `hoisted`."""
+        renamed("Constant.lifted", "Constant.hoisted")
+        return self.hoisted
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -368,6 +368,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.async_start": _refused(refused.ASYNC),
     "stablehlo.collective_broadcast": _refused(refused.COLLECTIVE),
     "stablehlo.collective_permute": _COLLECTIVE,
+    "stablehlo.collective_reduce": _refused(refused.COLLECTIVE),
     "stablehlo.create_token": _refused(refused.HOST),
     "stablehlo.cross-replica-sum": _refused(refused.COLLECTIVE),
     "stablehlo.get_tuple_element": _refused(refused.TUPLE),

@@ -111,7 +111,7 @@ def _constants(plan: Scheduled) -> Iterator[RenderableType]:
     if not _worth_showing(plan):
         return
     table = new_table("Constants, replicated", "constant", "type", "bytes", "used by")
-    replicated = [c for c in plan.program.constants if not c.lifted]
+    replicated = [c for c in plan.program.constants if not c.hoisted]
     shown = [c for c in replicated if c.bytes >= LARGE // 16]
     for constant in shown:
         more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
@@ -120,7 +120,7 @@ def _constants(plan: Scheduled) -> Iterator[RenderableType]:
     rest = [constant.bytes for constant in replicated[len(shown) :]]
     if rest:
         table.add_row(f"{len(rest)} smaller", "", size(sum(rest)), "")
-    hint = "lift_constants=True makes them arguments, which can be split."
+    hint = "hoist_constants=True makes them arguments, which can be sharded."
     yield Group(table, Text(hint, style="yellow"))
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from partita.emit.sequential import sequential
+from partita.errors import renamed
 from partita.run.executable import Completed
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
@@ -34,8 +35,14 @@ class Core:
     """The results as a pytree of `ShapeDtypeStruct`s."""
     keywords: bool
     """Whether the function takes keyword arguments."""
-    lifted: tuple[np.ndarray, ...] = ()
-    """The constants that have become arguments."""
+    closed_over: tuple[np.ndarray, ...] = ()
+    """The closed-over constants that have become arguments."""
+
+    @property
+    def lifted(self) -> tuple[np.ndarray, ...]:
+        """The former name of `closed_over`."""
+        renamed("Core.lifted", "Core.closed_over")
+        return self.closed_over
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the program by its loops, one after the other, on one device.
@@ -69,7 +76,7 @@ class Core:
             module = mlir.serialize(sequential(self.nests))
         exported = artifact(module, self.nests.program.name, self.arguments, self.results)
         jitted = jax.jit(exported.call)
-        return Completed(jitted, self.keywords, self.lifted) if self.lifted else jitted
+        return Completed(jitted, self.keywords, self.closed_over) if self.closed_over else jitted
 
     def __str__(self) -> str:
         return show(self.nests)

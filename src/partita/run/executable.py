@@ -99,7 +99,7 @@ class Executable:
     def exported(self) -> jax.export.Exported:
         """The partitioned program as an artifact of `jax.export`, called as the function is.
 
-        If constants were lifted, it takes keyword arguments as one dict, and the constants last.
+        With hoisted constants, it takes keyword arguments as one dict, and the constants last.
         """
         return export(self.spmd, self.signature, self.results)
 

@@ -19,8 +19,8 @@ from partita.saved.placements import Table, runs
 from partita.saved.schema import (
     FORMAT,
     UNSUMMED,
+    ClosedOver,
     EstimateTable,
-    Lifted,
     PlanTable,
     ProgramTable,
     TacticTable,
@@ -34,20 +34,20 @@ from partita.version import __version__
 
 
 def contents(
-    done: Scheduled, donate_argnums: tuple[int, ...], lifted: Sequence[np.ndarray]
+    done: Scheduled, donate_argnums: tuple[int, ...], closed_over: Sequence[np.ndarray]
 ) -> bytes:
     """The file of a plan.
 
     Args:
       done: where its schedule has come to.
       donate_argnums: positions of the donated arguments.
-      lifted: constants that have become arguments of the program, the last ones.
+      closed_over: constants that have become arguments of the program, the last ones.
 
     Raises:
       FileError: a tactic reports something that a file cannot hold.
     """
     try:
-        return encode(_table(done, donate_argnums, lifted))
+        return encode(_table(done, donate_argnums, closed_over))
     except (msgspec.ValidationError, TypeError) as error:
         problem = str(error).replace("`$.", "`")
         raise FileError(
@@ -56,7 +56,7 @@ def contents(
 
 
 def _table(
-    done: Scheduled, donate_argnums: tuple[int, ...], lifted: Sequence[np.ndarray]
+    done: Scheduled, donate_argnums: tuple[int, ...], closed_over: Sequence[np.ndarray]
 ) -> PlanTable:
     context, assigned = done.stage.context, done.stage.assignment
     program, mesh = context.analysis.program, context.mesh
@@ -74,7 +74,7 @@ def _table(
         networks={name: laid for name, laid in zip(mesh.names, mesh.networks, strict=True) if laid},
         hardware=context.hardware.name,
         capacity=done.estimate.capacity,
-        program=_program(program, mesh, assigned, donate_argnums, lifted),
+        program=_program(program, mesh, assigned, donate_argnums, closed_over),
         estimate=_estimate(done.estimate),
         placements=table.placements(),
         history=tuple(history),
@@ -110,12 +110,14 @@ def text(found: Fingerprint) -> Text:
     return Text(tuple(numbers), order, found.checks)
 
 
-def lifted_constants(program: Program, lifted: Sequence[np.ndarray]) -> tuple[Lifted, ...]:
+def closed_over_constants(
+    program: Program, closed_over: Sequence[np.ndarray]
+) -> tuple[ClosedOver, ...]:
     """Constants that have become arguments, as a file lists them."""
-    values = program.arguments[len(program.arguments) - len(lifted) :]
+    values = program.arguments[len(program.arguments) - len(closed_over) :]
     return tuple(
-        Lifted(program.values[v].type.bytes, digest_of(array))
-        for v, array in zip(values, lifted, strict=True)
+        ClosedOver(program.values[v].type.bytes, digest_of(array))
+        for v, array in zip(values, closed_over, strict=True)
     )
 
 
@@ -124,7 +126,7 @@ def _program(
     mesh: Mesh,
     assigned: Assignment,
     donate_argnums: tuple[int, ...],
-    lifted: Sequence[np.ndarray],
+    closed_over: Sequence[np.ndarray],
 ) -> ProgramTable:
     found = fingerprint(program)
     arguments, results = tensors(program, mesh, assigned)
@@ -132,7 +134,7 @@ def _program(
         name=program.name,
         fingerprint=found.digest,
         donate_argnums=donate_argnums,
-        lifted=lifted_constants(program, lifted),
+        closed_over=closed_over_constants(program, closed_over),
         arguments=arguments,
         results=results,
         text=text(found),

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jax._src import source_info_util
-
 from partita import cost
 from partita.cost import Hardware
 from partita.errors import HardwareError
@@ -17,9 +15,6 @@ from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.restore import Saved, read_plan
 from partita.text import parse_size
-
-# Source lines are the user's: keep this file out of the locations that JAX records.
-source_info_util.register_exclusion(__file__)
 
 
 def take_up(
@@ -47,7 +42,7 @@ def take_up(
         given = fn.donate_argnums if isinstance(fn, Module) else ()
         donated = () if given == saved.donate_argnums else saved.donate_argnums
     target = (device, capacity)
-    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.lift_from)
+    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.hoist_from)
     saved.check_program(prepared.program, prepared.traced)
     return prepared, saved.restore(prepared.context())
 

@@ -54,9 +54,9 @@ class Saved:
         return self.table.program.donate_argnums
 
     @property
-    def lift_from(self) -> int | None:
+    def hoist_from(self) -> int | None:
         """Bytes of the smallest constant that has become an argument; None if none has."""
-        return min((each.bytes for each in self.table.program.lifted), default=None)
+        return min((each.bytes for each in self.table.program.closed_over), default=None)
 
     def over(self, mesh: Mesh) -> Saved:
         """The same file, for a mesh that the user gives: with the networks that it lays axes on.
@@ -139,10 +139,10 @@ class Saved:
             then, here = said.donate_argnums or "none", traced.donate_argnums or "none"
             found.append(f"donated arguments: were {then}, now {here}")
         if not found:
-            lifted = keep.lifted_constants(program, traced.lifted)
+            held = keep.closed_over_constants(program, traced.closed_over)
             found += [
                 f"constants[{number}] holds other numbers"
-                for number, (then, is_) in enumerate(zip(said.lifted, lifted, strict=False))
+                for number, (then, is_) in enumerate(zip(said.closed_over, held, strict=False))
                 if then != is_
             ]
         if found or now.digest == said.fingerprint:

@@ -43,8 +43,8 @@ class Tensor(_Table, frozen=True):
     sharding: tuple[Entry, ...]
 
 
-class Lifted(_Table, frozen=True):
-    """A constant that has become an argument."""
+class ClosedOver(_Table, frozen=True):
+    """A closed-over constant that has become an argument."""
 
     bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     digest: Digest
@@ -64,7 +64,7 @@ class ProgramTable(_Table, frozen=True):
     name: str
     fingerprint: Digest
     donate_argnums: tuple[Count, ...]
-    lifted: tuple[Lifted, ...]
+    closed_over: tuple[ClosedOver, ...] = msgspec.field(name="lifted")
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     text: Text

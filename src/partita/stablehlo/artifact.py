@@ -10,6 +10,7 @@ import jax.export
 import jax.numpy as jnp
 
 from partita.errors import UnsupportedError
+from partita.stablehlo.internals import random_key_type
 
 
 def artifact(
@@ -63,5 +64,5 @@ def artifact(
 
 def _nothing(leaf: Any) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.split(jax.random.key(0, impl=leaf.dtype._impl.name), leaf.shape)
+        return jax.random.split(jax.random.key(0, impl=random_key_type(leaf.dtype)), leaf.shape)
     return jnp.zeros(leaf.shape, leaf.dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend.mlir import ir
+from partita.stablehlo.mlir import ir
 
 _ATTRIBUTES = "mhlo.frontend_attributes"
 

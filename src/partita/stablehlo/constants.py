@@ -1,6 +1,6 @@
-"""Constants that differ from element to element: arrays that a function closes over.
+"""Closed-over constants: arrays of a function that are part of its program.
 
-They are replicated while the program runs. Made arguments, they can be sharded.
+They are replicated while the program runs. Hoisted, they are arguments, which can be sharded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from partita.program.op_traits import traits
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.mlir import ir
+from partita.stablehlo.normal_form import inline
 
 NAME = "constants"
 """What the names of constants start with."""
@@ -30,8 +31,8 @@ def content(op: Any) -> Any | None:
     return None if value.is_splat else value
 
 
-def lift(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Makes the large constants of a module arguments of its function, after those it has.
+def hoist(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Makes large closed-over constants arguments of the function, after those that it has.
 
     Args:
       text: the module.
@@ -42,7 +43,7 @@ def lift(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
     """
     with mlir.context():
         module = mlir.parse(text)
-        mlir.inline(module)
+        inline(module)
         main = mlir.main_function(module)
         block = main.entry_block
         found = [group for group in _groups(main) if _size(group[0]) >= least]
@@ -58,30 +59,30 @@ def lift(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
 
 
 def describe(
-    program: Program, contents: Iterable[tuple[Any, int]], lifted: int
+    program: Program, contents: Iterable[tuple[Any, int]], hoisted: int
 ) -> tuple[Constant, ...]:
-    """The constants of a program, those that have been lifted first, then the largest.
+    """The constants of a program, hoisted ones first, then the largest.
 
     Args:
       program: so far.
       contents: what each constant of it holds, and the value that it makes.
-      lifted: how many of its last arguments are constants that have been lifted.
+      hoisted: how many of its last arguments are closed-over constants.
     """
     groups: dict[Any, list[int]] = {}
     for held, value in contents:
         groups.setdefault(held, []).append(value)
-    arguments = program.arguments[len(program.arguments) - lifted :]
-    if not groups and not lifted:
+    arguments = program.arguments[len(program.arguments) - hoisted :]
+    if not groups and not hoisted:
         return ()
     by_size = sorted(groups.values(), key=lambda values: -program.values[values[0]].type.bytes)
     uses = program.uses()
 
-    def constant(number: int, values: list[int], is_lifted: bool) -> Constant:
+    def constant(number: int, values: list[int], is_hoisted: bool) -> Constant:
         users = [program.operations[op] for value in values for op, _ in uses[value]]
         used = [f"{op.short} at {op.source}" if op.source else op.short for op in users]
         source = next((op.source for op in users if op.source), "")
         name, type_ = f"{NAME}[{number}]", program.values[values[0]].type
-        return Constant(name, type_, tuple(dict.fromkeys(used)), source, is_lifted, tuple(values))
+        return Constant(name, type_, tuple(dict.fromkeys(used)), source, is_hoisted, tuple(values))
 
     every = [([v], True) for v in arguments] + [(values, False) for values in by_size]
     return tuple(constant(number, *each) for number, each in enumerate(every))

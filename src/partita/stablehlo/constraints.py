@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jax.extend.mlir import ir
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.program.ir import Factor, Given, Rule
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
+from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.shardings import Said, meshes_of, read_sharding, says_nothing, with_mesh
 
 CALL = "partita.constrain"

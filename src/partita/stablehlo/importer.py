@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.program.blocks import Barrier, Block, Branch, Loop, Region
 from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
 from partita.program.op_traits import (
@@ -21,33 +19,33 @@ from partita.program.op_traits import (
     Traits,
     traits,
 )
-from partita.stablehlo import constraints, mlir, shard_map, tags
+from partita.stablehlo import constraints, mlir, normal_form, shard_map, tags
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.given_shardings import given_shardings
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.shardy import Rules, combiner_of
 from partita.text import relative
 
 
-def import_stablehlo(text: str, name: str | None = None, lifted: int = 0) -> Program:
+def import_stablehlo(text: str, name: str | None = None, hoisted: int = 0) -> Program:
     """Reads a StableHLO module.
 
     Args:
       text: the module, with debug locations if sources are to be reported.
       name: what to call the program; the module's own name by default.
-      lifted: how many of the last arguments are constants that have been lifted.
+      hoisted: how many of the last arguments are closed-over constants.
 
     Raises:
       UnsupportedError: unreadable, dynamic shapes, host callbacks, or sharding given inside.
     """
     with mlir.context():
-        prepared = mlir.prepare(text)
-        module = mlir.with_rules(prepared)
-        importer = _Importer(module, mlir.without_shardings(prepared), name)
+        prepared = normal_form.prepare(text)
+        module = normal_form.with_rules(prepared)
+        importer = _Importer(module, normal_form.without_shardings(prepared), name)
         program = importer.run()
-        constants = describe(program, importer.constants, lifted)
+        constants = describe(program, importer.constants, hoisted)
         return dataclasses.replace(program, constants=constants)
 
 

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.mlir import ir
-from jaxlib.mlir.dialects import sdy
 
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, payload
 from partita.program.ir import Factor, Given, ManualCollective, Rule, TensorType
 from partita.program.op_traits import MANUAL
+from partita.stablehlo.mlir import ir, sdy
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
+from partita.stablehlo.versions import axes_of_groups
 
 _SIDES = ("in_shardings", "out_shardings")
+_GROUPS = "replica_groups"
 
 
 def note(module: Any, main: Any) -> None:
@@ -34,9 +35,20 @@ def note(module: Any, main: Any) -> None:
                 own = [str(with_mesh(s, meshes)) for s in _shardings(op, side)]
                 inner = ", ".join(text.removeprefix("#sdy.sharding") for text in own)
                 op.attributes[side] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
+        elif _GROUPS in op.attributes:
+            _list_groups(op, meshes)
         return ir.WalkResult.ADVANCE
 
     main.operation.walk(visit)
+
+
+def _list_groups(op: Any, meshes: dict[str, Any]) -> None:
+    """Has a collective list its groups of devices, where it says them by axes of a mesh."""
+    sizes, axes = axes_of_groups(op.attributes[_GROUPS], meshes)
+    if axes:
+        mesh = Mesh(tuple(name for name, _ in sizes), tuple(size for _, size in sizes))
+        groups: Any = np.array(mesh.groups(tuple(map(mesh.axis, axes))), np.int64)
+        op.attributes[_GROUPS] = ir.DenseIntElementsAttr.get(groups)
 
 
 def facts(
@@ -140,7 +152,9 @@ def _axes(op: Any, mesh: Mesh) -> tuple[int, ...] | None:
     if COLLECTIVES[op.name.rpartition(".")[2]].hlo.pairs:
         pairs = np.array(op.attributes["source_target_pairs"]).tolist()
         return next(o for o in orders if _within(pairs, mesh.groups(o)))
-    groups = np.array(op.attributes["replica_groups"]).tolist()
+    if not isinstance(op.attributes[_GROUPS], ir.DenseElementsAttr):
+        return None
+    groups = np.array(op.attributes[_GROUPS]).tolist()
     exact = (o for o in orders if sorted(mesh.groups(o)) == sorted(groups))
     return next(exact, None)
 

@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.mlir import ir
-from jaxlib.mlir.dialects import sdy
-
 from partita.errors import UnsupportedError
 from partita.program.refused import INSTEAD
+from partita.stablehlo.mlir import ir, sdy
 
 PLAN_MESH = "partita_mesh"
 """Symbol that stands for the mesh of the plan, whatever that will be."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax._src.ad_checkpoint import name_p
-from jax.extend.mlir import ir
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.program.op_traits import traits
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
+from partita.stablehlo.internals import NAME
+from partita.stablehlo.mlir import hlo, ir
 
 _TARGET = "partita.tag"
 _SEPARATOR = "\n"
@@ -25,7 +23,7 @@ def _lower(context: Any, value: Any, *, name: str) -> list[Any]:
     return calls.make(_TARGET, name, value)
 
 
-LOWERING = (name_p, _lower)
+LOWERING = (NAME, _lower)
 """How names are lowered while partita traces."""
 
 

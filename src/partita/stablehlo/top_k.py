@@ -13,13 +13,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jaxlib.mlir.dialects import chlo
-from jaxlib.mlir.dialects import stablehlo as hlo
-
 from partita.program.ir import Operation, Program
 from partita.stablehlo import mlir, tags
 from partita.stablehlo.importer import import_stablehlo
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import chlo, hlo, ir
 
 SAVING = 4
 """How many times smaller what the first of the two leaves has to be."""
@@ -66,8 +63,8 @@ def read_again(text: str, original: Program) -> Program:
       text: the module; arguments and results are those of the original.
       original: the program as it was.
     """
-    lifted = sum(constant.lifted for constant in original.constants)
-    program = import_stablehlo(text, original.name, lifted)
+    hoisted = sum(constant.hoisted for constant in original.constants)
+    program = import_stablehlo(text, original.name, hoisted)
     old, new = ((*p.arguments, *p.results) for p in (original, program))
     place = dict(zip(old, new, strict=True))
     return dataclasses.replace(

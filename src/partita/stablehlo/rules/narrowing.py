@@ -13,10 +13,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import stablehlo
-
 from partita.program.ir import FactorKind, Rule, TensorType
+from partita.stablehlo.mlir import hlo
 from partita.stablehlo.rules.windows import scatter_rule, slide_rule
+from partita.stablehlo.versions import reshape_rule
 
 Types = Sequence[TensorType]
 Narrow = Callable[[Any, Rule, Types, Types], Rule]
@@ -44,6 +44,7 @@ def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     They stand for a dimension that the other side does not have, not even as a part: `[8, 3]`
     made into `[3, 8]`.
     """
+    rule = reshape_rule(op.attributes["sdy.sharding_rule"], rule, results[0].shape)
     sides = [
         {f for tensor in side for dim in tensor for f in dim}
         for side in (rule.operands, rule.results)
@@ -61,7 +62,7 @@ def _pad(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
 
 
 def _gather(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     sizes = list(op.attributes["slice_sizes"])
     collapsed = set(numbers.collapsed_slice_dims)
     wide = [
@@ -74,7 +75,7 @@ def _gather(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
 
 def _scatter(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     attribute = op.attributes["scatter_dimension_numbers"]
-    numbers = stablehlo.ScatterDimensionNumbers(attribute)
+    numbers = hlo.ScatterDimensionNumbers(attribute)
     inserted = set(numbers.inserted_window_dims)
     wide = [dim for dim in numbers.scattered_dims_to_operand_dims if dim not in inserted]
     return _block(rule, _leading(rule, 0, wide), _WINDOWS.format("scatter"))

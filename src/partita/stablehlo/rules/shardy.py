@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxlib.mlir.dialects import sdy
-
 from partita.program.ir import Factor, FactorKind, Rule, TensorType, bits
 from partita.program.op_traits import traits
+from partita.stablehlo.mlir import sdy
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.narrowing import NARROWED, block_kind

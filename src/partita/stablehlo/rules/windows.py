@@ -16,11 +16,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from jaxlib.mlir.dialects import stablehlo
-
 from partita.program.ir import Factor, Halo, Rule, TensorType
 from partita.program.op_traits import traits
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir
 
 Splits = Literal["result", "window", "nothing"]
 
@@ -76,7 +74,7 @@ class Slide:
 def slides(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> list[Slide]:
     """How a convolution slides along each spatial dimension, or pooling along each dimension."""
     if traits(op.name).convolution:
-        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         image = [operands[0].shape[dim] for dim in numbers.input_spatial_dimensions]
         window = [operands[1].shape[dim] for dim in numbers.kernel_spatial_dimensions]
         made = [results[0].shape[dim] for dim in numbers.output_spatial_dimensions]
@@ -111,7 +109,7 @@ def slide_rule(
     """Shardy's rule, but with the dimensions along which windows slide done as said above."""
     found = slides(op, operands, results)
     if traits(op.name).convolution:
-        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         dims: Iterable[tuple[int, int | None, int]] = zip(
             numbers.input_spatial_dimensions,
             numbers.kernel_spatial_dimensions,

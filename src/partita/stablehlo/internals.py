@@ -1,0 +1,87 @@
+"""What partita uses of JAX's internals (`jax._src`), by what it is for.
+
+They may change with any release: where they have, `partita.stablehlo.versions` says how.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax._src.ad_checkpoint import name_p
+from jax._src.interpreters import ad, batching
+from jax._src.interpreters import mlir as jax_mlir
+from jax.extend.core import Primitive
+
+LoweringRule = tuple[Primitive, Callable[..., Any]]
+"""A primitive, and how it is lowered while partita traces."""
+
+NAME: Primitive = name_p
+"""The primitive of `jax.ad_checkpoint.checkpoint_name`."""
+
+
+def make_context() -> Any:
+    """Makes an MLIR context with every dialect that JAX emits."""
+    return jax_mlir.make_ir_context()
+
+
+def identity(name: str, batched: Callable[[Any, int], dict[str, Any]]) -> Primitive:
+    """A primitive whose result is its operand, and whose gradient is constrained alike.
+
+    Args:
+      name: of the primitive.
+      batched: its parameters once the operand has a batch dimension, from its parameters and the
+        position of that dimension.
+    """
+    primitive = Primitive(name)
+
+    def batch(operands: Any, dims: Any, **parameters: Any) -> Any:
+        (value,), (dim,) = operands, dims
+        return primitive.bind(value, **batched(parameters, dim)), dim
+
+    primitive.def_impl(lambda value, **_: value)
+    primitive.def_abstract_eval(lambda value, **_: value)
+    ad.deflinear2(primitive, lambda cotangent, _, **said: [primitive.bind(cotangent, **said)])
+    batching.primitive_batchers[primitive] = batch
+    jax_mlir.register_lowering(primitive, lambda context, value, **_: [value])
+    return primitive
+
+
+def lower(traced: Any, rules: Sequence[LoweringRule]) -> Any:
+    """Lowers what `jax.jit(...).trace` made, some primitives by rules of ours."""
+    ours: Any = tuple(rules)  # JAX annotates it as a tuple of one rule
+    parameters = jax_mlir.LoweringParameters(override_lowering_rules=ours)
+    try:
+        return traced.lower(_private_parameters=parameters)
+    except ValueError as error:
+        if "AbstractMesh" not in str(error):
+            raise
+        # Shardings over meshes without devices say nothing of the platform.
+        platforms = (jax.default_backend(),)
+        return traced.lower(lowering_platforms=platforms, _private_parameters=parameters)
+
+
+def argument_shardings(traced: Any) -> Sequence[Any]:
+    """The shardings that a function's own `jax.jit` gives its flat arguments."""
+    return tuple(traced._params["in_shardings"])
+
+
+def random_key_type(dtype: Any) -> str:
+    """The name of the generator that typed random keys are for."""
+    return str(dtype._impl.name)
+
+
+def element_types() -> dict[str, np.dtype]:
+    """The types of array elements in JAX, by their names in StableHLO; within an MLIR context."""
+    return {str(jax_mlir.dtype_to_ir_type(dtype)): dtype for dtype in jax_mlir._dtype_to_ir_type}
+
+
+# Source lines are the user's: the package is kept out of those that JAX records, but for models.
+_PACKAGE = Path(__file__).parents[1]
+source_info_util.register_exclusion(f"{_PACKAGE}{os.sep}")
+source_info_util.register_inclusion(f"{_PACKAGE / 'models'}{os.sep}")

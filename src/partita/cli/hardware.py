@@ -11,6 +11,7 @@ from rich.console import Console
 
 from partita import cost
 from partita.cli.options import JsonOption
+from partita.cli.output import show
 from partita.cost.calibrate import Budget
 from partita.cost.calibrate import calibrate as measure
 from partita.report import hardware as report
@@ -28,7 +29,7 @@ def hardware(
     if as_json:
         print(report.as_json(known))
     elif device_type is None:
-        Console().print(report.listing(known))
+        show(report.listing(known))
     else:
         print(report.shown(known[0]))
 

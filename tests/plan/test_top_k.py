@@ -96,7 +96,7 @@ def test_what_is_known_of_arguments_and_results_stays_known():
     np.testing.assert_array_equal(counted, draw(keys, logits, counts)[1])
 
 
-def test_shardings_given_in_a_file_hold_for_the_program_in_stages(tmp_path):
+def test_shardings_given_in_a_file_hold_for_the_program_that_is_split(tmp_path):
     """What is first among the results may be another value of the program that is run."""
 
     def step(x, y):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.export
 import numpy as np
+
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint

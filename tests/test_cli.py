@@ -197,7 +197,7 @@ def test_manual_tactics_are_applied_in_order(plan):
         "ManualPartition(w: -1 -> model)",
     ]
     assert {a["name"]: a["sharding"] for a in made["arguments"]} == {"x": ["data"], "w": []}
-    assert "kept whole along model" in made["history"][2]["refused"][0]
+    assert "pinned along model" in made["history"][2]["refused"][0]
 
 
 def test_a_search_on_some_axes(plan):

@@ -428,7 +428,7 @@ In an example's rule, equal letters are split alike, and `1` is not split. What 
 - *parallel*: a device makes its shard of the result from its shards of the operands;
 - *sum*: devices have parts of the result, which are reduced (`all_reduce`, `reduce_scatter`);
 - *replicated*: a value that is sharded there is gathered first. The history of a plan says so, with
-  the bytes that are moved (`plan.history[0].whole`).
+  the bytes that are moved (`plan.history[0].replicated_uses`).
 
 The rule of one call can differ from that of the example: it depends on sizes and attributes.
 """

@@ -112,6 +112,6 @@ def test_parts_narrower_than_a_byte_are_not_summed_over_devices():
     tactic = pt.ManualPartition({"x": 0}, "a")
     plan = pt.plan(read, x, rows, mesh="a=4", hardware="cpu", tactics=[tactic])
     assert [c.kind for c in plan.collectives] == ["all_gather"]
-    (use,) = plan.history[0].whole
+    (use,) = plan.history[0].replicated_uses
     assert (use.operation, use.value, use.dim, use.bytes) == ("gather", "x", 0, 64)
     assert use.reason == "parts of i4 have no sum"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -72,10 +73,10 @@ class Plan:
             done = done.then(tactic)
         return dataclasses.replace(self, done=done)
 
-    def alternatives(self, number: int = -1) -> tuple[Suggestion, ...]:
-        """The suggestions of what a tactic was refused because of sizes, with their prices.
+    def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
+        """What to do instead of what a tactic was refused because of sizes, with its cost.
 
-        Reports have the prices already, but for large programs.
+        Reports have the costs already, but for large programs.
 
         Args:
           number: place of the tactic in the history; the last by default.
@@ -85,7 +86,16 @@ class Plan:
         """
         if not -len(self.history) <= number < len(self.history):
             raise TacticError(f"there is no tactic {number}; the history has {len(self.history)}")
-        return self.done.alternatives(number)
+        return self.done.suggestions(number)
+
+    def alternatives(self, number: int = -1) -> tuple[Suggestion, ...]:
+        """Former name of `suggestions`."""
+        warnings.warn(
+            "Plan.alternatives is now called suggestions; the old name goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.suggestions(number)
 
     @property
     def mesh(self) -> Mesh:

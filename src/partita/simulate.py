@@ -20,9 +20,9 @@ from partita.plan import Plan
 from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
 from partita.program.ir import GivenSharding
+from partita.program.names import matches
 from partita.stablehlo import constraints, mlir, shardings
 from partita.stablehlo.top_k import read_again, split_top_k
-from partita.tactics.manual import matches
 
 
 def simulate(

@@ -16,6 +16,8 @@ import partita as pt
 from checks import array, planner
 from partita.explain.alternatives import Candidate, replay
 from partita.models import gpt
+from partita.planning.replay import Replay
+from partita.tactics import Change
 
 
 def mlp(w1, w2, x):
@@ -176,7 +178,7 @@ def test_a_dimension_that_is_pinned():
     pin = pt.ManualPartition({"w2": "replicate"}, axis="model")
     (left,) = only(plan_mlp(pin, COLUMNS).explain("w2")).left_out
     assert (left.dim, left.axis, left.position) == (0, "model", 1)
-    assert left.reason == "it is kept whole along model"
+    assert left.reason == "it is pinned along model"
 
 
 def test_an_axis_that_is_used_on_another_dimension():
@@ -355,14 +357,14 @@ def test_wishes_that_lead_to_the_same_are_left_out_together():
 
 def test_keeping_a_value_whole_costs_what_the_schedule_that_says_so_costs():
     made = plan_mlp(BATCH, COLUMNS)
-    kept = starting(only(made.explain(0)), "keep hidden whole along model")
+    kept = starting(only(made.explain(0)), "keep hidden replicated along model")
     whole = pt.ManualPartition({"hidden": "replicate"}, axis="model")
     assert costs(kept, plan_mlp(BATCH, whole, COLUMNS), made)
 
 
 def test_splitting_a_sum_costs_what_the_schedule_that_splits_it_costs():
     made = plan_mlp(BATCH, COLUMNS)
-    split = starting(only(made.explain(0)), "split the sum along model too, on dim 1")
+    split = starting(only(made.explain(0)), "shard the sum along model too, on dim 1")
     assert costs(split, made.then(pt.ManualPartition({"result": 1}, axis="model")), made)
     assert split.collectives[0].startswith("reduce_scatter(model)")
 
@@ -443,7 +445,7 @@ def test_no_more_alternatives_are_tried_than_one_says():
 def test_a_schedule_applied_again_without_a_change_is_the_same(seed):
     made = plan_sgd(BATCH, pt.AutomaticPartition(budget=60, seed=seed))
     for position in range(3):
-        again = replay(made.done, Candidate("nothing", position))
+        again = replay(Replay(made.done), Candidate("nothing", position))
         assert again.assignment.ops == made.assignment.ops
         assert again.assignment.values == made.assignment.values
 
@@ -452,25 +454,9 @@ def test_a_move_of_a_search_is_left_out_without_a_new_search():
     x = array(2**16, 64)
     made = plan(mlp, array(64, 256), array(256, 64), x, tactics=[pt.AutomaticPartition(budget=60)])
     move = made.history[0].actions[0].move
-    stage = replay(made.done, Candidate("", 0, moves=frozenset({move})))
+    change = Change(without_actions=frozenset({move}))
+    stage = replay(Replay(made.done), Candidate("", 0, change))
     assert stage.assignment != made.assignment
-
-
-class Both:
-    """A tactic of the user's own, with a search inside."""
-
-    name = "Both"
-
-    def apply(self, stage):
-        return pt.in_turn(stage, [BATCH, pt.AutomaticPartition(axes=["model"], budget=40)])
-
-
-def test_a_tactic_that_searches_inside_is_not_applied_again():
-    args = array(1024, 4096), array(4096, 1024), array(8192, 1024)
-    made = plan(mlp, *args, tactics=[Both()])
-    assert any(action.move for action in made.history[0].actions)
-    assert replay(made.done, Candidate("", 0)) is None
-    assert replay(made.done, Candidate("", 1)).assignment.ops == made.assignment.ops
 
 
 # -------------------------------------------------------------------------------------- errors

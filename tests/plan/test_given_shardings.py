@@ -61,7 +61,7 @@ def test_arguments_that_are_sharded_are_kept_so():
         p = plan(step, params, given, tactics=[pt.ManualPartition({"x": [1]}, axis="y")])
         assert p.in_shardings == ({"w": P(), "b": P()}, P("x"))
         assert "keeps x as (x, -)" in str(p)
-        assert "kept whole along y" in str(p.history[1].refused[0])
+        assert "pinned along y" in str(p.history[1].refused[0])
 
 
 def test_by_keyword_and_on_random_keys():

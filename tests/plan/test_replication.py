@@ -60,11 +60,11 @@ def test_the_history_says_who_requires_replication_and_what_is_gathered(name):
     fn, operation, reason = NEEDING[name]
     p = plan(lambda x: fn(x), array(32, 16))
     (entry,) = p.history
-    use = next(use for use in entry.whole if use.operation == operation)
+    use = next(use for use in entry.replicated_uses if use.operation == operation)
     assert reason in use.reason
     assert use.source.startswith(f"{HERE}:")
     gathered = sum(c.bytes * c.count for c in p.collectives if c.kind == "all_gather")
-    assert sum(use.bytes for use in entry.whole) == gathered > 0
+    assert sum(use.bytes for use in entry.replicated_uses) == gathered > 0
     assert f"replicated {operation} at {use.source} requires replication of dim" in str(p)
 
 
@@ -74,7 +74,7 @@ def test_what_the_line_says():
 
     line = ordered.__code__.co_firstlineno + 1
     here = f"{HERE}:{line}"
-    (use,) = plan(ordered, array(32, 16)).history[0].whole
+    (use,) = plan(ordered, array(32, 16)).history[0].replicated_uses
     assert str(use) == (
         f"reverse at {here} requires replication of dim 0 of tanh at {here}, gathers 2048 B: "
         "reverse moves elements along this dimension"
@@ -85,7 +85,7 @@ def test_what_is_gathered_once_is_counted_once():
     def twice(x):
         return x[::-1], x[1:5]
 
-    first, second = plan(twice, array(32, 16)).history[0].whole
+    first, second = plan(twice, array(32, 16)).history[0].replicated_uses
     assert (first.bytes, second.bytes) == (32 * 16 * 4, 0)
     assert "already gathered" in str(second)
 
@@ -94,7 +94,7 @@ def test_lines_in_loops_count_as_often_as_they_run():
     def loop(x):
         return lax.fori_loop(0, 5, lambda i, h: jnp.tanh(h)[::-1] + x, x)
 
-    (use,) = plan(loop, array(32, 16)).history[0].whole
+    (use,) = plan(loop, array(32, 16)).history[0].replicated_uses
     assert use.bytes == 5 * 32 * 16 * 4
 
 
@@ -104,7 +104,7 @@ def test_a_result_that_is_made_replicated_and_cut():
 
     tactic = pt.ManualPartition({"result": 0}, axis="a")
     p = plan(made, array(32, 16), tactics=[tactic])
-    (use,) = p.history[0].whole
+    (use,) = p.history[0].replicated_uses
     assert not p.collectives and use.made
     assert "makes dim 0 of result replicated on every device: reverse moves elements" in str(use)
 
@@ -112,7 +112,7 @@ def test_a_result_that_is_made_replicated_and_cut():
 def test_each_tactic_has_its_own():
     columns = pt.ManualPartition({"x": 1}, axis="b")
     p = plan(lambda x: x[::-1, ::-1], array(32, 16), mesh="a=2,b=2", tactics=[*ROWS, columns])
-    assert [[use.dim for use in entry.whole] for entry in p.history] == [[0], [1]]
+    assert [[use.dim for use in entry.replicated_uses] for entry in p.history] == [[0], [1]]
 
 
 # ------------------------------------------------------------------------------- custom calls
@@ -146,7 +146,7 @@ def run_and_compare(p, fn, *args):
 def test_an_unknown_custom_call_is_run_whole_priced_and_named(matrices):
     p = plan(qr, matrices)
     assert [c.kind for c in p.collectives] == ["all_gather"]
-    (use,) = p.history[0].whole
+    (use,) = p.history[0].replicated_uses
     assert use.operation == f"custom_call {QR}"
     assert (use.bytes, use.reason) == (16 * 8 * 8 * 4, "no sharding rule is known")
     assert f"Replicated, for lack of a sharding rule:\n  custom_call {QR} at " in str(p)
@@ -156,7 +156,7 @@ def test_an_unknown_custom_call_is_run_whole_priced_and_named(matrices):
 def test_a_custom_call_with_a_rule_is_split(rule, matrices):
     rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
     p = plan(qr, matrices)
-    assert not p.collectives and not p.history[0].whole
+    assert not p.collectives and not p.history[0].replicated_uses
     assert p.out_shardings == (jax.sharding.PartitionSpec("a"),) * 2
     run_and_compare(p, qr, matrices)
 
@@ -165,7 +165,7 @@ def test_what_a_rule_marks_as_whole_is_gathered(rule, matrices):
     rule(QR, "batch rows! columns! -> batch rows! columns!, batch .")
     p = plan(qr, matrices, tactics=[pt.ManualPartition({"x": 1}, axis="a")])
     assert [c.kind for c in p.collectives] == ["all_gather"]
-    assert p.history[0].whole[0].reason == f"{QR} requires replication of this dimension"
+    assert p.history[0].replicated_uses[0].reason == f"{QR} requires replication of this dimension"
     run_and_compare(p, qr, matrices)
 
 

@@ -17,7 +17,7 @@ import partita as pt
 from checks import array, planner
 from partita.cost.files import FOLDER
 from partita.models import gpt
-from partita.saved.placements import from_runs, runs
+from partita.saved.layouts import from_runs, runs
 from partita.saved.schema import PlanTable, encode
 from partita.stablehlo.rules import registry as custom
 
@@ -354,7 +354,7 @@ DAMAGED = {
     "another JSON": (b"[1, 2]", "`partita_plan`"),
     "not text": (b"\xff\xfe{}", "can be read"),
     "nested": (b"[" * 100_000, "nested too deeply"),
-    "newer": (b'{"partita_plan": 2, "more": 1}', "is of format 2.*use a newer partita"),
+    "newer": (b'{"partita_plan": 3, "more": 1}', "is of format 3.*use a newer partita"),
     "a huge version": (b'{"partita_plan": 1' + b"0" * 9999 + b"}", "out of range"),
     "not a number": (b'{"partita_plan": NaN}', "malformed"),
 }
@@ -386,8 +386,8 @@ def test_the_layout_of_the_text_does_not_count(file):
     assert str(pt.load(file, mlp, *ARGS)) == str(made)
 
 
-def placement(**fields):
-    return lambda raw: raw["placements"][0].update(fields)
+def layout(**fields):
+    return lambda raw: raw["layouts"][0].update(fields)
 
 
 def run(field, text):
@@ -395,9 +395,9 @@ def run(field, text):
 
 
 LATER = {
-    "an axis twice": (placement(axes=[["data"], ["data"]]), "uses an axis twice"),
-    "an axis that is not there": (placement(axes=[["rows"]]), "no axis 'rows'"),
-    "too many dimensions": (placement(axes=[[]] * 9 + [["data"]]), "is split along 10"),
+    "an axis twice": (layout(axes=[["data"], ["data"]]), "uses an axis twice"),
+    "an axis that is not there": (layout(axes=[["rows"]]), "no axis 'rows'"),
+    "too many dimensions": (layout(axes=[[]] * 9 + [["data"]]), "is split along 10"),
     "a size that does not divide": (
         lambda raw: raw["mesh"].update(data=3),
         "does not divide by 3",
@@ -406,7 +406,7 @@ LATER = {
     "no runs": (run("operations", "1*x"), "is no run"),
     "a huge run": (run("operations", "999999999999*0"), "there are more than"),
     "too few": (run("operations", "0"), "there are 1, and should be"),
-    "an operation with pins": (placement(whole=["model"]), "only values can"),
+    "an operation with pins": (layout(pinned=["model"]), "only values can"),
     "other shardings": (
         lambda raw: raw["program"]["arguments"][0].update(sharding=["data"]),
         "are not those that its tactics led to",
@@ -444,9 +444,9 @@ def test_a_factor_that_cannot_be_split_is_refused(file):
     count = len(made.program.operations)
 
     def change(raw):
-        raw["placements"].append({"axes": axes})
+        raw["layouts"].append({"axes": axes})
         codes = from_runs(raw["history"][0]["operations"], count, 99, "")
-        codes[op.index] = len(raw["placements"]) - 1
+        codes[op.index] = len(raw["layouts"]) - 1
         raw["history"][0]["operations"] = runs(codes)
 
     edited(file, change)
@@ -460,9 +460,9 @@ def test_a_donated_argument_is_split_like_the_result_in_its_buffer(file):
     count = len(made.program.values)
 
     def change(raw):
-        raw["placements"].append({"axes": []})
+        raw["layouts"].append({"axes": []})
         codes = from_runs(raw["history"][1]["values"], count, 99, "")
-        codes[made.program.arguments[0]] = len(raw["placements"]) - 1
+        codes[made.program.arguments[0]] = len(raw["layouts"]) - 1
         raw["history"][1]["values"] = runs(codes)
 
     edited(file, change)

@@ -344,7 +344,7 @@ def test_a_later_tactic_cannot_split_what_the_file_says_is_whole(tmp_path):
     x, w = plan.in_shardings
     assert (x, w) == (PartitionSpec(), PartitionSpec(None, "model"))
     assert plan.out_shardings == PartitionSpec("data")
-    assert "kept whole along model" in str(plan.history[1].refused[0])
+    assert "pinned along model" in str(plan.history[1].refused[0])
 
 
 def test_a_dimension_split_along_two_axes_keeps_their_order(tmp_path):

@@ -100,7 +100,7 @@ def test_without_a_row_every_device_runs_all_of_it(row, tmp_path):
     row("chlo.erf_inv", None)
     plan = planned(module(tmp_path, *CHAIN))
     assert [c.kind for c in plan.collectives] == ["all_gather"]
-    assert plan.history[0].whole[0].reason == "no sharding rule is known"
+    assert plan.history[0].replicated_uses[0].reason == "no sharding rule is known"
     assert kernels(plan) == ["abs", "erf_inv", "tanh"]
 
 

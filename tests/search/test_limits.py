@@ -77,9 +77,9 @@ FROZEN = [
 @pytest.mark.parametrize("before", [(), (BATCH,)], ids=["alone", "behind data parallelism"])
 @pytest.mark.parametrize("names", FROZEN, ids=" ".join)
 @pytest.mark.parametrize("memory", [None, "40MiB"])
-def test_nothing_frozen_changes_its_layout(before, names, memory):
+def test_nothing_pinned_changes_its_layout(before, names, memory):
     free = plan(*before, pt.AutomaticPartition(budget=300, memory=memory))
-    held = plan(*before, pt.AutomaticPartition(budget=300, memory=memory, freeze=names))
+    held = plan(*before, pt.AutomaticPartition(budget=300, memory=memory, pinned=names))
     start = layouts(plan(*before))
     for value in every_value(held, *names):
         assert layouts(held)[value] == start[value]
@@ -111,11 +111,11 @@ def states(problem):
 
 
 @pytest.mark.parametrize("before", [(), (BATCH,)], ids=["alone", "behind data parallelism"])
-def test_in_no_state_that_a_search_can_reach_is_anything_frozen_changed(before):
+def test_in_no_state_that_a_search_can_reach_is_anything_pinned_changed(before):
     p = plan(*before)
     names = ["params['a']", "hidden"]
     held = every_value(p, *names)
-    search = pt.AutomaticPartition(axes=["model"], freeze=names)
+    search = pt.AutomaticPartition(axes=["model"], pinned=names)
     count = 0
     for state in states(search._problem(p.done.stage)):
         found = assignment(search._problem(p.done.stage).graph, state.tiling)
@@ -124,8 +124,8 @@ def test_in_no_state_that_a_search_can_reach_is_anything_frozen_changed(before):
     assert count > 10
 
 
-def test_what_is_frozen_for_one_search_is_not_for_the_next():
-    p = plan(pt.AutomaticPartition(budget=300, freeze=["*"]))
+def test_what_is_pinned_for_one_search_is_not_for_the_next():
+    p = plan(pt.AutomaticPartition(budget=300, pinned=["*"]))
     assert p.in_shardings == plan().in_shardings
     assert not p.assignment.pins
     assert p.then(BATCH).in_shardings[1] == {"x": jax.P("data"), "y": jax.P("data")}
@@ -165,13 +165,13 @@ def test_nothing_is_split_but_in_a_color_that_is_allowed(allow, dims, memory):
     } <= allowed
 
 
-def test_what_is_frozen_stays_so_also_if_it_is_allowed():
-    search = pt.AutomaticPartition(budget=300, allow={"params['a']": 1}, freeze=["params['a']"])
+def test_what_is_pinned_stays_so_also_if_it_is_allowed():
+    search = pt.AutomaticPartition(budget=300, allow={"params['a']": 1}, pinned=["params['a']"])
     p = plan(search)
     assert p.in_shardings[0]["a"] == jax.P()
 
 
-@pytest.mark.parametrize("option", ["allow", "freeze"])
+@pytest.mark.parametrize("option", ["allow", "pinned"])
 def test_a_pattern_that_matches_nothing_is_an_error(option):
     with pytest.raises(pt.UnknownNameError, match="'batches' matches no argument"):
         plan(pt.AutomaticPartition(**{option: ["batches"]}))

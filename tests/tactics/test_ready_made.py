@@ -17,7 +17,7 @@ import partita as pt
 from checks import array
 from partita import models
 from partita.analysis import analyse
-from partita.tactics.parts import path, state
+from partita.tactics.parts import path, train_state
 from partita.tactics.products import dim_purposes
 
 DATA = pt.DataParallel()
@@ -183,7 +183,7 @@ def test_state_that_says_what_it_is(program):
     def fn(params, opt_state, multiplier):
         return params, opt_state, multiplier
 
-    found = state(program(fn, {"mu": "f32[4]"}, {"m": "f32[4]"}, "f32[4]"))
+    found = train_state(program(fn, {"mu": "f32[4]"}, {"m": "f32[4]"}, "f32[4]"))
     # `multiplier` is not `mu`; of a path with both kinds of parts, the optimizer's counts.
     assert [name for name, _ in found.parameters] == []
     assert [name for name, _ in found.optimizer] == ["params['mu']", "opt_state['m']"]

@@ -172,7 +172,7 @@ def test_a_pinned_value_stays_whole_along_that_axis_and_stops_the_propagate(benc
     pinned = pin(b.untiled, b.value("result"), b.mesh.axis("x"))
     propagation = b.propagation("a", 0, "x", pinned)
     assert b.layouts(propagation.tiling) == {"a": ("x",)}
-    assert reasons(propagation) == [("it is kept whole along x", True)]
+    assert reasons(propagation) == [("it is pinned along x", True)]
     other = b.propagation("a", 0, "y", pinned)
     assert b.layouts(other.tiling) == {"a": ("y",), "result": ("y",)}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
 
 from partita.analysis.classes import Analysis
 from partita.program.ir import Rule
+from partita.program.names import pattern, shared_pattern
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,30 +76,6 @@ class Colors:
         lines.append(f"{len(self.conflicts)} kinds of conflict")
         lines += [f"  color {c.color}, {c}" for c in self.conflicts]
         return "\n".join(lines)
-
-
-def pattern(name: str) -> str:
-    """A name with its list indices replaced by `*`, so that repeated structure reads alike."""
-    return re.sub(r"\[\d+\]", "[*]", name)
-
-
-def shared_pattern(names: Sequence[str], all_alike: bool = True) -> str:
-    """What names that differ in list indices only have in common.
-
-    Indices that differ read `[*]`, or are listed if the names are not all there are.
-    """
-    columns = list(zip(*(re.split(r"(\[\d+\])", name) for name in names), strict=True))
-    return "".join(
-        column[0] if len(set(column)) == 1 else "[*]" if all_alike else _indices(column)
-        for column in columns
-    )
-
-
-def _indices(column: Sequence[str]) -> str:
-    """`[0,2,3,...]` for the indices of a column."""
-    numbers = sorted({int(part[1:-1]) for part in column})
-    shown = ",".join(map(str, numbers[:4]))
-    return f"[{shown},...]" if len(numbers) > 4 else f"[{shown}]"
 
 
 def describe(analysis: Analysis) -> Colors:

@@ -1,7 +1,6 @@
-"""Alternatives to a plan: one decision changed, the schedule applied again, and the result priced.
+"""Alternatives to a plan: one decision changed, all others kept, and the result costed.
 
-Tactics are applied again as they are, a search's moves without a search. What comes before the
-changed decision stays.
+What the tactics decided is followed again from the changed decision on, see `planning.replay`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
 from partita.garbage import paused
-from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
+from partita.planning.replay import Replay
+from partita.planning.schedule import Scheduled, lower_and_cost
 from partita.spmd import Lowering
-from partita.tactics import Action, AutomaticPartition, Change, Context, Stage
-from partita.tactics.manual import place
-from partita.tactics.protocol import UNCHANGED, Request
-from partita.tactics.recorded import Recorded
+from partita.tactics import Change, Context, Request, Stage, place
+from partita.tactics.protocol import UNCHANGED
 from partita.text import seconds, size
-from partita.tiling import Assignment, Propagator, TileAction, assignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,49 +44,64 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A change that can be priced. Fields that are empty change nothing."""
+    """A change whose cost can be estimated. Fields that are empty change nothing."""
 
     text: str = dataclasses.field(compare=False)
     position: int
-    """Of the first tactic that is applied again."""
+    """Of the first tactic whose decisions are followed again."""
     change: Change = UNCHANGED
-    moves: frozenset[TileAction] = frozenset()
-    """Moves of a search that are left out."""
     pins: frozenset[tuple[int, int]] = frozenset()
-    """`(value, axis)` pairs: values kept whole from that tactic on."""
+    """`(value, axis)` pairs: values that are pinned from that tactic on."""
     seeds: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` from which axes propagate after the last tactic."""
     again: bool | None = None
     """Whether copies are gathered again, or kept; by default what is better."""
 
 
-class Pricing:
-    """Prices alternatives of one schedule: at most `budget` of them, each once."""
+class Costing:
+    """Estimates the cost of alternatives of one schedule: at most `budget` of them, each once."""
 
     def __init__(self, done: Scheduled, budget: int) -> None:
         self.done = done
         self.left = budget
         self.skipped = 0
         """Candidates that were not tried, because the budget was used up."""
+        self._replay = Replay(done)
+        self._obstacles: dict[Candidate, str] = {}
         self._tried: dict[Candidate, tuple[Lowering, Estimate] | None] = {}
         self._found: dict[object, tuple[Lowering, Estimate]] = {}
 
-    def price(self, candidate: Candidate) -> tuple[Lowering, Estimate] | None:
-        """The alternative lowered and priced, the same object for equal ones.
+    def cost(self, candidate: Candidate) -> tuple[Lowering, Estimate] | None:
+        """The alternative lowered and costed, the same object for equal ones.
 
-        None if nothing changes, if it would need a new search, or if the budget is used up.
+        None if nothing changes, if it cannot be known, or if the budget is used up.
         """
         if candidate not in self._tried:
             if self.left < 1:
                 self.skipped += 1
+                return None
+            opaque = self._replay.opaque(candidate.position)
+            if opaque is not None:
+                self._obstacles[candidate] = self._obstacle(opaque)
                 return None
             self.left -= 1
             with paused():
                 self._tried[candidate] = self._try(candidate)
         return self._tried[candidate]
 
+    def obstacles(self, candidates: Iterable[Candidate]) -> tuple[str, ...]:
+        """Why alternatives that were tried are not known, each reason once."""
+        found = (self._obstacles.get(candidate) for candidate in candidates)
+        return tuple(dict.fromkeys(reason for reason in found if reason))
+
+    def _obstacle(self, number: int) -> str:
+        return (
+            f"changes of history[{number}], {self.done.history[number].name}, and of what comes "
+            "before it: no directives of its outcome lead to what it decided"
+        )
+
     def _try(self, candidate: Candidate) -> tuple[Lowering, Estimate] | None:
-        stage = replay(self.done, candidate)
+        stage = replay(self._replay, candidate)
         if stage is None:
             return None
         known, now = self.done.stage.assignment, stage.assignment
@@ -98,63 +110,24 @@ class Pricing:
             return None
         key = (now.ops, now.values, candidate.again)
         if key not in self._found:
-            self._found[key] = self._priced(stage, candidate.again, same)
+            self._found[key] = self._costed(stage, candidate.again, same)
         return self._found[key]
 
-    def _priced(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
+    def _costed(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
         if again is None or not same:
             return lower_and_cost(stage)
         lowering, model = self.done.lowering, self.done.stage.cost_model
         return lowering, model.estimate(model.cost(lowering, again=again), lowering)
 
 
-def replay(done: Scheduled, candidate: Candidate) -> Stage | None:
-    """The schedule with one decision changed.
-
-    None if a part of it would need a new search, or is of a plan from a file.
-    """
-    stage = done.before(candidate.position)
-    plain = stage.context
-    pins = stage.assignment.pins | candidate.pins
-    now = dataclasses.replace(stage.assignment, pins=pins)
-    context = plain.changed(candidate.change)
-    for report in done.history[candidate.position :]:
-        stage = Stage(context, now)
-        if isinstance(report.tactic, AutomaticPartition):
-            now = _moved(stage, report.actions, candidate)
-        elif isinstance(report.tactic, Recorded) or _searches(report):
-            return None
-        else:
-            now = report.tactic.apply(stage).assignment
-    end = Stage(plain, now, done.stage.memory)
-    return dataclasses.replace(end, assignment=_seeded(end, candidate))
+def replay(schedule: Replay, candidate: Candidate) -> Stage | None:
+    """The schedule with one decision changed; None if that cannot be known."""
+    stage = schedule.from_tactic(candidate.position, candidate.change, candidate.pins)
+    return None if stage is None else _seeded(stage, candidate)
 
 
-def _searches(report: TacticReport) -> bool:
-    """Whether a tactic has searched inside."""
-    return any(action.move is not None for action in report.actions)
-
-
-def _moved(stage: Stage, actions: Iterable[Action], candidate: Candidate) -> Assignment:
-    """Applies the moves of a search, but for those left out."""
-    context = stage.context
-    graph, tiling = stage.folded
-    propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
-    for action in actions:
-        if action.move is not None and action.move not in candidate.moves:
-            move = _given(action.move, candidate.change)
-            tiling = propagator.tile(tiling, move).tiling
-    return assignment(graph, tiling)
-
-
-def _given(move: TileAction, change: Change) -> TileAction:
-    """A move with its conflicts resolved as a change says."""
-    given = {conflict: role for conflict, axis, role in change.roles if axis == move.axis}
-    roles = tuple((conflict, given.get(conflict, role)) for conflict, role in move.roles)
-    return dataclasses.replace(move, roles=roles)
-
-
-def _seeded(stage: Stage, candidate: Candidate) -> Assignment:
+def _seeded(stage: Stage, candidate: Candidate) -> Stage:
+    """The stage with further seeds."""
     program = stage.context.analysis.program
     for axis in sorted({axis for *_, axis in candidate.seeds}):
         requests = [
@@ -162,8 +135,8 @@ def _seeded(stage: Stage, candidate: Candidate) -> Assignment:
             for value, dim, a in sorted(candidate.seeds)
             if a == axis
         ]
-        stage = Stage(stage.context, place(stage, requests, axis).assignment)
-    return stage.assignment
+        stage = stage.after(place(stage, requests, axis))
+    return stage
 
 
 def conflicts_of(context: Context, color: int) -> list[int]:

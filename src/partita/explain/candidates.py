@@ -1,10 +1,10 @@
-"""Which changes are worth pricing for a collective: those that avoid it, or make it another one.
+"""Which changes are worth costing for a collective: those that avoid it, or make it another one.
 
 - leave out the action that brought the axis here;
-- keep the nearest value that has a name whole along it;
+- pin the nearest value that has a name along it;
 - give the axis to another role, where its color conflicts with itself;
 - keep a gathered copy, or gather again;
-- split a sum that is kept whole, so that it is scattered instead of reduced;
+- shard a sum that is kept replicated, so that it is scattered instead of reduced;
 - leave out the action for whose sake a use needs another layout.
 """
 
@@ -12,23 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.analysis.describe import pattern
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.reader import Group, Reader, together
 from partita.program.collectives import ALL_REDUCE
+from partita.program.names import pattern
 from partita.spmd import Reshard
 from partita.tactics import Action, Change
-from partita.tactics.manual import sharing_a_buffer
+from partita.tactics.placement import sharing_a_buffer
 from partita.tiling import Node
 
-MOST_WISHES = 4
+MOST_REQUESTS = 4
 """Requests of a tactic that a change names."""
 
 
 def candidates(
     reader: Reader, group: Group, causes: list[Node], rivals: list[Node]
 ) -> Iterator[Candidate]:
-    """The changes to price, those that say most about the collective first.
+    """The changes to cost, those that say most about the collective first.
 
     Args:
       reader: of the plan.
@@ -64,13 +64,15 @@ def _dropped(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate
 
 def _without(reader: Reader, actions: list[Action], position: int, axis: int) -> Candidate:
     requests = dict.fromkeys(a.request or pattern(a.what) for a in actions)
-    shown = ", ".join([*requests][:MOST_WISHES])
-    more = f" and {len(requests) - MOST_WISHES} more" if len(requests) > MOST_WISHES else ""
+    shown = ", ".join([*requests][:MOST_REQUESTS])
+    more = f" and {len(requests) - MOST_REQUESTS} more" if len(requests) > MOST_REQUESTS else ""
     return Candidate(
         f"without {shown}{more} -> {reader.mesh.names[axis]} in history[{position}]",
         position,
-        Change(without=frozenset((*seed, axis) for a in actions for seed in a.seeds)),
-        frozenset(a.move for a in actions if a.move is not None),
+        Change(
+            without=frozenset((*seed, axis) for a in actions for seed in a.seeds),
+            without_actions=frozenset(a.move for a in actions if a.move is not None),
+        ),
     )
 
 
@@ -89,7 +91,7 @@ def _like(action: Action, other: Action) -> bool:
 
 
 def _kept(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
-    """Keeps the nearest value with a name whole along an axis, and those named like it."""
+    """Pins the nearest value with a name along an axis, and those named like it."""
     for node in nodes:
         position = reader.origins.took(node, axis)
         value = reader.origins.nearest(node, axis, set(reader.names))
@@ -99,7 +101,7 @@ def _kept(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
         buffers = {b for v in alike for b in sharing_a_buffer(reader.program, v)}
         what = together([reader.names[v] for v in alike])
         yield Candidate(
-            f"keep {what} whole along {reader.mesh.names[axis]}, before history[{position}]",
+            f"keep {what} replicated along {reader.mesh.names[axis]}, before history[{position}]",
             position,
             pins=frozenset((b, axis) for b in buffers),
         )
@@ -138,7 +140,7 @@ def _regathered(reader: Reader, reshard: Reshard) -> Iterator[Candidate]:
 
 
 def _scattered(reader: Reader, group: Group, axis: int) -> Iterator[Candidate]:
-    """Splits sums that are kept whole along the axis that they are over."""
+    """Shards sums that are kept replicated along the axis that they are over."""
     if group.reshards[0].step.kind != ALL_REDUCE.name:
         return
     value, end = group.values[0], len(reader.done.history)
@@ -146,7 +148,7 @@ def _scattered(reader: Reader, group: Group, axis: int) -> Iterator[Candidate]:
     for dim in sorted(range(len(layout)), key=lambda dim: len(layout[dim])):
         if reader.origins.free(("value", value, dim), axis):
             yield Candidate(
-                f"split the sum along {reader.mesh.names[axis]} too, on dim {dim}",
+                f"shard the sum along {reader.mesh.names[axis]} too, on dim {dim}",
                 end,
                 seeds=frozenset((v, dim, axis) for v in group.values),
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from partita.analysis.describe import factor_place
-from partita.explain.alternatives import Alternative, Pricing
+from partita.explain.alternatives import Alternative, Candidate, Costing
 from partita.explain.candidates import candidates
 from partita.explain.origins import Decision
 from partita.explain.reader import Group, Reader, show_step
@@ -53,9 +53,11 @@ class CollectiveExplanation:
     decisions: tuple[Decision, ...]
     """The decisions that made it necessary."""
     alternatives: tuple[Alternative, ...]
-    """Changes of one decision, priced; the quickest that fits first."""
+    """Changes of one decision, costed; the quickest that fits first."""
     untried: int
     """Changes that were not tried, because of the limit."""
+    unknown: tuple[str, ...] = ()
+    """Changes whose cost cannot be known, with the reason."""
 
     @property
     def total_seconds(self) -> float:
@@ -90,26 +92,28 @@ class CollectiveExplanation:
             lines += [f"    {line}" for line in str(alternative).splitlines()]
         if self.untried:
             lines.append(f"  not tried: {self.untried} more; alternatives= says how many to try")
+        lines += [f"  not known: {what}" for what in self.unknown]
         return "\n".join(lines)
 
 
 def explain_group(
-    reader: Reader, group: Group, pricing: Pricing, index: int | None = None
+    reader: Reader, group: Group, costing: Costing, index: int | None = None
 ) -> CollectiveExplanation:
     """Explains a collective that stands for all that are alike.
 
     Args:
       reader: of the plan.
       group: the collectives.
-      pricing: of alternatives.
+      costing: of alternatives.
       index: the number of the one that is asked for; the first by default.
     """
     at = 0 if index is None else group.indices.index(index)
     reshard, value = group.reshards[at], group.values[at]
     told = _Reasons(reader, reshard)
     producer = reader.program.values[value].producer
-    before = pricing.skipped
-    alternatives = tuple(_alternatives(reader, group, value, told, pricing))
+    before = costing.skipped
+    changes = list(candidates(reader, group, told.causes, told.rivals))
+    alternatives = tuple(_alternatives(reader, changes, value, costing))
     return CollectiveExplanation(
         group.indices[at],
         group.indices,
@@ -126,24 +130,32 @@ def explain_group(
         tuple(dict.fromkeys(told.reasons)),
         tuple(told.decisions),
         alternatives,
-        pricing.skipped - before,
+        costing.skipped - before,
+        costing.obstacles(changes),
     )
 
 
 def _alternatives(
-    reader: Reader, group: Group, value: int, told: _Reasons, pricing: Pricing
+    reader: Reader, changes: Iterable[Candidate], value: int, costing: Costing
 ) -> Iterator[Alternative]:
-    """The changes that matter for a collective, priced, each result once; the best first."""
+    """Changes that matter for a collective, costed, each result once; the best first.
+
+    Args:
+      reader: of the plan.
+      changes: to try.
+      value: that the collective moves.
+      costing: of alternatives.
+    """
     plan = reader.done.estimate
     found: dict[int, Alternative] = {}
-    for candidate in candidates(reader, group, told.causes, told.rivals):
-        priced = pricing.price(candidate)
-        if priced is None or id(priced) in found:
+    for candidate in changes:
+        costed = costing.cost(candidate)
+        if costed is None or id(costed) in found:
             continue
-        lowering, estimate = priced
+        lowering, estimate = costed
         kept = lowering.plans[lowering.graph.value_class[value]]
         steps = [*kept.steps, *(step for _, steps in kept.reshards for step in steps)]
-        found[id(priced)] = Alternative(
+        found[id(costed)] = Alternative(
             candidate.text,
             tuple(
                 show_step(reader.mesh.axis_names(step.axes), step.kind, step.bytes)

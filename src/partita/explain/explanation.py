@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from partita.errors import UnknownNameError
-from partita.explain.alternatives import Pricing
+from partita.explain.alternatives import Costing
 from partita.explain.collectives import CollectiveExplanation, explain_group
 from partita.explain.reader import Group, Reader
 from partita.explain.values import ValueExplanation, explain_values
@@ -19,7 +19,7 @@ EVERY = "collectives"
 """What stands for all collectives of a plan."""
 
 ALTERNATIVES = 6
-"""Alternatives that are priced unless one says otherwise."""
+"""Alternatives whose cost is estimated unless one says otherwise."""
 
 Entry = ValueExplanation | CollectiveExplanation
 
@@ -60,7 +60,7 @@ def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Expla
     Args:
       done: what the plan is made of.
       what: a name or pattern, `%123`, `file.py:12`, a collective or its number, or `collectives`.
-      budget: most alternatives to price.
+      budget: most alternatives to estimate.
 
     Raises:
       UnknownNameError: there is no such thing.
@@ -98,14 +98,14 @@ def _collective(reader: Reader, index: int, budget: int) -> CollectiveExplanatio
             )
         raise UnknownNameError(f"there is no collective {index}; the plan has {count}, {those}")
     group = next(group for group in reader.groups if index in group.indices)
-    return explain_group(reader, group, Pricing(reader.done, budget), index)
+    return explain_group(reader, group, Costing(reader.done, budget), index)
 
 
 def _collectives(reader: Reader, budget: int) -> list[CollectiveExplanation]:
     """All collectives, those that take longest first."""
-    pricing = Pricing(reader.done, budget)
+    costing = Costing(reader.done, budget)
 
     def time(group: Group) -> float:
         return -sum(reader.seconds(reshard) * reshard.times for reshard in group.reshards)
 
-    return [explain_group(reader, group, pricing) for group in sorted(reader.groups, key=time)]
+    return [explain_group(reader, group, costing) for group in sorted(reader.groups, key=time)]

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import Interconnect, interconnect
 from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
 from partita.planning.schedule import Scheduled
 from partita.program import Program
+from partita.program.names import match, pattern, shared_pattern
 from partita.spmd import Lowering, Reshard, ValuePlan
-from partita.tactics.manual import match
 from partita.text import relative, size
 
 

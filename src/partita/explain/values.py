@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.analysis.describe import pattern
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
 from partita.explain.reader import Reader, together
+from partita.program.names import pattern
 from partita.text import show_entries
 from partita.tiling import entries, local_type
 

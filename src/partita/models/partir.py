@@ -19,8 +19,8 @@ from typing import Any
 from partita.models import Model, build, gemma, gns, inference, unet
 from partita.models.strategies import data_parallel
 from partita.tactics import ManualPartition, Tactic
-from partita.tactics.bounded import Bounded
-from partita.tactics.manual import Dims
+from partita.tactics.pinned import Pinned
+from partita.tactics.placement import Dims
 
 Fields = Mapping[str, Any]
 
@@ -252,7 +252,7 @@ Z3 = ManualPartition({"*['params']*": _FREE}, axis="data")
 EMB = ManualPartition({"*['params']['embed']": 1}, axis="model")
 """The embedding along `model` in the model dimension, and the activations with it."""
 
-MQ = Bounded(
+MQ = Pinned(
     ManualPartition({"*['cache']*": 1}, axis="model"), at=("queries", "keys", "values", "mixed")
 )
 """The batch of the key/value cache, and of attention, along `model`."""

@@ -19,7 +19,7 @@ from partita.tactics import (
     Tactic,
     ZeRO,
 )
-from partita.tactics.manual import Dims
+from partita.tactics.placement import Dims
 
 Patterns = dict[str, Dims]
 

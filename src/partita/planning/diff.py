@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from partita.analysis.describe import pattern, shared_pattern
 from partita.cost import Traffic
 from partita.errors import TacticError
 from partita.planning.schedule import Scheduled
 from partita.program import Program
+from partita.program.names import pattern, shared_pattern
 from partita.text import new_table, plain, seconds, show_entries, size, times
 from partita.tiling import entries
 

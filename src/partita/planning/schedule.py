@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from partita.analysis.describe import Colors, pattern, shared_pattern
+from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle import IdleAxis, idle_axes
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.program import Program
+from partita.program.names import pattern, shared_pattern
 from partita.spmd import (
     Lowerer,
     Lowering,
@@ -29,6 +31,7 @@ from partita.tactics import (
     Action,
     Blocked,
     Context,
+    Directive,
     Outcome,
     Refusal,
     Stage,
@@ -38,8 +41,8 @@ from partita.tactics import (
 from partita.text import seconds
 from partita.tiling import Assignment, Layout, entries, replicated
 
-MOST_PRICED = 3000
-"""Operations of the largest program of which the alternatives to refusals are priced unasked."""
+MOST_ESTIMATED = 3000
+"""Operations of the largest program whose suggestions are estimated unasked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,8 @@ class TacticReport:
     of the `PartitionSpec` after it."""
     actions: tuple[Action, ...]
     """Where it put axes, before they propagate from there."""
+    directives: tuple[Directive, ...] = dataclasses.field(repr=False)
+    """What it decided, so that it can be decided again; see `Outcome`."""
     refused: tuple[Refusal, ...]
     """Requests that were not met, with the reasons."""
     blocked: tuple[Blocked, ...]
@@ -67,7 +72,7 @@ class TacticReport:
     """Conflicts that were met and resolved, with the role that got the axis."""
     warnings: tuple[str, ...]
     """What was done as asked, but costs more than it looks."""
-    whole: tuple[ReplicatedUse, ...]
+    replicated_uses: tuple[ReplicatedUse, ...]
     """Operations that require replication of dimensions that the tactic sharded, and what is
     gathered for them."""
     collectives: Mapping[str, int]
@@ -78,6 +83,17 @@ class TacticReport:
     """Cost after the tactic."""
     assignment: Assignment = dataclasses.field(repr=False)
     """The layout of every operation and value after the tactic."""
+
+    @property
+    def whole(self) -> tuple[ReplicatedUse, ...]:
+        """Former name of `replicated_uses`."""
+        warnings.warn(
+            "TacticReport.whole is now called replicated_uses; the old name goes with the next "
+            "release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.replicated_uses
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -137,7 +153,7 @@ class Scheduled:
         return dataclasses.replace(spmd, time=partial(_shown_time, network))
 
     @cached_property
-    def whole(self) -> tuple[ReplicatedUse, ...]:
+    def replicated_uses(self) -> tuple[ReplicatedUse, ...]:
         """Operations that require replication of sharded dimensions."""
         return replicated_uses(self.lowering)
 
@@ -157,20 +173,18 @@ class Scheduled:
             outcome = tactic.apply(self.stage)
             after = self.stage.after(outcome)
             done = Scheduled(after, *lower_and_cost(after))
-            if len(self.lowering.graph.program.operations) <= MOST_PRICED:
-                refused = with_prices(self.stage, outcome.refused)
+            if len(self.lowering.graph.program.operations) <= MOST_ESTIMATED:
+                refused = with_estimates(self.stage, outcome.refused)
                 outcome = dataclasses.replace(outcome, refused=refused)
             report = _report(tactic, outcome, self, done)
         return dataclasses.replace(done, history=(*self.history, report))
 
-    def alternatives(self, number: int) -> tuple[Suggestion, ...]:
-        """The suggestions of the refusals of a tactic, by its place in the history; all priced."""
+    def suggestions(self, number: int) -> tuple[Suggestion, ...]:
+        """Those of the refusals of a tactic, by its place in the history; all estimated."""
         number %= len(self.history)
         stage, refused = self.before(number), self.history[number].refused
-        ways = (way for refusal in refused for way in refusal.alternatives)
-        return tuple(
-            way if way.estimate else price_alternative(stage, way) for way in dict.fromkeys(ways)
-        )
+        every = dict.fromkeys(each for refusal in refused for each in refusal.suggestions)
+        return tuple(each if each.estimate else estimated(stage, each) for each in every)
 
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
@@ -182,8 +196,8 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     return done
 
 
-def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
-    """Refusals with what their alternatives would cost.
+def with_estimates(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    """Refusals with what their suggestions would cost.
 
     Args:
       stage: what had been decided before the tactic that was refused.
@@ -191,25 +205,24 @@ def with_prices(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]
     """
     known: dict[str, Suggestion] = {}  # refusals of one cause have the same
 
-    def priced(way: Suggestion) -> Suggestion:
-        if way.text not in known:
-            known[way.text] = price_alternative(stage, way)
-        return known[way.text]
+    def costed(suggestion: Suggestion) -> Suggestion:
+        if suggestion.text not in known:
+            known[suggestion.text] = estimated(stage, suggestion)
+        return known[suggestion.text]
 
     return tuple(
-        dataclasses.replace(refusal, alternatives=tuple(map(priced, refusal.alternatives)))
+        dataclasses.replace(refusal, suggestions=tuple(map(costed, refusal.suggestions)))
         for refusal in refused
     )
 
 
-def price_alternative(stage: Stage, way: Suggestion) -> Suggestion:
-    """Applies an alternative to a stage, on the mesh that it is for, and prices where it leads."""
-    if way.mesh is not None:
-        stage = dataclasses.replace(
-            stage, context=dataclasses.replace(stage.context, mesh=way.mesh)
-        )
-    _, estimate = lower_and_cost(stage.after(way.tactic.apply(stage)))
-    return dataclasses.replace(way, estimate=estimate)
+def estimated(stage: Stage, suggestion: Suggestion) -> Suggestion:
+    """Applies a suggestion to a stage, on the mesh that it is for, and estimates where it leads."""
+    if suggestion.mesh is not None:
+        context = dataclasses.replace(stage.context, mesh=suggestion.mesh)
+        stage = dataclasses.replace(stage, context=context)
+    _, estimate = lower_and_cost(stage.after(suggestion.tactic.apply(stage)))
+    return dataclasses.replace(suggestion, estimate=estimate)
 
 
 def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
@@ -253,12 +266,13 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
         decisions=outcome.decisions,
         tiled=_tiled(before.stage, after),
         actions=outcome.actions,
+        directives=outcome.directives,
         refused=outcome.refused,
         blocked=outcome.blocked,
         conflicts=outcome.conflicts,
         resolved=outcome.resolved,
         warnings=outcome.warnings,
-        whole=added(after.whole, before.whole),
+        replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(after.estimate.regather),
         before=before.estimate,
         estimate=after.estimate,

@@ -32,9 +32,9 @@ def _entry(entry: TacticReport) -> Iterator[Branch]:
         yield "tiled no argument", ()
     for number, refusal in enumerate(entry.refused):
         # Refusals of one cause have the same suggestions: the last of them shows them.
-        later = (other.alternatives for other in entry.refused[number + 1 :])
-        ways = () if refusal.alternatives in later else refusal.alternatives
-        yield _noted(f"refused {refusal}"), [(f"or {way}", ()) for way in ways]
+        later = (other.suggestions for other in entry.refused[number + 1 :])
+        suggestions = () if refusal.suggestions in later else refusal.suggestions
+        yield _noted(f"refused {refusal}"), [(f"or {each}", ()) for each in suggestions]
     for blocked in entry.blocked:
         yield f"stopped {blocked}", ()
     for conflict in entry.resolved:
@@ -43,7 +43,7 @@ def _entry(entry: TacticReport) -> Iterator[Branch]:
         yield _noted(f"conflict {conflict}"), ()
     for warning in entry.warnings:
         yield _noted(f"warning {warning}"), ()
-    largest = sorted(entry.whole, key=lambda use: -use.bytes)
+    largest = sorted(entry.replicated_uses, key=lambda use: -use.bytes)
     for use in largest[:MOST_REPLICATED]:
         yield _noted(f"replicated {use}"), ()
     if rest := largest[MOST_REPLICATED:]:

@@ -71,13 +71,13 @@ def _tactic(entry: TacticReport) -> dict[str, Any]:
         "actions": [str(action) for action in entry.actions],
         "refused": [str(refusal) for refusal in entry.refused],
         "alternatives": list(
-            dict.fromkeys(str(way) for refusal in entry.refused for way in refusal.alternatives)
+            dict.fromkeys(str(each) for refusal in entry.refused for each in refusal.suggestions)
         ),
         "blocked": [str(blocked) for blocked in entry.blocked],
         "conflicts": list(entry.conflicts),
         "resolved": list(entry.resolved),
         "warnings": list(entry.warnings),
-        "replicated": [str(use) for use in entry.whole],
+        "replicated": [str(use) for use in entry.replicated_uses],
         "collectives": dict(entry.collectives),
         "before": _estimate(entry.before),
         "estimate": _estimate(entry.estimate),

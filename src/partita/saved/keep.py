@@ -15,10 +15,12 @@ from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
-from partita.saved.placements import Table, runs
+from partita.saved.directives import action_row, rows
+from partita.saved.layouts import LayoutWriter, runs
 from partita.saved.schema import (
     FORMAT,
     UNSUMMED,
+    ActionTable,
     ClosedOver,
     EstimateTable,
     PlanTable,
@@ -29,6 +31,7 @@ from partita.saved.schema import (
     TrafficTable,
     encode,
 )
+from partita.tactics import Action
 from partita.tiling import Assignment, Layout, replicated, spec
 from partita.version import __version__
 
@@ -60,10 +63,10 @@ def _table(
 ) -> PlanTable:
     context, assigned = done.stage.context, done.stage.assignment
     program, mesh = context.analysis.program, context.mesh
-    table = Table(mesh)
+    writer = LayoutWriter(mesh)
     before, history = replicated(program), []
     for entry in done.history:
-        history.append(_tactic(entry, *table.changes(before, entry.assignment)))
+        history.append(_tactic(entry, mesh, *writer.changes(before, entry.assignment)))
         before = entry.assignment
     return PlanTable(
         partita_plan=FORMAT,
@@ -76,7 +79,7 @@ def _table(
         capacity=done.estimate.capacity,
         program=_program(program, mesh, assigned, donate_argnums, closed_over),
         estimate=_estimate(done.estimate),
-        placements=table.placements(),
+        layouts=writer.rows(),
         history=tuple(history),
     )
 
@@ -141,7 +144,7 @@ def _program(
     )
 
 
-def _tactic(entry: TacticReport, operations: str, values: str) -> TacticTable:
+def _tactic(entry: TacticReport, mesh: Mesh, operations: str, values: str) -> TacticTable:
     said: dict[str, Any] = {
         name: getattr(entry, name)
         for name in TacticTable.__struct_fields__
@@ -151,6 +154,8 @@ def _tactic(entry: TacticReport, operations: str, values: str) -> TacticTable:
         {
             **said,
             "tiled": dict(entry.tiled),
+            "actions": tuple(_action(action, mesh) for action in entry.actions),
+            "directives": rows(entry.directives, mesh),
             "collectives": dict(entry.collectives),
             "before": _estimate(entry.before),
             "estimate": _estimate(entry.estimate),
@@ -160,6 +165,12 @@ def _tactic(entry: TacticReport, operations: str, values: str) -> TacticTable:
         TacticTable,
         from_attributes=True,
     )
+
+
+def _action(action: Action, mesh: Mesh) -> dict[str, Any]:
+    said = {field: getattr(action, field) for field in ActionTable.__struct_fields__}
+    move = None if action.move is None else action_row(action.move, mesh)
+    return {**said, "move": move}
 
 
 def _estimate(estimate: Estimate) -> EstimateTable:

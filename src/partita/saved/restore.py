@@ -18,7 +18,8 @@ from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, differences, fingerprint
 from partita.saved import keep
-from partita.saved.placements import Reader, from_runs
+from partita.saved.directives import DirectiveReader
+from partita.saved.layouts import LayoutReader, from_runs
 from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
 from partita.spmd import ReplicatedUse
 from partita.tactics import Action, Blocked, Context, Refusal, Stage
@@ -159,22 +160,21 @@ class Saved:
 
     def _history(self, context: Context) -> tuple[TacticReport, ...]:
         program = context.analysis.program
-        reader = Reader(program, self.mesh, self.table.placements)
+        layouts = LayoutReader(program, self.mesh, self.table.layouts)
+        reader = DirectiveReader(context)
         assigned, history = replicated(program), []
         for entry in self.table.history:
-            assigned = reader.after(assigned, entry.operations, entry.values)
-            self._check_names(entry, program)
-            history.append(_report(entry, assigned))
+            assigned = layouts.after(assigned, entry.operations, entry.values)
+            self._check_names(entry, reader)
+            history.append(_report(entry, reader, assigned))
         return tuple(history)
 
-    def _check_names(self, entry: TacticTable, program: Program) -> None:
+    def _check_names(self, entry: TacticTable, reader: DirectiveReader) -> None:
         """Whether what a tactic says is of this program and mesh."""
         seeds = [seed for action in entry.actions for seed in action.seeds]
         seeds += [seed for refusal in entry.refused for seed in refusal.seeds]
         for value, dim in seeds:
-            shapes = [v.type.shape for v in program.values[value : value + 1]]
-            if not any(dim < len(shape) for shape in shapes):
-                raise FileError(f"there is no dimension {dim} of a value {value}")
+            reader.check_dim(value, dim)
         named = [action.axis for action in entry.actions]
         named += [blocked.axis for blocked in entry.blocked]
         named += [refusal.axis for refusal in entry.refused if refusal.axis]
@@ -226,7 +226,7 @@ def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[s
     return found
 
 
-def _report(entry: TacticTable, assigned: Assignment) -> TacticReport:
+def _report(entry: TacticTable, reader: DirectiveReader, assigned: Assignment) -> TacticReport:
     fields: dict[str, Any] = {
         name: getattr(entry, name)
         for name in TacticTable.__struct_fields__
@@ -236,10 +236,15 @@ def _report(entry: TacticTable, assigned: Assignment) -> TacticReport:
         name: tuple(kind(**msgspec.structs.asdict(each)) for each in fields[name])
         for name, kind in _KINDS.items()
     }
+    made["actions"] = tuple(
+        dataclasses.replace(action, move=None if row.move is None else reader.action(row.move))
+        for action, row in zip(made["actions"], entry.actions, strict=True)
+    )
     estimates = {name: _estimate(fields[name]) for name in ("before", "estimate")}
+    directives = reader.directives(entry.directives)
     return TacticReport(
-        **{**fields, **made, **estimates},
-        tactic=Recorded(entry.name, assigned),
+        **{**fields, **made, **estimates, "directives": directives},
+        tactic=Recorded(entry.name, assigned, directives),
         assignment=assigned,
     )
 
@@ -248,7 +253,7 @@ _KINDS: dict[str, Any] = {
     "actions": Action,
     "refused": Refusal,
     "blocked": Blocked,
-    "whole": ReplicatedUse,
+    "replicated_uses": ReplicatedUse,
 }
 """What entries of a tactic's lists are in a report."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from partita.errors import FileError
 
-FORMAT = 1
+FORMAT = 2
 
 WIDTH = 110
 """Columns of a line of the file, where what it holds can be broken."""
@@ -64,18 +64,18 @@ class ProgramTable(_Table, frozen=True):
     name: str
     fingerprint: Digest
     donate_argnums: tuple[Count, ...]
-    closed_over: tuple[ClosedOver, ...] = msgspec.field(name="lifted")
+    closed_over: tuple[ClosedOver, ...]
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     text: Text
 
 
-class Placement(_Table, frozen=True, omit_defaults=True):
-    """How an operation or value is split: for each factor or dimension, the names of its axes."""
+class LayoutRow(_Table, frozen=True, omit_defaults=True):
+    """A layout of operations or values: for each factor or dimension, the names of its axes."""
 
     axes: tuple[tuple[str, ...], ...]
-    whole: tuple[str, ...] = ()
-    """Axes along which a value is kept whole."""
+    pinned: tuple[str, ...] = ()
+    """Axes along which a value is pinned."""
 
 
 class TrafficTable(_Table, frozen=True):
@@ -112,6 +112,16 @@ class RefusalTable(_Table, frozen=True):
     seeds: tuple[tuple[Count, Count], ...]
 
 
+class TileActionRow(_Table, frozen=True, omit_defaults=True):
+    """A `TileAction`: a move of a search."""
+
+    color: Count
+    axis: str
+    roles: tuple[tuple[Count, Count], ...] = ()
+    without: tuple[Count, ...] = ()
+    sums: bool = True
+
+
 class ActionTable(_Table, frozen=True):
     """An `Action`."""
 
@@ -120,6 +130,57 @@ class ActionTable(_Table, frozen=True):
     seeds: tuple[tuple[Count, Count], ...]
     color: Count | None
     request: str
+    move: TileActionRow | None
+
+
+class RequestRow(_Table, frozen=True, omit_defaults=True):
+    """A `Request` of a placement."""
+
+    name: str
+    value: Count
+    dims: tuple[Count, ...]
+    told: str = ""
+    unless_used: bool = False
+
+
+class PlaceRow(_Table, frozen=True, omit_defaults=True, tag_field="directive", tag="place"):
+    """A `Placement`."""
+
+    requests: tuple[RequestRow, ...]
+    axis: str
+    pinned: tuple[Count, ...] = ()
+    roles: tuple[tuple[Count, Count], ...] = ()
+    colors: bool = False
+
+
+class TileRow(_Table, frozen=True, tag_field="directive", tag="tile"):
+    """A `Tile`."""
+
+    actions: tuple[TileActionRow, ...]
+
+
+class WhilePinnedRow(_Table, frozen=True, tag_field="directive", tag="while_pinned"):
+    """A `WhilePinned`."""
+
+    pins: tuple[tuple[Count, str], ...]
+    directives: tuple[DirectiveRow, ...]
+
+
+class GivenShardingsRow(_Table, frozen=True, tag_field="directive", tag="given_shardings"):
+    """A `GivenShardings`, of what the program says itself."""
+
+    propagates: bool
+    decides: bool
+
+
+class GivenPropagationRow(_Table, frozen=True, tag_field="directive", tag="given_propagation"):
+    """A `GivenPropagation`, of what the program says itself."""
+
+    decides: bool
+
+
+DirectiveRow = PlaceRow | TileRow | WhilePinnedRow | GivenShardingsRow | GivenPropagationRow
+"""A `Directive`."""
 
 
 class BlockedTable(_Table, frozen=True):
@@ -131,7 +192,7 @@ class BlockedTable(_Table, frozen=True):
     example: str
 
 
-class WholeTable(_Table, frozen=True):
+class ReplicatedUseTable(_Table, frozen=True):
     """A `ReplicatedUse`."""
 
     operation: str
@@ -145,18 +206,19 @@ class WholeTable(_Table, frozen=True):
 
 
 class TacticTable(_Table, frozen=True):
-    """A `TacticReport`, and the placements that the tactic changed."""
+    """A `TacticReport`, and the layouts that the tactic changed."""
 
     name: str
     decisions: tuple[str, ...]
     tiled: dict[str, tuple[Entry, ...]]
     actions: tuple[ActionTable, ...]
+    directives: tuple[DirectiveRow, ...]
     refused: tuple[RefusalTable, ...]
     blocked: tuple[BlockedTable, ...]
     conflicts: tuple[str, ...]
     resolved: tuple[str, ...]
     warnings: tuple[str, ...]
-    whole: tuple[WholeTable, ...]
+    replicated_uses: tuple[ReplicatedUseTable, ...]
     collectives: dict[str, Count]
     before: EstimateTable
     estimate: EstimateTable
@@ -177,7 +239,7 @@ class PlanTable(_Table, frozen=True):
     capacity: Count
     program: ProgramTable
     estimate: EstimateTable
-    placements: tuple[Placement, ...]
+    layouts: tuple[LayoutRow, ...]
     history: tuple[TacticTable, ...]
 
 

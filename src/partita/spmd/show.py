@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from partita.analysis.describe import pattern, shared_pattern
 from partita.analysis.repeats import Read, Repeat, repeats
+from partita.program.names import pattern, shared_pattern
 from partita.spmd.instructions import Hold, Instruction, LocalProgram, Reshard, Run, Section, While
 from partita.tiling import Layout
 

@@ -1,24 +1,26 @@
 """Tactics: parts of a partitioning strategy, composed in a schedule."""
 
 from partita.tactics.automatic import AutomaticPartition
+from partita.tactics.combine import in_turn, joined
 from partita.tactics.data import DataParallel
 from partita.tactics.expert import ExpertParallel
 from partita.tactics.fsdp import FullyShardedDataParallel
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
 from partita.tactics.megatron import Megatron
+from partita.tactics.placement import place
 from partita.tactics.protocol import (
     Action,
     Blocked,
     Change,
     Context,
+    Directive,
     Outcome,
     Refusal,
+    Request,
     Stage,
     Suggestion,
     Tactic,
-    in_turn,
-    joined,
 )
 from partita.tactics.sequence import SequenceParallel
 from partita.tactics.zero import ZeRO
@@ -30,6 +32,7 @@ __all__ = [
     "Change",
     "Context",
     "DataParallel",
+    "Directive",
     "ExpertParallel",
     "FullyShardedDataParallel",
     "LogicalAxes",
@@ -37,6 +40,7 @@ __all__ = [
     "Megatron",
     "Outcome",
     "Refusal",
+    "Request",
     "SequenceParallel",
     "Stage",
     "Suggestion",
@@ -44,4 +48,5 @@ __all__ = [
     "ZeRO",
     "in_turn",
     "joined",
+    "place",
 ]

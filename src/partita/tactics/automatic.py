@@ -1,18 +1,25 @@
-"""`AutomaticPartition`: a search decides, on the axes it is given, after earlier tactics."""
+"""`AutomaticPartition`: a search decides, on the axes it is given, after earlier tactics.
+
+What it finds is a sequence of tile actions, which can be followed again without a search.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from partita.errors import TacticError
 from partita.garbage import paused
+from partita.program.names import match
 from partita.search import Problem, SearchState, algorithm
-from partita.tactics.manual import as_dims, keeping, match, sharing_a_buffer
+from partita.tactics.combine import WhilePinned
 from partita.tactics.parts import Patterns, as_patterns
-from partita.tactics.protocol import Action, Outcome, Refusal, Stage
+from partita.tactics.placement import as_dims, sharing_a_buffer
+from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
 from partita.text import parse_size, seconds, size
-from partita.tiling import TileAction, assignment, uses_axis
+from partita.tiling import Assignment, Propagator, TileAction, assignment, uses_axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,21 +28,22 @@ class AutomaticPartition:
 
     Args:
       axes: names of the mesh axes to use; all by default.
-      budget: how many plans to price at most. Small programs need fewer and stop by themselves.
+      budget: how many plans to estimate at most. Small programs need fewer and stop by themselves.
       seed: of the search; equal seeds give equal plans.
       memory: bytes per device that the plan may use from here on, or a string such as `"12GiB"`;
         by default what it may use already, and no more than that.
       allow: patterns of arguments, results and tagged values, or a dict with their dimensions (all
         by default). Only colors that these dimensions have are tiled: whatever the search splits,
         it splits in a dimension whose color group is that of one of them.
-      freeze: patterns of what keeps the layout that it has, as does what shares its buffer. Later
-        tactics may split it.
+      pinned: patterns of what keeps the layout that it has, as does what shares its buffer. Later
+        tactics may shard it.
       search: name of the algorithm: `mcts`, a Monte Carlo tree search and then refinement, or
         `refine`, refinement alone.
+      freeze: former name of `pinned`.
 
     Example:
-      >>> AutomaticPartition(axes=["model"], memory="12GiB", freeze=["batch*"]).name
-      'AutomaticPartition(model, memory=12GiB, freeze=batch*)'
+      >>> AutomaticPartition(axes=["model"], memory="12GiB", pinned=["batch*"]).name
+      'AutomaticPartition(model, memory=12GiB, pinned=batch*)'
     """
 
     axes: Sequence[str] | None = None
@@ -43,10 +51,22 @@ class AutomaticPartition:
     seed: int = 0
     memory: float | str | None = None
     allow: Patterns | None = None
-    freeze: str | Sequence[str] = ()
+    pinned: str | Sequence[str] = ()
     search: str = "mcts"
+    freeze: dataclasses.InitVar[str | Sequence[str] | None] = None
 
-    def __post_init__(self) -> None:
+    searches: ClassVar[bool] = True
+    """See `Tactic`."""
+
+    def __post_init__(self, freeze: str | Sequence[str] | None) -> None:
+        if freeze is not None:
+            warnings.warn(
+                "AutomaticPartition(freeze=) is now called pinned=; the old name goes with the "
+                "next release",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "pinned", freeze)
         algorithm(self.search)  # complains before any work
         if self.budget < 1:
             raise TacticError(f"budget={self.budget}: a search must price at least one plan")
@@ -59,7 +79,7 @@ class AutomaticPartition:
             said.append(f"memory={self.memory}")
         if self.search != "mcts":
             said.append(f"search={self.search}")
-        for word, patterns in (("allow", self.allow), ("freeze", self.freeze)):
+        for word, patterns in (("allow", self.allow), ("pinned", self.pinned)):
             if patterns:
                 said.append(f"{word}={' '.join(as_patterns(patterns))}")
         return f"AutomaticPartition({', '.join(said)})"
@@ -97,16 +117,28 @@ class AutomaticPartition:
             refused,
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
+            directives=self._directives(stage, best.moves),
         )
 
-    def _problem(self, stage: Stage) -> Problem:
-        """What is searched: the stage, with what is frozen pinned."""
+    def _directives(self, stage: Stage, moves: Sequence[TileAction]) -> tuple[Directive, ...]:
+        found = Tile(tuple(moves))
+        pins = self._pins(stage, self._axes(stage))
+        return (WhilePinned(tuple(sorted(pins)), (found,)) if pins else found,)
+
+    def _axes(self, stage: Stage) -> list[int]:
+        """Positions of the mesh axes to use."""
         mesh = stage.context.mesh
-        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
-        start = keeping(stage, self._frozen(stage, axes))
+        return [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
+
+    def _problem(self, stage: Stage) -> Problem:
+        """What is searched: the stage, with what keeps its layout pinned."""
+        axes = self._axes(stage)
+        start = stage.pinned(self._pins(stage, axes))
         start = dataclasses.replace(start, memory=self._capacity(stage))
-        analysis, colors = stage.context.analysis, self._colors(stage)
-        return Problem(analysis, *start.folded, mesh, start.cost_model, axes, colors)
+        context, colors = stage.context, self._colors(stage)
+        return Problem(
+            context.analysis, *start.folded, context.mesh, start.cost_model, axes, colors
+        )
 
     def _capacity(self, stage: Stage) -> int:
         """Bytes per device that the plan may use."""
@@ -120,12 +152,12 @@ class AutomaticPartition:
             )
         return capacity
 
-    def _frozen(self, stage: Stage, axes: Sequence[int]) -> set[tuple[int, int]]:
+    def _pins(self, stage: Stage, axes: Sequence[int]) -> set[tuple[int, int]]:
         """What keeps its layout, with each axis that might change it."""
         program, layouts = stage.context.analysis.program, stage.assignment.values
         values = {
             shared
-            for pattern in as_patterns(self.freeze)
+            for pattern in as_patterns(self.pinned)
             for _, value in match(program, pattern)
             for shared in sharing_a_buffer(program, value)
         }
@@ -145,6 +177,30 @@ class AutomaticPartition:
                     dims = as_dims(self.allow[pattern], name, program, value)
                 found.update(colors[dim] for dim in dims)
         return frozenset(found - {-1})
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Tile actions in order, as a search has found them; followed again, they need no search."""
+
+    actions: tuple[TileAction, ...]
+
+    def follow(self, stage: Stage, change: Change) -> Assignment:
+        """Where the actions lead, with the roles that a change gives them."""
+        context = stage.context
+        graph, tiling = stage.folded
+        propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
+        for action in self.actions:
+            if action not in change.without_actions:
+                tiling = propagator.tile(tiling, _resolved(action, change)).tiling
+        return assignment(graph, tiling)
+
+
+def _resolved(action: TileAction, change: Change) -> TileAction:
+    """An action with its conflicts resolved as a change says."""
+    winners = change.winners(action.axis)
+    roles = tuple((conflict, winners.get(conflict, role)) for conflict, role in action.roles)
+    return dataclasses.replace(action, roles=roles)
 
 
 class _Reporter:

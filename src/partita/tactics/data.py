@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from partita.tactics.manual import ManualPartition, place
 from partita.tactics.parts import Patterns, examples
+from partita.tactics.placement import place, place_named
 from partita.tactics.protocol import Outcome, Stage
 
 
@@ -38,7 +38,7 @@ class DataParallel:
 
     def apply(self, stage: Stage) -> Outcome:
         """Seeds the dimension of the examples and propagates the axis from there."""
+        axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
-            return ManualPartition(self.patterns, self.axis).apply(stage)
-        requests = examples(stage, self.name, self.patterns, 0)
-        return place(stage, requests, stage.context.mesh.axis(self.axis))
+            return place_named(stage, self.patterns, axis)
+        return place(stage, examples(stage, self.name, self.patterns, 0), axis)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from partita.analysis.describe import pattern
 from partita.errors import TacticError
-from partita.tactics.manual import ManualPartition, place
+from partita.program.names import pattern
 from partita.tactics.parts import Patterns, arguments, learned, matched
+from partita.tactics.placement import place, place_named
 from partita.tactics.products import dims_for
 from partita.tactics.protocol import Outcome, Request, Stage
 
@@ -40,7 +40,7 @@ class ExpertParallel:
         """Finds the experts, seeds their dimension and propagates the axis from there."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
         if isinstance(self.patterns, Mapping):
-            return ManualPartition(self.patterns, self.axis).apply(stage)
+            return place_named(stage, self.patterns, axis)
         named = learned(program) if self.patterns is None else matched(program, self.patterns)
         requests = [
             Request(name, value, (dim,))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from partita.tactics.combine import in_turn
 from partita.tactics.data import DataParallel
 from partita.tactics.parts import Patterns
-from partita.tactics.protocol import Outcome, Stage, in_turn
+from partita.tactics.protocol import Outcome, Stage
 from partita.tactics.zero import ZeRO
 
 

@@ -1,4 +1,8 @@
-"""What a program says itself of how it is split: facts, placed before any tactic."""
+"""What a program says itself of how it is sharded: facts, placed before any tactic.
+
+Both tactics of this module are their own directives: they decide the same from any stage, and no
+change of other decisions touches what the program says.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
 from partita.program.op_traits import MANUAL
-from partita.tactics.automatic import AutomaticPartition
-from partita.tactics.manual import after_propagation, named_roles, sharing_a_buffer
-from partita.tactics.protocol import Action, Outcome, Stage, Tactic, joined
-from partita.tiling import Assignment, Axes, Layout, Propagator, Tiling
+from partita.tactics.combine import joined
+from partita.tactics.placement import named_roles, sharing_a_buffer
+from partita.tactics.protocol import Action, Change, Outcome, Stage, Tactic, searches
+from partita.tactics.stops import after_propagation
+from partita.tiling import Assignment, Axes, Layout, Propagator
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -33,7 +38,7 @@ class GivenShardings:
     """Of arguments and results."""
     operations: tuple[Operation, ...] = ()
     """Those that the program gives a sharding."""
-    propagations: bool = True
+    propagates: bool = True
     """Whether axes propagate from operations and results; from arguments they always do."""
     decides: bool = False
     """Whether a conflict that is met is resolved: for the role of what is given a sharding, or else
@@ -64,13 +69,13 @@ class GivenShardings:
         for value in {v for each in closed for v in sharing_a_buffer(program, each)}:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
-        stage = _at(stage, Tiling(tuple(ops), tuple(values), frozenset(pins)))
+        stage = stage.at(Assignment(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
         outcomes = [_propagate(stage, arguments, self.decides)]
-        if self.propagations:
-            after = _at(stage, outcomes[0].assignment)
-            facts = SpreadFacts(self.given, self.operations, self.decides)
+        if self.propagates:
+            after = stage.at(outcomes[0].assignment)
+            facts = GivenPropagation(self.given, self.operations, self.decides)
             outcomes.append(facts.apply(after))
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
@@ -83,12 +88,20 @@ class GivenShardings:
             for axis in axes
         )
         return dataclasses.replace(
-            done, decisions=tuple(dict.fromkeys(keeps)), actions=actions, blocked=()
+            done,
+            decisions=tuple(dict.fromkeys(keeps)),
+            actions=actions,
+            blocked=(),
+            directives=(self,),
         )
+
+    def follow(self, stage: Stage, change: Change) -> Assignment:
+        """Where it leads from a stage, whatever else is changed."""
+        return self.apply(stage).assignment
 
 
 @dataclasses.dataclass(frozen=True)
-class SpreadFacts:
+class GivenPropagation:
     """Propagates axes from operations and results that the program gives a sharding.
 
     Where a schedule begins with tactics by hand, this comes after them: what is named goes first.
@@ -110,11 +123,16 @@ class SpreadFacts:
         placed = _placed(program, self.given, self.operations, stage.context.mesh)
         for op in self.operations:
             outcomes.append(_propagate(stage, {v: placed[v] for v in op.results}, self.decides, op))
-            stage = _at(stage, outcomes[-1].assignment)
+            stage = stage.at(outcomes[-1].assignment)
         made = {v: placed[v] for v in (given.value for given in self.given)}
         made = {v: layout for v, layout in made.items() if program.values[v].producer is not None}
         outcomes.append(_propagate(stage, made, self.decides))
-        return dataclasses.replace(joined(outcomes, outcomes[-1].assignment), blocked=())
+        done = joined(outcomes, outcomes[-1].assignment)
+        return dataclasses.replace(done, blocked=(), directives=(self,))
+
+    def follow(self, stage: Stage, change: Change) -> Assignment:
+        """Where it leads from a stage, whatever else is changed."""
+        return self.apply(stage).assignment
 
 
 def with_facts(
@@ -138,18 +156,13 @@ def with_facts(
     if not (program.given or operations):
         return list(tactics)
     _placed(program, program.given, operations, mesh)  # complains before any work
-    searches = (n for n, tactic in enumerate(tactics) if isinstance(tactic, AutomaticPartition))
-    by_hand = next(searches, len(tactics))
+    searching = (n for n, tactic in enumerate(tactics) if searches(tactic))
+    by_hand = next(searching, len(tactics))
     inside = operations or any(program.values[g.value].producer is not None for g in program.given)
     later = bool(by_hand and inside)
     facts = GivenShardings(program.given, operations, not later, decides)
-    after = [SpreadFacts(program.given, operations, decides)] if later else []
+    after = [GivenPropagation(program.given, operations, decides)] if later else []
     return [facts, *tactics[:by_hand], *after, *tactics[by_hand:]]
-
-
-def _at(stage: Stage, reached: Tiling | Assignment) -> Stage:
-    assignment = Assignment(reached.ops, reached.values, reached.pins)
-    return dataclasses.replace(stage, assignment=assignment)
 
 
 def _title(op: Operation) -> str:
@@ -185,15 +198,14 @@ def _propagate(
             if axes[: len(inside) + 1] == (*inside, axis)
         ]
         around = [node for seed in seeds for node in propagator.neighbours.get(seed, [])]
-        now = stage.assignment
-        tiling = Tiling(now.ops, now.values, now.pins)
+        tiling = stage.tiling
         roles: dict[int, int] = named_roles(propagator, seeds) if decides else {}
         propagation = propagator.tile_nodes(tiling, around, axis, roles, inside)
         if decides and propagation.unresolved:
             roles |= {number: _first_role(propagator, number) for number in propagation.unresolved}
             propagation = propagator.tile_nodes(tiling, around, axis, roles, inside)
         outcomes.append(after_propagation(stage, propagation, axis, roles))
-        stage = _at(stage, propagation.tiling)
+        stage = stage.at(outcomes[-1].assignment)
     return joined(outcomes, stage.assignment)
 
 

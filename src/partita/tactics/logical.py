@@ -18,8 +18,9 @@ import jax
 
 from partita.errors import TacticError
 from partita.mesh import Mesh
-from partita.tactics.manual import keeping, place, sharing_a_buffer
-from partita.tactics.protocol import Outcome, Refusal, Request, Stage, joined
+from partita.tactics.combine import while_pinned
+from partita.tactics.placement import Placement, sharing_a_buffer
+from partita.tactics.protocol import Outcome, Refusal, Request, Stage
 
 Axes = str | Sequence[str] | None
 """Mesh axes of a logical name: one, several (major first), or none."""
@@ -84,34 +85,30 @@ class LogicalAxes:
                 "its arrays with flax.linen.with_logical_partitioning or "
                 "flax.nnx.with_partitioning, or write a ManualPartition"
             )
-        placements = [
+        given = [
             _resolve(array, (*self._rules, *array.rules), mesh) for array in named if array.fits
         ]
-        now = keeping(stage, _others(placements, stage))
-        outcomes = []
-        for axis_name in _outer_first(placements, mesh):
-            requests = [
-                Request(placement.array.name, placement.array.value, (dim,), name)
-                for placement in placements
-                for (dim, name), axes in sorted(placement.given.items())
-                if axis_name in axes
-            ]
-            outcomes.append(_without_ways_out(place(now, requests, mesh.axis(axis_name))))
-            now = now.after(outcomes[-1])
-        assignment = dataclasses.replace(now.assignment, pins=stage.assignment.pins)
-        done = joined(outcomes, assignment)
+        placements = [_along(axis, given, mesh.axis(axis)) for axis in _outer_first(given, mesh)]
+        outcome = while_pinned(stage, _others(given, stage), placements)
         misfits = (array.misfit for array in named if not array.fits)
+        # No suggestions: they would stand in for one axis of the rules, not for all.
+        refused = (dataclasses.replace(refusal, suggestions=()) for refusal in outcome.refused)
         return dataclasses.replace(
-            done,
-            decisions=_decisions(placements),
-            refused=(*misfits, *_unknown(placements, mesh), *done.refused),
+            outcome,
+            decisions=_decisions(given),
+            refused=(*misfits, *_unknown(given, mesh), *refused),
         )
 
 
-def _without_ways_out(outcome: Outcome) -> Outcome:
-    """Without alternatives: these would stand in for one axis of the rules, not for all."""
-    refused = (dataclasses.replace(refusal, alternatives=()) for refusal in outcome.refused)
-    return dataclasses.replace(outcome, refused=tuple(refused))
+def _along(name: str, given: Iterable[_Given], axis: int) -> Placement:
+    """The requests along an axis, by its name and its position in the mesh."""
+    requests = (
+        Request(each.array.name, each.array.value, (dim,), logical)
+        for each in given
+        for (dim, logical), axes in sorted(each.axes.items())
+        if name in axes
+    )
+    return Placement(tuple(requests), axis)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,12 +135,12 @@ class _Named:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Placement:
+class _Given:
     """Which mesh axes the names of an array lead to."""
 
     array: _Named
-    given: Mapping[tuple[int, str], tuple[str, ...]]
-    """The axes of every (dimension, name)."""
+    axes: Mapping[tuple[int, str], tuple[str, ...]]
+    """Those of every (dimension, name)."""
     unknown: tuple[str, ...]
     """Names that are those of no rule and no axis."""
 
@@ -151,7 +148,7 @@ class _Placement:
     def dims(self) -> list[tuple[str, ...]]:
         """The axes of every dimension, major first."""
         return [
-            tuple(axis for name in names for axis in self.given.get((dim, name), ()))
+            tuple(axis for name in names for axis in self.axes.get((dim, name), ()))
             for dim, names in enumerate(self.array.dims)
         ]
 
@@ -191,7 +188,7 @@ def _boxed(node: Any) -> tuple[tuple[tuple[str, ...], ...], Pairs] | None:
     return None if names is None else (tuple(map(_tuple, names)), _pairs(rules))
 
 
-def _resolve(array: _Named, rules: Pairs, mesh: Mesh) -> _Placement:
+def _resolve(array: _Named, rules: Pairs, mesh: Mesh) -> _Given:
     """Looks the names of an array up, rule by rule; each axis is given once."""
     ruled = {name for name, _ in rules}
     own_names = [(axis, axis) for axis in mesh.names if axis not in ruled]
@@ -205,13 +202,13 @@ def _resolve(array: _Named, rules: Pairs, mesh: Mesh) -> _Placement:
                 used.update(axes)
     known = ruled.union(mesh.names)
     unknown = (name for names in array.dims for name in names if name not in known)
-    return _Placement(array, given, tuple(unknown))
+    return _Given(array, given, tuple(unknown))
 
 
-def _outer_first(placements: Iterable[_Placement], mesh: Mesh) -> list[str]:
+def _outer_first(given: Iterable[_Given], mesh: Mesh) -> list[str]:
     """The axes in use, in an order that keeps every dimension's own, major first."""
     before: dict[str, set[str]] = {}
-    for axes in (axes for placement in placements for axes in placement.dims):
+    for axes in (axes for each in given for axes in each.dims):
         for number, axis in enumerate(axes):
             before.setdefault(axis, set()).update(axes[:number])
     ordered = {axis: sorted(before[axis], key=mesh.axis) for axis in mesh.names if axis in before}
@@ -224,23 +221,23 @@ def _outer_first(placements: Iterable[_Placement], mesh: Mesh) -> list[str]:
         ) from error
 
 
-def _others(placements: Iterable[_Placement], stage: Stage) -> set[tuple[int, int]]:
+def _others(given: Iterable[_Given], stage: Stage) -> set[tuple[int, int]]:
     """For every array with names, and what shares its buffer, the axes that it does not name."""
     mesh, program = stage.context.mesh, stage.context.analysis.program
     found = set()
-    for placement in placements:
-        named = {mesh.axis(axis) for axes in placement.dims for axis in axes}
-        for value in sharing_a_buffer(program, placement.array.value):
+    for each in given:
+        named = {mesh.axis(axis) for axes in each.dims for axis in axes}
+        for value in sharing_a_buffer(program, each.array.value):
             found |= {(value, axis) for axis in range(len(mesh.names)) if axis not in named}
     return found
 
 
-def _unknown(placements: Iterable[_Placement], mesh: Mesh) -> list[Refusal]:
+def _unknown(given: Iterable[_Given], mesh: Mesh) -> list[Refusal]:
     """Names that lead nowhere, each once."""
     unknown: dict[str, list[str]] = {}
-    for placement in placements:
-        for name in placement.unknown:
-            unknown.setdefault(name, []).append(placement.array.name)
+    for each in given:
+        for name in each.unknown:
+            unknown.setdefault(name, []).append(each.array.name)
     return [
         Refusal(
             f"{name!r} of {_some(where)}",
@@ -251,12 +248,12 @@ def _unknown(placements: Iterable[_Placement], mesh: Mesh) -> list[Refusal]:
     ]
 
 
-def _decisions(placements: Iterable[_Placement]) -> tuple[str, ...]:
+def _decisions(given: Iterable[_Given]) -> tuple[str, ...]:
     """What became of every name, each once."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for placement in placements:
-        for (_, name), axes in placement.given.items():
-            found.setdefault((name, axes), []).append(placement.array.name)
+    for each in given:
+        for (_, name), axes in each.axes.items():
+            found.setdefault((name, axes), []).append(each.array.name)
     return tuple(
         f"{name} -> {' x '.join(axes) or 'none'} of {_some(arrays)}"
         for (name, axes), arrays in found.items()

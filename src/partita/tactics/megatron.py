@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from partita.analysis.describe import pattern
 from partita.errors import TacticError
-from partita.tactics.manual import ManualPartition, place
+from partita.program.names import pattern
 from partita.tactics.parts import Patterns, arguments, learned, matched, path
+from partita.tactics.placement import place, place_named
 from partita.tactics.products import DimPurpose, dims_for
 from partita.tactics.protocol import Outcome, Request, Stage
-from partita.tiling import uses_axis
 
 
 def _names(text: str) -> frozenset[str]:
@@ -68,7 +67,7 @@ class Megatron:
         """Finds the widths, seeds them and propagates the axis from there."""
         axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
-            return ManualPartition(self.patterns, self.axis).apply(stage)
+            return place_named(stage, self.patterns, axis)
         widths = list(self._widths(stage))
         if not widths:
             raise TacticError(
@@ -78,9 +77,8 @@ class Megatron:
                 """patterns=["*['w1']"], or with their dimensions, {"*['w1']": 1}. """
                 f"{arguments(stage.context.analysis.program)}"
             )
-        layouts = stage.assignment.values
-        free = [request for request, _ in widths if not uses_axis(layouts[request.value], axis)]
-        return dataclasses.replace(place(stage, free, axis), decisions=_decisions(widths))
+        requests = [request for request, _ in widths]
+        return dataclasses.replace(place(stage, requests, axis), decisions=_decisions(widths))
 
     def _widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
         """The matrices with the dimension to split, and what it is."""
@@ -128,7 +126,7 @@ def _width(
 ) -> list[tuple[Request, str]]:
     """A request for the first dimension that is for some purpose, if there is one."""
     dims = list(dims_for(stage.context.analysis, value, *wanted))
-    return [(Request(name, value, (dims[0],)), what)] if dims else []
+    return [(Request(name, value, (dims[0],), unless_used=True), what)] if dims else []
 
 
 def _color(stage: Stage, request: Request) -> int:

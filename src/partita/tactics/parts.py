@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.program import Program
-from partita.tactics.manual import Dims, match
+from partita.program.names import match
+from partita.tactics.placement import Dims
 from partita.tactics.protocol import Request, Stage
 
 Patterns = str | Sequence[str] | Mapping[str, Dims]
@@ -42,18 +43,18 @@ def path(name: str) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class TrainState:
     """Arguments and results that are parameters, and those that are optimizer state."""
 
     parameters: tuple[tuple[str, int], ...]
     optimizer: tuple[tuple[str, int], ...]
 
 
-def state(
+def train_state(
     program: Program,
     patterns: Patterns | None = None,
     optimizer: Patterns | None = None,
-) -> State:
+) -> TrainState:
     """Finds the parameters and the optimizer state of a program, each as (name, value).
 
     Args:
@@ -75,7 +76,7 @@ def state(
     )
     held = {value for _, value in moments}
     if patterns is not None:
-        return State(tuple(matched(program, patterns)), tuple(moments))
+        return TrainState(tuple(matched(program, patterns)), tuple(moments))
     rest = [(name, value) for name, value in named if value not in held]
     found = [(name, value) for name, value in rest if not PARAMETERS.isdisjoint(path(name))]
     if not found:
@@ -85,7 +86,7 @@ def state(
             for name, value in rest
             if any((_shape(program, value), end) in mirrored for end in _ends(path(name)))
         ]
-    return State(tuple(found), tuple(moments))
+    return TrainState(tuple(found), tuple(moments))
 
 
 def as_patterns(patterns: Patterns) -> tuple[str, ...]:
@@ -140,7 +141,7 @@ def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> 
 def learned(program: Program) -> list[tuple[str, int]]:
     """The arguments that are parameters; if none are called so, all but optimizer state."""
     inputs = set(program.arguments)
-    found = state(program)
+    found = train_state(program)
     moments = {value for _, value in found.optimizer}
     parameters = [(name, value) for name, value in found.parameters if value in inputs]
     every = zip(program.argument_names, program.arguments, strict=True)

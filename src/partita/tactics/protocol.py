@@ -1,12 +1,16 @@
 """What a tactic is: it takes a stage, decides something, and says what it did.
 
-A new tactic is one file with one class that has a `name` and an `apply`.
+A new tactic is one file with one class that has a `name` and an `apply`. What it decided is in its
+`Outcome` twice: as the layouts that came of it, and as `directives`, from which the same can be
+decided again, or with a `Change`. So whoever asks what another decision would cost needs no tactic,
+and a plan from a file has none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -32,6 +36,8 @@ class Request:
     dims: Sequence[int]
     told: str = ""
     """What the user wrote, from which it comes."""
+    unless_used: bool = False
+    """Whether it is passed over in silence if the axis is in use there already."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Suggestion:
     mesh: Mesh | None = None
     """The mesh that it is for, if that is another one. What was decided before stays as it is."""
     estimate: Estimate | None = dataclasses.field(default=None, repr=False, compare=False)
-    """Cost of the plan up to and with it; None if it has not been priced."""
+    """Cost of the plan up to and with it; None if it has not been estimated."""
 
     def __str__(self) -> str:
         if self.estimate is None:
@@ -64,16 +70,27 @@ class Refusal:
     """The axis that was requested, if the request was for one."""
     seeds: tuple[tuple[int, int], ...] = ()
     """The `(value, dimension)` pairs that were requested."""
-    alternatives: tuple[Suggestion, ...] = dataclasses.field(default=(), compare=False, repr=False)
-    """Suggestions, where a size is in the way; refusals of one cause have the same."""
+    suggestions: tuple[Suggestion, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """What to do instead, where a size is in the way; refusals of one cause have the same."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
 
+    @property
+    def alternatives(self) -> tuple[Suggestion, ...]:
+        """Former name of `suggestions`."""
+        warnings.warn(
+            "Refusal.alternatives is now called suggestions; the old name goes with the next "
+            "release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.suggestions
+
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """One tile action: where a tactic put an axis, before it propagate from there."""
+    """One tile action: where a tactic put an axis, before it propagates from there."""
 
     axis: str
     what: str
@@ -85,8 +102,8 @@ class Action:
     request: str = ""
     """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
     Several actions can come of one request."""
-    move: TileAction | None = dataclasses.field(default=None, repr=False, compare=False)
-    """The move of a search, by which it can be applied again without a search."""
+    move: TileAction | None = dataclasses.field(default=None, repr=False)
+    """The move of a search."""
 
     def __str__(self) -> str:
         return f"{self.what} -> {self.axis}"
@@ -109,6 +126,38 @@ class Blocked:
 
 
 @dataclasses.dataclass(frozen=True)
+class Change:
+    """What is decided otherwise when directives are followed again. Empty fields change nothing."""
+
+    without: frozenset[tuple[int, int, int]] = frozenset()
+    """`(value, dimension, axis)` seeds that nothing propagates from."""
+    without_actions: frozenset[TileAction] = frozenset()
+    """Moves of a search that are left out."""
+    roles: frozenset[tuple[int, int, int]] = frozenset()
+    """`(group of conflict sets, axis, role group)`: the role that gets the axis."""
+
+    def winners(self, axis: int) -> dict[int, int]:
+        """For conflicts, the role that gets an axis instead."""
+        return {conflict: role for conflict, along, role in self.roles if along == axis}
+
+
+UNCHANGED = Change()
+"""Everything is decided as it was."""
+
+
+class Directive(Protocol):
+    """A decision as data: what to put where, whatever came of it at first.
+
+    It names values, dimensions and axes, not the layouts that it leads to. So it can be followed
+    from another stage, and with a change.
+    """
+
+    def follow(self, stage: Stage, change: Change) -> Assignment:
+        """Where it leads from a stage."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a tactic decided."""
 
@@ -128,20 +177,8 @@ class Outcome:
     """Conflicts that were met and resolved, with the role that got the axis."""
     memory: int | None = None
     """Bytes per device that the plan may use from here on; None leaves that as it is."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """What is decided otherwise when tactics are applied again, to see what it would cost."""
-
-    without: frozenset[tuple[int, int, int]] = frozenset()
-    """`(value, dimension, axis)` seeds that nothing propagates from."""
-    roles: frozenset[tuple[int, int, int]] = frozenset()
-    """`(group of conflict sets, axis, role group)`: the role that gets the axis."""
-
-
-UNCHANGED = Change()
-"""Everything is decided as tactics say."""
+    directives: tuple[Directive, ...] = ()
+    """What to follow, in order, to come from the stage before to `assignment`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +194,6 @@ class Context:
     """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
     results: Any = ()
     """The results as a pytree, one leaf for each result of the program."""
-    change: Change = UNCHANGED
-    """What tactics decide otherwise than they say."""
-
-    def changed(self, change: Change) -> Context:
-        """The context with another change; all that is known of the program is kept."""
-        other = dataclasses.replace(self, change=change)
-        vars(other).update(vars(self) | {"change": change})
-        return other
 
     @cached_property
     def timing(self) -> Timing:
@@ -213,6 +242,20 @@ class Stage:
         memory = self.memory if outcome.memory is None else outcome.memory
         return Stage(self.context, outcome.assignment, memory)
 
+    def at(self, assignment: Assignment) -> Stage:
+        """The stage with other layouts."""
+        return dataclasses.replace(self, assignment=assignment)
+
+    def pinned(self, pins: Iterable[tuple[int, int]]) -> Stage:
+        """The stage in which further `(value, axis)` pairs are pinned."""
+        assigned = self.assignment
+        return self.at(dataclasses.replace(assigned, pins=assigned.pins.union(pins)))
+
+    @property
+    def tiling(self) -> Tiling:
+        """What has been decided, as a tiling of single operations and values."""
+        return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pins)
+
     @cached_property
     def folded(self) -> tuple[ClassGraph, Tiling]:
         """The program folded into classes, and its tiling."""
@@ -232,64 +275,11 @@ class Stage:
         )
 
 
-def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
-    """What several outcomes say together; each thing once.
-
-    Args:
-      outcomes: of steps that were taken one after the other.
-      assignment: where they led.
-    """
-
-    def every(field: str) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
-
-    said = (f.name for f in dataclasses.fields(Outcome) if f.name not in ("assignment", "memory"))
-    memory = [o.memory for o in outcomes if o.memory is not None]
-    return Outcome(
-        assignment,
-        **{field: every(field) for field in said},
-        memory=memory[-1] if memory else None,
-    )
-
-
-def in_turn(stage: Stage, tactics: Sequence[Tactic]) -> Outcome:
-    """What tactics decide one after the other, as the outcome of one."""
-    outcomes: list[Outcome] = []
-    for tactic in tactics:
-        outcome = tactic.apply(stage)
-        outcomes.append(_from(stage, outcome) if outcomes else outcome)
-        stage = stage.after(outcome)
-    return joined(outcomes, stage.assignment)
-
-
-@dataclasses.dataclass(frozen=True)
-class _From:
-    """A tactic that starts from what was decided between the stage that it is given and it."""
-
-    assignment: Assignment
-    tactic: Tactic
-
-    @property
-    def name(self) -> str:
-        """What reports call it."""
-        return self.tactic.name
-
-    def apply(self, stage: Stage) -> Outcome:
-        """Applies the tactic there."""
-        return self.tactic.apply(dataclasses.replace(stage, assignment=self.assignment))
-
-
-def _from(stage: Stage, outcome: Outcome) -> Outcome:
-    """An outcome whose alternatives start from a stage, wherever they are applied."""
-
-    def moved(way: Suggestion) -> Suggestion:
-        return dataclasses.replace(way, tactic=_From(stage.assignment, way.tactic))
-
-    refused = tuple(
-        dataclasses.replace(refusal, alternatives=tuple(map(moved, refusal.alternatives)))
-        for refusal in outcome.refused
-    )
-    return dataclasses.replace(outcome, refused=refused)
+def follow(stage: Stage, directives: Iterable[Directive], change: Change = UNCHANGED) -> Stage:
+    """The stage that directives lead to, in order."""
+    for directive in directives:
+        stage = stage.at(directive.follow(stage, change))
+    return stage
 
 
 def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
@@ -299,7 +289,10 @@ def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
 
 
 class Tactic(Protocol):
-    """A part of a partitioning strategy, written apart from the model."""
+    """A part of a partitioning strategy, written apart from the model.
+
+    One that searches says so by an attribute `searches`, which is true.
+    """
 
     @property
     def name(self) -> str:
@@ -313,3 +306,11 @@ class Tactic(Protocol):
           AxisError, UnknownNameError, TacticError: if it does not fit the mesh or the program.
         """
         ...
+
+
+def searches(tactic: Tactic) -> bool:
+    """Whether a tactic says of itself, by an attribute `searches`, that it searches.
+
+    What the program says itself of how it is sharded goes first then, as for `AutomaticPartition`.
+    """
+    return bool(getattr(tactic, "searches", False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Directive, Outcome, Stage
 from partita.tiling import Assignment
 
 
@@ -14,7 +14,8 @@ class Recorded:
 
     name: str
     assignment: Assignment = dataclasses.field(repr=False)
+    directives: tuple[Directive, ...] = dataclasses.field(default=(), repr=False)
 
     def apply(self, stage: Stage) -> Outcome:
         """What is recorded."""
-        return Outcome(self.assignment)
+        return Outcome(self.assignment, directives=self.directives)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from partita.tactics.manual import ManualPartition, chosen_roles
+from partita.tactics.combine import in_turn
 from partita.tactics.megatron import Megatron
 from partita.tactics.parts import Patterns, examples
-from partita.tactics.protocol import Outcome, Stage, in_turn
-from partita.tiling import Assignment, Tiling
+from partita.tactics.placement import chosen_roles, place_named
+from partita.tactics.protocol import Outcome, Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,26 +62,17 @@ class _Sequence:
     vocabulary is split.
     """
 
-    whole: SequenceParallel
+    of: SequenceParallel
 
     @property
     def name(self) -> str:
         """What reports call it."""
-        return self.whole.name
+        return self.of.name
 
     def apply(self, stage: Stage) -> Outcome:
         """Seeds the sequence of the examples, and all of its color."""
-        batch, axis_name, resolve = self.whole.batch, self.whole.axis, self.whole.resolve
+        batch, axis = self.of.batch, stage.context.mesh.axis(self.of.axis)
         if not isinstance(batch, Mapping):
             batch = {w.name: w.dims[0] for w in examples(stage, self.name, batch, 1)}
-        outcome = ManualPartition(batch, axis_name, resolve).apply(stage)
-        propagator, axis = stage.context.single, stage.context.mesh.axis(axis_name)
-        roles = chosen_roles(stage, resolve, self.name)
-        now = outcome.assignment
-        tiling = Tiling(now.ops, now.values, now.pins)
-        seeds = (seed for action in outcome.actions for seed in action.seeds)
-        for color in sorted({propagator.graph.values[value].colors[dim] for value, dim in seeds}):
-            if color >= 0:
-                tiling = propagator.tile_color(tiling, color, axis, roles).tiling
-        assigned = Assignment(tiling.ops, tiling.values, tiling.pins)
-        return dataclasses.replace(outcome, assignment=assigned)
+        roles = chosen_roles(stage, self.of.resolve, self.name)
+        return place_named(stage, batch, axis, roles, colors=True)

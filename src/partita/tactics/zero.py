@@ -19,9 +19,10 @@ from collections.abc import Iterable
 
 from partita.errors import TacticError
 from partita.program import Program
-from partita.tactics.manual import keeping, place, sharing_a_buffer
-from partita.tactics.parts import Patterns, State, arguments, state
-from partita.tactics.protocol import Outcome, Request, Stage, joined
+from partita.tactics.combine import in_turn
+from partita.tactics.parts import Patterns, TrainState, arguments, train_state
+from partita.tactics.placement import Placement, sharing_a_buffer
+from partita.tactics.protocol import Outcome, Request, Stage
 from partita.tiling import uses_axis
 
 
@@ -70,27 +71,27 @@ class ZeRO:
         return f"ZeRO({self.stage}, {self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Keeps whole what the stage says, then splits the rest, parameters first."""
+        """Pins what the stage says, then shards the rest, parameters first."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
-        found = state(program, self.patterns, self.optimizer)
+        found = train_state(program, self.patterns, self.optimizer)
         self._check(found, program)
-        whole: set[int] = set()
+        pinned: set[int] = set()
         if self.stage < 3:
-            whole = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
+            pinned = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
         if self.stage == 1:
-            whole |= _arriving(program, found)
-        now = keeping(stage, ((value, axis) for value in whole))
-        outcomes = []
-        for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]:
-            outcomes.append(place(now, _requests(now, tensors, axis), axis))
-            now = now.after(outcomes[-1])
+            pinned |= _arriving(program, found)
+        placements = [
+            Placement(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
+            for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]
+        ]
+        outcome = in_turn(stage, placements)
         return dataclasses.replace(
-            joined(outcomes, now.assignment),
+            outcome,
             decisions=_taken(program, found),
-            warnings=(*self._warnings(stage, axis), *joined(outcomes, now.assignment).warnings),
+            warnings=(*self._warnings(stage, axis), *outcome.warnings),
         )
 
-    def _check(self, found: State, program: Program) -> None:
+    def _check(self, found: TrainState, program: Program) -> None:
         """Says what is missing."""
         if not found.parameters:
             raise TacticError(
@@ -113,19 +114,18 @@ class ZeRO:
         )
 
 
-def _requests(stage: Stage, tensors: Iterable[tuple[str, int]], axis: int) -> list[Request]:
+def _requests(program: Program, tensors: Iterable[tuple[str, int]]) -> list[Request]:
     """A request for every tensor that does not use the axis yet, its largest dimension first."""
-    values, layouts = stage.context.analysis.program.values, stage.assignment.values
     found = []
     for name, value in tensors:
-        shape = values[value].type.shape
-        if shape and not uses_axis(layouts[value], axis):
+        shape = program.values[value].type.shape
+        if shape:
             dims = sorted(range(len(shape)), key=lambda dim: -shape[dim])
-            found.append(Request(name, value, tuple(dims)))
+            found.append(Request(name, value, tuple(dims), unless_used=True))
     return found
 
 
-def _arriving(program: Program, found: State) -> set[int]:
+def _arriving(program: Program, found: TrainState) -> set[int]:
     """The gradients where they arrive at the optimizer state.
 
     These are the operands of what is computed from it, shaped as its result, that are not computed
@@ -166,7 +166,7 @@ def _tensors(program: Program, named: Iterable[tuple[str, int]]) -> list[int]:
     return [value for _, value in named if program.values[value].type.shape]
 
 
-def _taken(program: Program, found: State) -> tuple[str, ...]:
+def _taken(program: Program, found: TrainState) -> tuple[str, ...]:
     """What was taken for what: arguments only, as results follow."""
     inputs = set(program.arguments)
     said = []

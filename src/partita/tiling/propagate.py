@@ -155,7 +155,7 @@ class Propagator:
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
         if node[0] == "value" and (node[1], axis) in tiling.pins:
-            return f"it is kept whole along {name}", True
+            return f"it is pinned along {name}", True
         if node[0] == "value" and size > 1 and self.graph.values[node[1]].colors[node[2]] < 0:
             return "the words of a random key stay together", True
         here = layout[node[2]]

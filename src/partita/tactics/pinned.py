@@ -1,19 +1,21 @@
-"""`Bounded`: a manual tactic whose axis stops at named values, which stay open for later ones."""
+"""`Pinned`: a tactic whose axis stops at named values, which stay open for later ones."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.manual import ManualPartition, keeping, match
+from partita.program.names import match
+from partita.tactics.combine import while_pinned
+from partita.tactics.manual import ManualPartition
 from partita.tactics.protocol import Outcome, Stage
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounded:
+class Pinned:
     """A `ManualPartition` that does not propagate past named values.
 
-    They are kept whole along the axis while it propagates, and only then: unlike values with
-    `"replicate"`, later tactics may split them along it. So two tactics can use one axis on both
+    They are pinned along the axis while it propagates, and only then: unlike values with
+    `"replicate"`, later tactics may shard them along it. So two tactics can use one axis on both
     sides of a value, and the value is exchanged between them.
 
     Args:
@@ -25,7 +27,7 @@ class Bounded:
       UnknownNameError: a pattern that matches nothing.
 
     Example:
-      >>> Bounded(ManualPartition({"cache": 0}, axis="model"), at=("queries",)).name
+      >>> Pinned(ManualPartition({"cache": 0}, axis="model"), at=("queries",)).name
       'ManualPartition(cache: 0 -> model) up to queries'
     """
 
@@ -39,15 +41,11 @@ class Bounded:
 
     @property
     def axis(self) -> str:
-        """The mesh axis that it splits along."""
+        """The mesh axis that it shards along."""
         return self.tactic.axis
 
     def apply(self, stage: Stage) -> Outcome:
-        """Applies the tactic between the bounds."""
+        """Applies the tactic between the pinned values."""
         program, axis = stage.context.analysis.program, stage.context.mesh.axis(self.axis)
-        bounds = {(value, axis) for pattern in self.at for _, value in match(program, pattern)}
-        outcome = self.tactic.apply(keeping(stage, bounds))
-        pins = outcome.assignment.pins - (bounds - stage.assignment.pins)
-        return dataclasses.replace(
-            outcome, assignment=dataclasses.replace(outcome.assignment, pins=pins)
-        )
+        pins = {(value, axis) for pattern in self.at for _, value in match(program, pattern)}
+        return while_pinned(stage, pins, [self.tactic])

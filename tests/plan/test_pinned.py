@@ -1,4 +1,4 @@
-"""`Bounded`: an axis that stops at named values, which later tactics may split along it."""
+"""`Pinned`: an axis that stops at named values, which later tactics may split along it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
-from partita.tactics.bounded import Bounded
+from partita.tactics.pinned import Pinned
 
 ROWS = pt.ManualPartition({"y": 0}, axis="x")
 COLUMNS = pt.ManualPartition({"w": 1}, axis="x")
@@ -31,13 +31,13 @@ def kinds(plan):
 
 def test_the_axis_stops_at_the_name():
     assert planned(ROWS).in_shardings[0] == jax.P("x")
-    plan = planned(Bounded(ROWS, at=("hidden",)))
+    plan = planned(Pinned(ROWS, at=("hidden",)))
     assert plan.in_shardings == (jax.P(), jax.P(), jax.P("x"))
     assert "hidden" not in plan.history[0].tiled
 
 
 def test_a_later_tactic_may_split_the_named_value_and_it_is_exchanged():
-    plan = planned(Bounded(ROWS, at=("hidden",)), COLUMNS)
+    plan = planned(Pinned(ROWS, at=("hidden",)), COLUMNS)
     assert plan.history[1].tiled["hidden"] == (None, "x")
     assert kinds(plan) == ["all_to_all"]
     args = [jax.random.normal(jax.random.key(n), s.shape) for n, s in enumerate(plan.arguments[0])]
@@ -46,14 +46,14 @@ def test_a_later_tactic_may_split_the_named_value_and_it_is_exchanged():
 
 def test_what_is_replicated_for_good_stays_so():
     keep = pt.ManualPartition({"hidden": "replicate"}, axis="x")
-    plan = planned(keep, Bounded(ROWS, at=("hidden",)), COLUMNS)
+    plan = planned(keep, Pinned(ROWS, at=("hidden",)), COLUMNS)
     assert "hidden" not in plan.history[2].tiled
     both = pt.ManualPartition({"hidden": "replicate", "y": 0}, axis="x")
-    assert "hidden" not in planned(Bounded(both, at=("w",)), COLUMNS).history[1].tiled
+    assert "hidden" not in planned(Pinned(both, at=("w",)), COLUMNS).history[1].tiled
 
 
 def test_names_and_axes_are_checked():
     with pytest.raises(pt.UnknownNameError, match="'hiden' matches no argument"):
-        planned(Bounded(ROWS, at=("hiden",)))
+        planned(Pinned(ROWS, at=("hiden",)))
     with pytest.raises(pt.AxisError):
-        planned(Bounded(pt.ManualPartition({"y": 0}, axis="z"), at=("hidden",)))
+        planned(Pinned(pt.ManualPartition({"y": 0}, axis="z"), at=("hidden",)))

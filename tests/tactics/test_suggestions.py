@@ -59,7 +59,7 @@ def test_query_heads_fit_and_key_and_value_heads_do_not():
     ("text", "tactic", "mesh"),
     [
         (
-            "keep params['wk'], params['wv'] whole along tp",
+            "keep params['wk'], params['wv'] replicated along tp",
             heads({"params['wk']": "replicate", "params['wv']": "replicate"}),
             "dp=2,tp=4",
         ),
@@ -71,26 +71,26 @@ def test_query_heads_fit_and_key_and_value_heads_do_not():
         ),
     ],
 )
-def test_an_alternative_costs_what_the_plan_costs_that_does_so(refused, text, tactic, mesh):
-    (way,) = (way for way in refused[0].alternatives if way.text == text)
-    assert way.estimate == plan(tactic, mesh=mesh).estimate
-    assert str(way).startswith(f"{text}: step ")
+def test_a_suggestion_costs_what_the_plan_costs_that_does_so(refused, text, tactic, mesh):
+    (suggestion,) = (each for each in refused[0].suggestions if each.text == text)
+    assert suggestion.estimate == plan(tactic, mesh=mesh).estimate
+    assert str(suggestion).startswith(f"{text}: step ")
 
 
-def test_refusals_of_one_cause_have_the_same_alternatives_and_the_report_says_them_once(refused):
+def test_refusals_of_one_cause_have_the_same_suggestions_and_the_report_says_them_once(refused):
     first, second, _ = refused
-    assert first.alternatives == second.alternatives
+    assert first.suggestions == second.suggestions
     text = str(plan(heads()))
-    for way in first.alternatives:
-        assert text.count(f"or {way}") == 1
+    for suggestion in first.suggestions:
+        assert text.count(f"or {suggestion}") == 1
 
 
 def test_megatron_offers_them_too():
     k, *_ = plan(pt.Megatron("tp")).history[1].refused
-    assert "tp=2, on 4 of the 8 devices" in [way.text for way in k.alternatives]
+    assert "tp=2, on 4 of the 8 devices" in [suggestion.text for suggestion in k.suggestions]
 
 
-def test_in_a_tactic_of_several_an_alternative_stands_behind_the_first_ones():
+def test_in_a_tactic_of_several_a_suggestion_stands_behind_the_first_ones():
     class Both:
         name = "both"
 
@@ -100,29 +100,29 @@ def test_in_a_tactic_of_several_an_alternative_stands_behind_the_first_ones():
     p = pt.plan(
         attention, *plan().arguments[0], mesh="dp=2,tp=4", hardware="tpu_v5e", tactics=[Both()]
     )
-    for way, same in zip(p.alternatives(), plan(heads()).alternatives(), strict=True):
-        assert way.estimate == same.estimate
+    for suggestion, same in zip(p.suggestions(), plan(heads()).suggestions(), strict=True):
+        assert suggestion.estimate == same.estimate
 
 
-def test_only_sizes_have_alternatives():
+def test_only_sizes_have_suggestions():
     again = plan(heads(), pt.ManualPartition({"params['wq']": 2}, axis="tp")).history[2].refused
     assert "already used" in again[0].reason
-    assert again[0].alternatives == ()
+    assert again[0].suggestions == ()
 
 
-def test_several_dimensions_to_try_are_alternatives_enough():
+def test_several_dimensions_to_try_are_suggestions_enough():
     (k,) = plan(pt.ManualPartition({"params['wk']": [1]}, axis="tp")).history[1].refused
     (moved,) = plan(pt.ManualPartition({"params['wk']": [1, 2]}, axis="tp")).history[1].actions
-    assert k.alternatives
+    assert k.suggestions
     assert str(moved) == "params['wk'] dim 2 -> tp"
 
 
-def test_those_of_a_large_program_are_priced_when_asked_for(monkeypatch):
-    monkeypatch.setattr(schedule, "MOST_PRICED", 10)
+def test_those_of_a_large_program_are_estimated_when_asked_for(monkeypatch):
+    monkeypatch.setattr(schedule, "MOST_ESTIMATED", 10)
     p = plan(heads())
-    (unpriced, *_) = p.history[1].refused[0].alternatives
-    assert unpriced.estimate is None
-    assert str(unpriced) == unpriced.text
-    assert p.alternatives(1)[0].estimate is not None
+    (unknown, *_) = p.history[1].refused[0].suggestions
+    assert unknown.estimate is None
+    assert str(unknown) == unknown.text
+    assert p.suggestions(1)[0].estimate is not None
     with pytest.raises(pt.TacticError, match="no tactic 2; the history has 2"):
-        p.alternatives(2)
+        p.suggestions(2)

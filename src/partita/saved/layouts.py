@@ -14,7 +14,7 @@ from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.program.ir import Operation, Rule
-from partita.saved.schema import Placement
+from partita.saved.schema import LayoutRow
 from partita.tiling import Assignment, Layout
 
 _RUN = re.compile(r"(?:([0-9]{1,12})\*)?(-|[0-9]{1,12})")
@@ -61,8 +61,8 @@ def from_runs(text: str, length: int, known: int, what: str) -> list[int | None]
     return codes
 
 
-class Table:
-    """Numbers placements as they come."""
+class LayoutWriter:
+    """Numbers layouts as they come."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -83,11 +83,11 @@ class Table:
         )
         return operations, values
 
-    def placements(self) -> tuple[Placement, ...]:
+    def rows(self) -> tuple[LayoutRow, ...]:
         """Those numbered so far."""
         name = self._mesh.axis_names
         return tuple(
-            Placement(tuple(map(name, layout)), name(pins)) for layout, pins in self._numbers
+            LayoutRow(tuple(map(name, layout)), name(pins)) for layout, pins in self._numbers
         )
 
     def _number(self, item: _Item) -> int:
@@ -98,17 +98,17 @@ class Table:
         return self._numbers.setdefault((layout, pins), len(self._numbers))
 
 
-class Reader:
-    """Reads runs of a file for a program, and checks that it can be split so.
+class LayoutReader:
+    """Reads runs of a file for a program, and checks that it can be sharded so.
 
     Raises:
       FileError: it cannot.
     """
 
-    def __init__(self, program: Program, mesh: Mesh, placements: Sequence[Placement]) -> None:
+    def __init__(self, program: Program, mesh: Mesh, rows: Sequence[LayoutRow]) -> None:
         self._program = program
         self._mesh = mesh
-        self._items = [self._item(n, placement) for n, placement in enumerate(placements)]
+        self._items = [self._item(n, row) for n, row in enumerate(rows)]
         self._rules: dict[tuple[int, int, int], Layout] = {}
 
     def after(self, before: Assignment, operations: str, values: str) -> Assignment:
@@ -141,12 +141,12 @@ class Reader:
                     f"{program.argument_names[argument]}, and is split otherwise"
                 )
 
-    def _item(self, number: int, placement: Placement) -> _Item:
-        layout = tuple(tuple(map(self._mesh.axis, axes)) for axes in placement.axes)
+    def _item(self, number: int, row: LayoutRow) -> _Item:
+        layout = tuple(tuple(map(self._mesh.axis, axes)) for axes in row.axes)
         used = [axis for axes in layout for axis in axes]
-        pins = tuple(map(self._mesh.axis, placement.whole))
+        pins = tuple(map(self._mesh.axis, row.pinned))
         if len(set(used)) < len(used) or len(set(pins)) < len(pins):
-            raise FileError(f"placement {number}, {_show(placement)}, uses an axis twice")
+            raise FileError(f"layout {number}, {_show(row)}, uses an axis twice")
         return layout, pins
 
     def _operation(self, index: int, code: int) -> Layout:
@@ -160,7 +160,7 @@ class Reader:
         layout, pins = self._items[code]
         where = f"operation {index}, {op.title}{f' at {op.source}' if op.source else ''}"
         if pins:
-            raise FileError(f"{where}, cannot be kept whole along an axis: only values can")
+            raise FileError(f"{where}, cannot be pinned along an axis: only values can")
         layout = _of_rank(layout, len(op.rule.factors), "factors", where)
         self._check_factors(op.rule, layout, where)
         self._check_given(op, layout, where)
@@ -216,5 +216,5 @@ def _of_rank(layout: Layout, rank: int, what: str, where: str) -> Layout:
     return (*layout, *((),) * (rank - len(layout)))
 
 
-def _show(placement: Placement) -> str:
-    return f"({', '.join('+'.join(axes) or '-' for axes in placement.axes)})"
+def _show(row: LayoutRow) -> str:
+    return f"({', '.join('+'.join(axes) or '-' for axes in row.axes)})"

@@ -1,6 +1,6 @@
 """Suggestions where a size does not divide: leave it, use fewer devices, another dimension.
 
-They are named here, as tactics; what they cost is filled in by whoever can price a plan.
+They are named here, as tactics; what they cost is filled in by whoever can estimate a plan.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from partita.analysis.describe import pattern
+from partita.program.names import pattern
 from partita.tactics.protocol import Request, Stage, Suggestion, Tactic
-from partita.tiling import Tiling
 
 MOST_NAMED = 3
-"""Names that an alternative lists."""
+"""Names that a suggestion lists."""
 
 Again = Callable[[Iterable[Request], Iterable[Request]], Tactic]
-"""The tactic that was refused something, with other requests, and with values kept whole."""
+"""The tactic that was refused something, with other requests, and with values pinned."""
 
 
-def alternatives(
+def suggestions(
     stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
 ) -> tuple[Suggestion, ...]:
     """What can be done instead of a tactic that was refused requests because of their sizes.
@@ -33,9 +32,9 @@ def alternatives(
     """
     mesh = stage.context.mesh
     fitting = [request for request in requests if request not in misfits]
-    whole = f"keep {_names(stage, misfits)} whole along {mesh.names[axis]}"
+    replicated = f"keep {_names(stage, misfits)} replicated along {mesh.names[axis]}"
     return (
-        Suggestion(whole, again(fitting, misfits)),
+        Suggestion(replicated, again(fitting, misfits)),
         *_on_fewer_devices(stage, requests, misfits, axis, again),
         *_in_another_dimension(stage, requests, misfits, axis, again),
     )
@@ -67,8 +66,7 @@ def _in_another_dimension(
     stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
 ) -> Iterator[Suggestion]:
     """Dimensions that all refused values can take instead; what asked for the same goes along."""
-    propagator, now = stage.context.single, stage.assignment
-    tiling = Tiling(now.ops, now.values, now.pins)
+    propagator, tiling = stage.context.single, stage.tiling
 
     def can(request: Request, dim: int) -> bool:
         shape = propagator.graph.program.values[request.value].type.shape

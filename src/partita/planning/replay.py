@@ -1,0 +1,58 @@
+"""A schedule again with a change: what its tactics decided is followed anew; none is applied.
+
+So it does not matter what a tactic is, whether it has searched, or whether it is still there: a
+plan from a file has the directives only. All decisions but the changed one stay. What axes come to
+by them is found again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from partita.planning.schedule import Scheduled
+from partita.tactics import Change, Stage
+from partita.tactics.protocol import UNCHANGED, follow
+
+
+class Replay:
+    """Follows the directives of a schedule's history again."""
+
+    def __init__(self, done: Scheduled) -> None:
+        self.done = done
+        self._faithful: dict[int, bool] = {}
+
+    def from_tactic(
+        self, position: int, change: Change = UNCHANGED, pins: Iterable[tuple[int, int]] = ()
+    ) -> Stage | None:
+        """The end of the schedule, decided again from a tactic on.
+
+        Args:
+          position: of the tactic in the history. What it leaves out by the change, only it leaves
+            out; what the change says of roles holds from there on.
+          change: what is decided otherwise.
+          pins: `(value, axis)` pairs that are pinned from there on.
+
+        Returns:
+          None if a tactic from there on does not say how it came to what it decided, see `opaque`.
+        """
+        if self.opaque(position) is not None:
+            return None
+        stage = self.done.before(position).pinned(pins)
+        for entry in self.done.history[position:]:
+            stage = follow(stage, entry.directives, change)
+            change = Change(roles=change.roles)
+        return dataclasses.replace(stage, memory=self.done.stage.memory)
+
+    def opaque(self, position: int) -> int | None:
+        """The first tactic from a position on whose directives do not lead to what it decided."""
+        after = range(position, len(self.done.history))
+        return next((number for number in after if not self._is_faithful(number)), None)
+
+    def _is_faithful(self, number: int) -> bool:
+        """Whether the directives of a tactic, unchanged, lead to what it decided."""
+        if number not in self._faithful:
+            entry = self.done.history[number]
+            again = follow(self.done.before(number), entry.directives)
+            self._faithful[number] = again.assignment == entry.assignment
+        return self._faithful[number]

@@ -1,0 +1,123 @@
+"""Tactics made of others: one after the other, or while values are pinned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from partita.tactics.protocol import (
+    Change,
+    Directive,
+    Outcome,
+    Stage,
+    Suggestion,
+    Tactic,
+    follow,
+)
+from partita.tiling import Assignment
+
+
+def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
+    """What several outcomes say together; each thing once.
+
+    Args:
+      outcomes: of steps that were taken one after the other.
+      assignment: where they led.
+    """
+
+    def every(field: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
+
+    apart = ("assignment", "memory", "directives")
+    said = (field.name for field in dataclasses.fields(Outcome) if field.name not in apart)
+    memory = [o.memory for o in outcomes if o.memory is not None]
+    return Outcome(
+        assignment,
+        **{field: every(field) for field in said},
+        memory=memory[-1] if memory else None,
+        directives=tuple(directive for o in outcomes for directive in o.directives),
+    )
+
+
+def in_turn(stage: Stage, tactics: Iterable[Tactic]) -> Outcome:
+    """What tactics decide one after the other, as the outcome of one."""
+    outcomes: list[Outcome] = []
+    for tactic in tactics:
+        outcome = tactic.apply(stage)
+        if outcomes:
+            before = joined(outcomes, stage.assignment)
+            outcomes.append(_from(before, outcome))
+        else:
+            outcomes.append(outcome)
+        stage = stage.after(outcome)
+    return joined(outcomes, stage.assignment)
+
+
+def while_pinned(
+    stage: Stage, pins: Iterable[tuple[int, int]], tactics: Iterable[Tactic]
+) -> Outcome:
+    """What tactics decide one after the other while values are pinned, and only then.
+
+    Args:
+      stage: what has been decided so far.
+      pins: `(value, axis)` pairs. Those that are pinned already stay so.
+      tactics: what to apply.
+    """
+    pins = frozenset(pins)
+    outcome = in_turn(stage.pinned(pins), tactics)
+    return dataclasses.replace(
+        outcome,
+        assignment=_unpinned(outcome.assignment, pins - stage.assignment.pins),
+        directives=(WhilePinned(tuple(sorted(pins)), outcome.directives),),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WhilePinned:
+    """Directives that are followed while values are pinned, and only then."""
+
+    pins: tuple[tuple[int, int], ...]
+    """`(value, axis)` pairs."""
+    directives: tuple[Directive, ...]
+
+    def follow(self, stage: Stage, change: Change) -> Assignment:
+        """Where the directives lead, without the pins."""
+        reached = follow(stage.pinned(self.pins), self.directives, change)
+        return _unpinned(reached.assignment, set(self.pins) - stage.assignment.pins)
+
+
+def _unpinned(assignment: Assignment, pins: Iterable[tuple[int, int]]) -> Assignment:
+    return dataclasses.replace(assignment, pins=assignment.pins.difference(pins))
+
+
+@dataclasses.dataclass(frozen=True)
+class _From:
+    """A tactic that starts from what tactics before it decided, wherever it is applied."""
+
+    before: Outcome
+    tactic: Tactic
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.tactic.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Applies the tactic there."""
+        outcome = self.tactic.apply(stage.at(self.before.assignment))
+        directives = (*self.before.directives, *outcome.directives)
+        return dataclasses.replace(outcome, directives=directives)
+
+
+def _from(before: Outcome, outcome: Outcome) -> Outcome:
+    """An outcome whose suggestions start from an earlier one, wherever they are applied."""
+
+    def moved(suggestion: Suggestion) -> Suggestion:
+        return dataclasses.replace(suggestion, tactic=_From(before, suggestion.tactic))
+
+    refused = tuple(
+        dataclasses.replace(refusal, suggestions=tuple(map(moved, refusal.suggestions)))
+        for refusal in outcome.refused
+    )
+    return dataclasses.replace(outcome, refused=refused)

@@ -1,0 +1,115 @@
+"""What an axis met on its way: where it stopped, conflicts, loops that now exchange; in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partita.tactics.protocol import Blocked, Context, Outcome, Refusal, Stage, read_one_by_one
+from partita.text import size
+from partita.tiling import Assignment, Node, Propagation, Propagator, Stop
+
+
+def after_propagation(
+    stage: Stage, propagation: Propagation, axis: int, roles: Mapping[int, int]
+) -> Outcome:
+    """Where the propagation of an axis has led, and what it met.
+
+    Args:
+      stage: that it started from.
+      propagation: how far it came.
+      axis: position of the axis in the mesh.
+      roles: for conflicts, the role that gets the axis.
+    """
+    propagator = stage.context.single
+    return Outcome(
+        Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pins),
+        refused=tuple(_size_stops(propagator, propagation.stops)),
+        conflicts=_conflicts(stage, propagation),
+        warnings=_scanned(stage.context, propagation, axis),
+        blocked=_blocked(propagator, propagation.stops, axis),
+        resolved=_resolved(stage, propagation, roles),
+    )
+
+
+def _size_stops(propagator: Propagator, stops: Sequence[Stop]) -> list[Refusal]:
+    """Operations at which propagation stopped because of a size, each kind and line once."""
+    found: dict[tuple[str, str], Refusal] = {}
+    for stop in stops:
+        kind, index, _ = stop.node
+        if not stop.divides and kind == "op":
+            op = propagator.graph.ops[index].op
+            where = f"{op.short} at {op.source}" if op.source else op.short
+            refusal = Refusal(where, stop.reason, "the value is gathered there")
+            found.setdefault((where, stop.reason), refusal)
+    return list(found.values())
+
+
+def _blocked(propagator: Propagator, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
+    """Where something else than a size stopped the axis, each reason once."""
+    places: dict[str, list[Node]] = {}
+    for stop in stops:
+        if stop.divides:
+            places.setdefault(stop.reason, []).append(stop.node)
+    name = propagator.mesh.names[axis]
+    return tuple(
+        Blocked(name, reason, len(nodes), _describe(propagator, min(nodes)))
+        for reason, nodes in places.items()
+    )
+
+
+def _describe(propagator: Propagator, node: Node) -> str:
+    """A node in the user's words."""
+    kind, index, place = node
+    program = propagator.graph.program
+    if kind == "value":
+        return f"{program.describe(index)} dim {place}"
+    op = program.operations[index]
+    return f"{op.title} at {op.source}" if op.source else op.title
+
+
+def _resolved(stage: Stage, propagation: Propagation, roles: Mapping[int, int]) -> tuple[str, ...]:
+    """Conflicts that the axis met, and which role got it."""
+    colors, groups = stage.context.colors, stage.context.analysis.groups.conflict_groups
+    found = []
+    for number in sorted(propagation.resolved):
+        role = groups[number].index(roles[number])
+        found.append(f"{colors.conflict(number)}; it went to {role}")
+    return tuple(found)
+
+
+def _scanned(context: Context, propagation: Propagation, axis: int) -> tuple[str, ...]:
+    """Loops that now exchange what they read each time around, each stack and line once."""
+    program, graph = context.analysis.program, context.single.graph
+    found: dict[str, None] = {}
+    for index, factor in propagation.ops.items():
+        op = graph.ops[index].op
+        if not read_one_by_one(program, op, factor):
+            continue
+        piece = program.values[op.results[0]].type
+        often = f"{op.times} times" if op.times > 1 else "in every iteration"
+        others = [
+            dim
+            for dim, color in enumerate(graph.values[op.operands[0]].colors)
+            if color >= 0
+            and color not in context.scanned
+            and piece.shape[dim] % context.mesh.sizes[axis] == 0
+        ]
+        instead = ""
+        if others:
+            plural = "dimension" if len(others) == 1 else "dimensions"
+            instead = f"; sharded on {plural} {' or '.join(map(str, others))}, it would stay local"
+        text = (
+            f"{program.describe(op.operands[0])}: in each iteration the loop reads one index of "
+            f"the sharded dimension, at {op.source}, and exchanges {piece} "
+            f"({size(piece.bytes)}) {often}{instead}"
+        )
+        found[text] = None
+    return tuple(found)
+
+
+def _conflicts(stage: Stage, propagation: Propagation) -> tuple[str, ...]:
+    colors = stage.context.colors
+    return tuple(
+        f"unresolved: {colors.conflict(number)}; choose with resolve=0, 1, ..."
+        for number in sorted(propagation.unresolved)
+    )

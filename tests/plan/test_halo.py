@@ -85,7 +85,7 @@ def test_pieces_that_are_too_narrow_are_gathered_and_it_is_said_why():
     plan = checked(lambda x, w: lax.conv(x, w, (1, 1), "SAME"), IMAGE, kernel, mesh="x=8,y=1")
     (refusal,) = plan.history[0].refused
     assert refusal.what.startswith("convolution at ")
-    assert refusal.reason == "pieces of 4 are narrower than what their neighbours need of them"
+    assert refusal.reason == "shards of 4 are narrower than the halo that their neighbours need"
     assert kinds(plan) == {"all_gather"}
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from conftest import Bench
+from conftest import _program as program_of
 from fuzzing import programs
 from partita.analysis import fold
 from partita.frontend.trace import trace
@@ -288,29 +291,75 @@ def test_on_a_gpt_too(gpt_bench, where):
     assert by_color.tiling == by_seeds.tiling
 
 
-@pytest.mark.parametrize("number", range(12))
-def test_whatever_came_before_a_color_is_tiled_as_from_all_its_operations_and_arguments(number):
-    random = programs.program(number)
-    b = Bench(trace(random.fn, (random.arguments(),), {}).program, "x=2,y=2")
-    rng = np.random.default_rng(number)
+def random_actions(b, seed):
+    """Color groups tiled in any order, with pinned values: `(tiling, color, axis, roles)` each."""
+    rng = np.random.default_rng(seed)
     colors = sorted({c for v in b.graph.values for c in v.colors if c >= 0})
     tiling = b.untiled
     for color in rng.permutation(colors)[:12]:
-        axis = int(rng.integers(2))
-        resolution = {n: roles[0] for n, roles in enumerate(b.conflicts) if rng.integers(2)}
-        owners = [("op", op.index, op.colors) for op in b.graph.ops]
-        owners += [("value", v.index, v.colors) for v in b.graph.values if v.producer is None]
-        seeds = [
-            (kind, index, place)
-            for kind, index, places in owners
-            for place, each in enumerate(places)
-            if each == color
-        ]
-        by_color = b.propagator.tile_color(tiling, color, axis, resolution)
-        by_seeds = b.propagator.tile_nodes(tiling, seeds, axis, resolution)
-        assert by_color.taken == by_seeds.taken
-        assert by_color.tiling == by_seeds.tiling
-        tiling = by_color.tiling
+        axis = int(rng.integers(len(b.mesh.names)))
+        if rng.integers(2):
+            tiling = pin(tiling, int(rng.integers(len(b.graph.values))), axis)
+        roles = {n: int(rng.choice(r)) for n, r in enumerate(b.conflicts) if rng.integers(3)}
+        yield tiling, color, axis, roles
+        tiling = b.propagator.tile_color(tiling, color, axis, roles).tiling
+
+
+def is_the_same_from_seeds(b, tiling, color, axis, roles):
+    """Tiling a color, and propagating from all its operations and arguments."""
+    owners = [("op", op.index, op.colors) for op in b.graph.ops]
+    owners += [("value", v.index, v.colors) for v in b.graph.values if v.producer is None]
+    seeds = [
+        (kind, index, place)
+        for kind, index, places in owners
+        for place, each in enumerate(places)
+        if each == color
+    ]
+    by_color = b.propagator.tile_color(tiling, color, axis, roles)
+    by_seeds = b.propagator.tile_nodes(tiling, seeds, axis, roles)
+    return by_color.taken == by_seeds.taken and by_color.tiling == by_seeds.tiling
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_both_ways_to_start_agree_whatever_came_before(number):
+    random = programs.program(number)
+    traced = trace(random.fn, (random.arguments(),), {}).program
+    b = Bench(traced, "x=2,y=2", folded=bool(number % 2))
+    assert all(is_the_same_from_seeds(b, *action) for action in random_actions(b, number))
+
+
+SQUARE = ["f32[8,8]"]
+REGION = {
+    "mesh": jax.sharding.AbstractMesh((2, 2), ("x", "y")),
+    "in_specs": (P("x", "y"), P("y")),
+    "out_specs": P("x"),
+}
+
+
+@pytest.mark.parametrize(
+    "fn, types",
+    [
+        (lambda x: x + x.T, SQUARE),
+        (lambda x: (x + x.T).sum(0), SQUARE),
+        (lambda x: jax.lax.scan(lambda c, row: (c + row, c @ row), x[0], x + x.T), SQUARE),
+        (lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (3, 1), (1, 1), "SAME"), SQUARE),
+        (lambda key: jax.random.normal(key, (8, 4)), ["u32[2]"]),
+        (jax.shard_map(jnp.dot, check_vma=False, **REGION), ["f32[8,8]", "f32[8,4]"]),
+    ],
+    ids=["one role", "one role summed", "loop", "halo", "key", "region"],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_both_ways_to_start_agree_in_particular_programs(fn, types, seed):
+    b = Bench(program_of(fn, *types), "x=2,y=2")
+    assert all(is_the_same_from_seeds(b, *action) for action in random_actions(b, seed))
+
+
+def test_what_is_next_to_a_dimension_that_yields_takes_the_axis_all_the_same(bench):
+    """The sum takes the axis on the rows that it adds up; columns, of the same role, yield."""
+    b = bench(lambda x: (x + x.T).sum(0), *SQUARE)
+    by_color = b.propagator.tile_color(b.untiled, b.color("x", 0), 0, b.resolution(0))
+    assert b.layouts(by_color.tiling)["result"] == ("x",)
+    assert b.spmd(("x", 0, "x", 0)).collectives
 
 
 # -------------------------------------------------------------------------------- conflicts

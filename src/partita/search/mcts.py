@@ -1,8 +1,8 @@
 """Monte Carlo tree search over tile moves, with UCT and merged transpositions (as in TOAST).
 
-Every state on the way is a complete plan, so each is a candidate, and a node's value is the best
-cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search, with
-the last third of the budget, comes `refine`.
+Every state on the way is a complete plan, so each is a candidate, and the value of a state is the
+best cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search,
+with the last third of the budget, comes `refine`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 
 from partita.search.problem import Problem, SearchState
-from partita.search.protocol import Report, register
+from partita.search.protocol import SearchProgress, register
 from partita.search.refine import refine
 from partita.tiling import TileAction
 
@@ -24,18 +24,18 @@ STOP = 0.2
 
 
 @dataclasses.dataclass
-class _Node:
-    """Statistics of a state; states reached in several orders share one."""
+class _Visited:
+    """What is known of a state and those below it, in whatever order of moves it was reached."""
 
     state: SearchState
     untried: list[TileAction]
-    children: list[tuple[TileAction, _Node]] = dataclasses.field(default_factory=list)
+    children: list[tuple[TileAction, _Visited]] = dataclasses.field(default_factory=list)
     visits: int = 0
     best: float = math.inf
 
 
 @register("mcts")
-def search(problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """Tree search, then refinement of the best state that it found."""
     of_tree = budget * 2 // 3
     best = tree_search(problem, of_tree, seed, progress)
@@ -46,15 +46,15 @@ def tree_search(
     problem: Problem,
     budget: int,
     seed: int,
-    progress: Report = lambda done, best: None,
+    progress: SearchProgress = lambda done, best: None,
 ) -> SearchState:
-    """The best state found with at most `budget` newly priced states.
+    """The best state found with at most `budget` newly evaluated states.
 
     Args:
       problem: what to search.
-      budget: how many states may be priced.
+      budget: how many new states may be evaluated.
       seed: of the random playouts; equal seeds give equal results.
-      progress: called with the number of states priced and the best so far.
+      progress: called with the number of states evaluated and the best so far.
     """
     return _Tree(problem, budget, random.Random(seed), progress).run()
 
@@ -65,20 +65,20 @@ class _Tree:
         problem: Problem,
         budget: int,
         rng: random.Random,
-        progress: Report,
+        progress: SearchProgress,
     ) -> None:
         self.problem = problem
         self.budget = problem.evaluations + budget
         self.rng = rng
         self.progress = progress
-        self.nodes: dict[int, _Node] = {}
+        self.visited: dict[int, _Visited] = {}
         self.lowest = self.highest = problem.log_cost(problem.start)
         self.longest = 3 * len(problem.mesh.names) + 4
 
     def run(self) -> SearchState:
         if not self.problem.moves:
             return self.problem.best
-        root = self._node(self.problem.start)
+        root = self._visit(self.problem.start)
         idle = 0
         # A small space is exhausted long before the budget: playouts that find nothing new end it.
         while self.problem.evaluations < self.budget and idle < 200:
@@ -88,37 +88,37 @@ class _Tree:
             self.progress(self.problem.evaluations, self.problem.best)
         return self.problem.best
 
-    def _iterate(self, root: _Node) -> None:
-        path, node = [root], root
-        while not node.untried and node.children and len(path) < self.longest:
-            node = self._select(node)
-            path.append(node)
-        child = self._expand(node)
+    def _iterate(self, root: _Visited) -> None:
+        path, at = [root], root
+        while not at.untried and at.children and len(path) < self.longest:
+            at = self._select(at)
+            path.append(at)
+        child = self._expand(at)
         if child is not None:
             path.append(child)
-            node = child
-        cost = min(self._see(node.state), self._playout(node.state, self.longest - len(path)))
+            at = child
+        cost = min(self._see(at.state), self._playout(at.state, self.longest - len(path)))
         for each in path:
             each.visits += 1
             each.best = min(each.best, cost)
 
-    def _select(self, node: _Node) -> _Node:
+    def _select(self, at: _Visited) -> _Visited:
         span = max(self.highest - self.lowest, 1e-9)
-        log_visits = math.log(node.visits + 1)
+        log_visits = math.log(at.visits + 1)
 
-        def value(child: _Node) -> float:
+        def value(child: _Visited) -> float:
             exploit = (self.highest - child.best) / span
             return exploit + EXPLORATION * math.sqrt(log_visits / (child.visits + 1))
 
-        return max((child for _, child in node.children), key=value)
+        return max((child for _, child in at.children), key=value)
 
-    def _expand(self, node: _Node) -> _Node | None:
-        while node.untried:
-            move = node.untried.pop()
-            state = self.problem.step(node.state, move)
-            if state is not None and state.key != node.state.key:
-                child = self._node(state)
-                node.children.append((move, child))
+    def _expand(self, at: _Visited) -> _Visited | None:
+        while at.untried:
+            move = at.untried.pop()
+            state = self.problem.step(at.state, move)
+            if state is not None and state.key != at.state.key:
+                child = self._visit(state)
+                at.children.append((move, child))
                 return child
         return None
 
@@ -138,10 +138,10 @@ class _Tree:
         self.lowest, self.highest = min(self.lowest, cost), max(self.highest, cost)
         return cost
 
-    def _node(self, state: SearchState) -> _Node:
-        known = self.nodes.get(state.key)
+    def _visit(self, state: SearchState) -> _Visited:
+        known = self.visited.get(state.key)
         if known is None:
             untried = self.problem.moves.copy()
             self.rng.shuffle(untried)
-            known = self.nodes[state.key] = _Node(state, untried)
+            known = self.visited[state.key] = _Visited(state, untried)
         return known

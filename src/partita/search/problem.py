@@ -1,4 +1,4 @@
-"""The decision problem of a search: states are tilings, moves tile a color group along an axis."""
+"""The decision problem of a search: states are tilings, moves are tile actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_RESOLUTIONS = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchState:
-    """A tiling, lowered and priced, and the moves that led to it."""
+    """A tiling with its lowering and cost, and the moves that led to it."""
 
     tiling: Tiling
     lowering: Lowering
@@ -59,7 +59,7 @@ class Problem:
         self._steps: dict[tuple[int, TileAction], SearchState | None] = {}
         self._states: dict[int, SearchState] = {0: self.start}
         self.best = self.start
-        """The best of all states that were priced, also of those on the way to others."""
+        """The best of all states that were evaluated, also of those on the way to others."""
 
     def step(self, state: SearchState, move: TileAction) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
@@ -71,7 +71,7 @@ class Problem:
     def replay(self, moves: Sequence[TileAction], limit: float = math.inf) -> SearchState:
         """The state after these moves from the start; those that change nothing are left out.
 
-        Stops on the way when `limit` states have been priced in all.
+        Stops on the way when `limit` states have been evaluated in all.
         """
         state = self.start
         for move in moves:
@@ -108,7 +108,7 @@ class Problem:
     def arrive(
         self, state: SearchState, move: TileAction, propagation: Propagation
     ) -> SearchState | None:
-        """The state to which a propagation leads, lowered and priced if it is new."""
+        """The state to which a propagation leads, evaluated if it is new."""
         if not propagation.ops and not propagation.values:
             return None
         key, axis, tiling = state.key, move.axis, state.tiling

@@ -8,14 +8,16 @@ from typing import Protocol
 from partita.errors import TacticError, closest
 from partita.search.problem import Problem, SearchState
 
-Report = Callable[[int, SearchState], None]
+SearchProgress = Callable[[int, SearchState], None]
 """Called with the number of states evaluated and the best so far."""
 
 
 class SearchAlgorithm(Protocol):
     """Looks for a good state of a problem."""
 
-    def __call__(self, problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+    def __call__(
+        self, problem: Problem, budget: int, seed: int, progress: SearchProgress
+    ) -> SearchState:
         """The best state found.
 
         Args:
@@ -32,13 +34,13 @@ ALGORITHMS: dict[str, SearchAlgorithm] = {}
 
 
 def register(name: str) -> Callable[[SearchAlgorithm], SearchAlgorithm]:
-    """Makes a search algorithm known by a name; a decorator."""
+    """A decorator: makes a search algorithm known by a name, in place of another of that name."""
 
-    def known(algorithm: SearchAlgorithm) -> SearchAlgorithm:
+    def registered(algorithm: SearchAlgorithm) -> SearchAlgorithm:
         ALGORITHMS[name] = algorithm
         return algorithm
 
-    return known
+    return registered
 
 
 def algorithm(name: str) -> SearchAlgorithm:

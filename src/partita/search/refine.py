@@ -2,7 +2,7 @@
 
 Drop a move, add one, exchange one for another, move one to the front or to the back, leave out a
 part of one (so that, say, small parameters stay replicated while large ones are sharded), or have
-operands exchanged instead of partial results reduced (experts by all_to_all).
+operands exchanged instead of unreduced results summed (experts by all_to_all).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from partita.search.problem import Problem, SearchState
-from partita.search.protocol import Report, register
+from partita.search.protocol import SearchProgress, register
 from partita.tiling import TileAction
 
 
 @register("refine")
-def search(problem: Problem, budget: int, seed: int, progress: Report) -> SearchState:
+def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """Refinement alone, of the plan as it is; nothing is random."""
     return refine(problem, problem.start, budget, progress)
 
@@ -25,11 +25,11 @@ def refine(
     problem: Problem,
     state: SearchState,
     budget: int,
-    progress: Report = lambda done, best: None,
+    progress: SearchProgress = lambda done, best: None,
 ) -> SearchState:
-    """The best state that single changes lead to, pricing at most `budget` new states.
+    """The best state that single changes lead to, evaluating at most `budget` new states.
 
-    One that was priced on the way to others counts, too.
+    One that was evaluated on the way to others counts, too.
     """
     limit = problem.evaluations + budget
     best, improved = state, True

@@ -28,7 +28,6 @@ __all__ = [
     "Nest",
     "Node",
     "OpForm",
-    "Propagate",
     "Propagation",
     "Propagator",
     "Resolution",

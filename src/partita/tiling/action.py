@@ -9,10 +9,10 @@ import dataclasses
 class TileAction:
     """Tile a color group along an axis, with a role for each group of conflict sets it meets.
 
-    `without` leaves out parts (by number): the connected pieces into which the action splits where
-    earlier ones are in the way. With `sums` false, operations that sum over the color are left
-    out: instead of leaving unreduced results, they get their operands gathered, or exchanged for a
-    dimension that another action gives them.
+    `without` leaves out parts (by number): the connected sets of operations and values into which
+    the action falls where earlier ones are in the way. With `sums` false, operations that sum over
+    the color are left out: instead of leaving unreduced results, they get their operands gathered,
+    or exchanged for a dimension that another action gives them.
     """
 
     color: int

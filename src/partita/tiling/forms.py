@@ -11,7 +11,7 @@ from partita.program.ir import Halo, Rule, TensorType
 from partita.tiling.tiling import Axes, Layout
 
 Need = tuple[Layout, Halo]
-"""How a use needs a value: its layout, and what of neighbouring pieces."""
+"""How a use needs a value: its layout, and what of neighbouring shards."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -24,11 +24,11 @@ class OpForm:
     needs: tuple[Layout, ...]
     """Layout of every operand."""
     halos: tuple[Halo, ...]
-    """What every operand needs of neighbouring pieces."""
+    """What every operand needs of neighbouring shards."""
     makes: tuple[Layout, ...]
     """Layout of every result."""
     sums: frozenset[int]
-    """Axes over which results are partial."""
+    """Axes over which results are unreduced."""
     axes: frozenset[int]
     """All axes that the operation works along."""
 
@@ -95,6 +95,6 @@ def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
 
 @functools.cache
 def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
-    """Type of one device's piece of a value; every dimension divides by construction."""
+    """Type of one device's shard of a value; every dimension divides by construction."""
     shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))
     return TensorType(shape, type_.dtype)

@@ -1,9 +1,9 @@
 """Loop nests: a tiling read as loops around each operation (PartIR:Core).
 
 A factor of an operation that is split along axes is a loop over each of them. Every iteration
-slices the operands, runs the operation on the pieces, and puts what it makes into the whole
-result: *tile* puts it in its place along a dimension, *sum* (or *max*, ...) combines it with what
-the iterations before have made.
+slices the operands, runs the operation on the slices, and puts what it makes into the result:
+*tile* puts it in its place along a dimension, *sum* (or *max*, ...) combines it with what the
+iterations before have made.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class AxisLoop:
 
     axis: int
     dims: tuple[int | None, ...] = ()
-    """Of each result, the dimension along which pieces are put into their places."""
+    """Of each result, the dimension along which slices are put into their places."""
     combine: str = ""
-    """What combines pieces that are for the same place: add, max, min, mul, and, or."""
+    """What combines slices that are for the same place: add, max, min, mul, and, or."""
 
     def show(self, mesh: Mesh) -> str:
         """`"data"=4 [tile 0]`."""
@@ -41,7 +41,7 @@ class Nest:
 
     loops: tuple[AxisLoop, ...]
     form: OpForm
-    """How an iteration slices operands, and where in the results its pieces belong."""
+    """How an iteration slices operands, and where in the results its slices belong."""
 
     @property
     def axes(self) -> Axes:
@@ -51,7 +51,7 @@ class Nest:
 
 @dataclasses.dataclass(frozen=True)
 class LoopNests:
-    """A program whose operations run one after the other, on whole values, each by its loops."""
+    """A program whose operations run in turn, on unsharded values, each by its loops."""
 
     program: Program
     mesh: Mesh

@@ -5,15 +5,18 @@ already, the size divides, and no conflict speaks against it. Earlier tilings st
 strategies compose, and why order matters.
 
 There is one algorithm, `_reached`: from some nodes on to their neighbours, as long as those can
-take the axis. `tile_nodes` starts from named dimensions, and says what stood in the way; `tile`
-starts from a whole color group, with every operation and argument of it.
+take the axis. Actions differ in where they start. `tile_nodes` starts from named dimensions, and
+says what stood in the way. `tile` starts from every operation and argument of a color group; a
+search does it thousands of times, so it numbers the nodes and knows most of what can take the axis
+beforehand.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
@@ -63,7 +66,7 @@ class Propagation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The nodes of a color group that an axis divides and that no conflict keeps it from.
+    """The nodes of a color group whose size an axis divides and whose role, if any, gets it.
 
     They are numbered, operations first.
     """
@@ -74,7 +77,7 @@ class _Candidates:
     """Value class, dimension, size, and 1."""
     seeds: list[int]
     """The numbers of operations and arguments."""
-    near: list[list[int]]
+    neighbours: list[list[int]]
     """For each node the values joined to it; operations need not be reached, all are seeds."""
 
 
@@ -92,7 +95,7 @@ class Propagator:
         }
 
     @cached_property
-    def neighbours(self) -> defaultdict[Node, list[Node]]:
+    def neighbours(self) -> Mapping[Node, list[Node]]:
         """Nodes joined by identity (inside an operation) or flow (from definition to use)."""
         joined: defaultdict[Node, list[Node]] = defaultdict(list)
 
@@ -120,6 +123,9 @@ class Propagator:
                         if color >= 0:
                             join(("value", value.index, dim), ("value", partner, dim))
         return joined
+
+    def _near(self, node: Node) -> Iterable[Node]:
+        return self.neighbours.get(node, ())
 
     def _carries(self, op: OpClass, factor: int) -> bool:
         """Whether a factor can be split, or is split as the program says."""
@@ -162,9 +168,9 @@ class Propagator:
         if size % (self.mesh.size(here) * self.mesh.sizes[axis]):
             axes = " x ".join(f"{self.mesh.names[a]}={self.mesh.sizes[a]}" for a in (*here, axis))
             return f"{size} is not divisible by {axes}{self._made_of(node)}", False
-        piece = size // (self.mesh.size(here) * self.mesh.sizes[axis])
-        if node[0] == "op" and piece < self.graph.ops[node[1]].op.rule.factors[node[2]].least:
-            return f"pieces of {piece} are narrower than what their neighbours need of them", False
+        shard = size // (self.mesh.size(here) * self.mesh.sizes[axis])
+        if node[0] == "op" and shard < self.graph.ops[node[1]].op.rule.factors[node[2]].least:
+            return f"shards of {shard} are narrower than the halo that their neighbours need", False
         return None
 
     def _given(self, node: Node) -> str:
@@ -188,11 +194,8 @@ class Propagator:
             for dimension in tensor:
                 if len(dimension) > 1 and rule.leading(dimension) == node[2]:
                     sizes = [rule.factors[f].size for f in dimension]
-                    whole = 1
-                    for size in sizes:
-                        whole *= size
                     made = " x ".join(map(str, sizes))
-                    return f" (the dimension of {whole} is made of {made}, major first)"
+                    return f" (the dimension of {math.prod(sizes)} is made of {made}, major first)"
         return ""
 
     def tile_nodes(
@@ -227,7 +230,7 @@ class Propagator:
             (resolved if conflict in resolution else unresolved).add(conflict)
             return resolution.get(conflict) == role
 
-        reached = _reached(dict.fromkeys(seeds), can_take, self.neighbours)
+        reached = _reached(dict.fromkeys(seeds), can_take, self._near)
         propagation = self._taken(tiling, sorted(reached), axis)
         return dataclasses.replace(
             propagation,
@@ -263,7 +266,7 @@ class Propagator:
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         first = len(found.ops)
-        for number in sorted(_reached(found.seeds, can.__getitem__, found.near)):
+        for number in sorted(_reached(found.seeds, can.__getitem__, found.neighbours.__getitem__)):
             if number < first:
                 index, place, _, _ = found.ops[number]
                 ops.setdefault(index, place)
@@ -302,11 +305,11 @@ class Propagator:
                 for (kind, index, _), number in numbers.items()
                 if kind == "op" or self.graph.values[index].producer is None
             ]
-            near = [
-                [numbers[n] for n in self.neighbours[node] if n[0] == "value" and n in numbers]
+            neighbours = [
+                [numbers[n] for n in self._near(node) if n[0] == "value" and n in numbers]
                 for node in numbers
             ]
-            self._known[key] = _Candidates(rows["op"], rows["value"], seeds, near)
+            self._known[key] = _Candidates(rows["op"], rows["value"], seeds, neighbours)
         return self._known[key]
 
     @cached_property
@@ -342,17 +345,10 @@ class Propagator:
         """The connected parts of what an action took, in a fixed order."""
         left, found = set(taken), []
         for start in sorted(taken):
-            if start not in left:
-                continue
-            left.discard(start)
-            part, queue = {start}, [start]
-            while queue:
-                for other in self.neighbours.get(queue.pop(), ()):
-                    if other in left:
-                        left.discard(other)
-                        part.add(other)
-                        queue.append(other)
-            found.append(frozenset(part))
+            if start in left:
+                part = _reached([start], left.__contains__, self._near)
+                left -= part
+                found.append(frozenset(part))
         return found
 
     def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
@@ -382,20 +378,18 @@ class Propagator:
         return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pins)
 
 
-_Place = TypeVar("_Place", Node, int)
+_N = TypeVar("_N", Node, int)
 
 
 def _reached(
-    seeds: Iterable[_Place],
-    can_take: Callable[[_Place], bool],
-    near: Mapping[_Place, Sequence[_Place]] | Sequence[Sequence[_Place]],
-) -> set[_Place]:
-    """Seeds, and from there on what is near them, as long as it can take the axis."""
-    reached: set[_Place] = set()
+    seeds: Iterable[_N], can_take: Callable[[_N], bool], neighbours: Callable[[_N], Iterable[_N]]
+) -> set[_N]:
+    """The seeds, and from there on their neighbours, as long as they can take the axis."""
+    reached: set[_N] = set()
     queue = list(seeds)
     while queue:
-        place = queue.pop()
-        if place not in reached and can_take(place):
-            reached.add(place)
-            queue += near[place]  # type: ignore[call-overload]
+        node = queue.pop()
+        if node not in reached and can_take(node):
+            reached.add(node)
+            queue += neighbours(node)
     return reached

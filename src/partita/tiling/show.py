@@ -35,7 +35,7 @@ class Line:
     reads: int = 0
     """How many, after those, are values that it reads."""
     kind: Hashable = None
-    """What else has to be alike besides the template."""
+    """What else has to be equal in lines that are shown as one."""
     depth: int = 0
     """How far it is indented."""
     goes_on: bool = False
@@ -62,7 +62,7 @@ def show(nests: LoopNests) -> str:
 
     `%3 = loop "data"=4 [tile 0], "model"=2 [sum] dot_general(%1[data, model], %2[model, -])` reads:
     for every index along `data`, for every one along `model`, slice `%1` and `%2` as said, multiply
-    the pieces, add up what is for the same place, and put that into its place along dimension 0.
+    the slices, add up what is for the same place, and put that into its place along dimension 0.
 
     Equal layers are written once. Under `x 24, i = 0 ... 23`, `{7+9i}` is a number that grows.
     """
@@ -161,11 +161,11 @@ class _Lines:
         return _escape(f"[{', '.join(dims)}]")
 
     def _types(self, nest: Nest, makes: Sequence[TensorType]) -> str:
-        """Types of the pieces that iterations make, and of the whole."""
-        pieces = [local_type(t, m, self.mesh) for t, m in zip(makes, nest.form.makes, strict=False)]
-        whole = ", ".join(map(str, makes))
-        shown = ", ".join(map(str, pieces))
-        return whole if shown == whole else f"{shown} -> {whole}"
+        """Types of the slices that iterations make, and of the results."""
+        slices = [local_type(t, m, self.mesh) for t, m in zip(makes, nest.form.makes, strict=False)]
+        made = ", ".join(map(str, makes))
+        shown = ", ".join(map(str, slices))
+        return made if shown == made else f"{shown} -> {made}"
 
     def _value(self, value: int) -> str:
         return f"{self.program.values[value].type}{self._layout(value)}"
@@ -187,9 +187,9 @@ def _folded(lines: Sequence[Line]) -> list[str]:
         text.append(f"{'  ' * first.depth}x {repeat.count}, i = 0 ... {repeat.count - 1}")
         for offset in range(repeat.period):
             start = repeat.start + offset
-            alike = lines[start : repeat.end : repeat.period]
-            holes = map(progress, zip(*(line.numbers for line in alike), strict=True))
-            text.append("  " * (alike[0].depth + 1) + alike[0].template.format(*holes))
+            repeated = lines[start : repeat.end : repeat.period]
+            holes = map(progress, zip(*(line.numbers for line in repeated), strict=True))
+            text.append("  " * (repeated[0].depth + 1) + repeated[0].template.format(*holes))
         shown = repeat.end
     return [*text, *map(_plain, lines[shown:])]
 
@@ -197,7 +197,7 @@ def _folded(lines: Sequence[Line]) -> list[str]:
 def _repeats(lines: Sequence[Line]) -> list[Repeat]:
     """What repeats, however values are numbered: every number is written with how it goes on."""
     values = (value for line in lines for value in line.defined)
-    # In the order of lines, so that they go up evenly; those of elsewhere alike.
+    # In the order of lines, so that they go up evenly; those of elsewhere, too.
     order = {value: at for at, value in enumerate(values)}
     return repeats(
         [(line.template, line.kind, line.level) for line in lines],

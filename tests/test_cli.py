@@ -214,6 +214,15 @@ def test_a_search_on_all_axes_is_the_default(plan):
     assert entry["name"] == "AutomaticPartition(all axes)"
 
 
+def test_the_search_algorithm_has_a_name(plan):
+    result = plan("--json", "--budget=20", "--search=refine", axes=None)
+    (entry,) = json.loads(result.out)["history"]
+    assert entry["name"] == "AutomaticPartition(all axes, search=refine)"
+    result = plan("--search=refin", axes=None)
+    assert result.code == 2
+    assert "expected one of mcts, refine" in " ".join(result.err.split())
+
+
 def test_memory(plan):
     result = plan("--memory=8KiB", "--json")
     assert json.loads(result.out)["estimate"]["capacity"] == 8192

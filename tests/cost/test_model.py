@@ -301,7 +301,7 @@ def test_the_folded_price_is_the_unfolded_one(program, gpt_program, name, seed):
         tiling = propagator.tile_color(tiling, color, axis, resolution).tiling
     each = assignment(graph, tiling)
     folded = Lowerer(graph, mesh).lower(tiling)
-    unfolded = Lowerer(single, mesh).lower(Tiling(each.ops, each.values, each.pins))
+    unfolded = Lowerer(single, mesh).lower(Tiling(each.ops, each.values, each.pinned))
     if any(
         folded.plans[graph.value_class[v]].steps != unfolded.plans[v].steps
         for v in range(len(single.values))

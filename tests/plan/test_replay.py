@@ -113,7 +113,7 @@ class Sealed:
         value = program.arguments[program.argument_names.index("w1")]
         found = context.single.tile_nodes(stage.tiling, [("value", value, 1)], axis, {}).tiling
         return pt.Outcome(
-            Assignment(found.ops, found.values, found.pins),
+            Assignment(found.ops, found.values, found.pinned),
             actions=(pt.Action(self.axis, "w1 dim 1", ((value, 1),)),),
         )
 

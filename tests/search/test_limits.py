@@ -127,7 +127,7 @@ def test_in_no_state_that_a_search_can_reach_is_anything_pinned_changed(before):
 def test_what_is_pinned_for_one_search_is_not_for_the_next():
     p = plan(pt.AutomaticPartition(budget=300, pinned=["*"]))
     assert p.in_shardings == plan().in_shardings
-    assert not p.assignment.pins
+    assert not p.assignment.pinned
     assert p.then(BATCH).in_shardings[1] == {"x": jax.P("data"), "y": jax.P("data")}
 
 

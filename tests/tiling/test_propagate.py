@@ -38,7 +38,7 @@ ATTENTION = ["f32[8,16]", "f32[16,4]", "f32[16,4]", "f32[16,12]"]
 
 
 def pin(tiling, value, axis):
-    return dataclasses.replace(tiling, pins=tiling.pins | {(value, axis)})
+    return dataclasses.replace(tiling, pinned=tiling.pinned | {(value, axis)})
 
 
 def reasons(propagation):
@@ -185,7 +185,7 @@ def test_color_actions_leave_pinned_values_whole(bench):
     pinned = pin(b.untiled, b.value("x"), 0)
     tiling = b.propagator.tile_color(pinned, b.color("x", 0), 0, {}).tiling
     assert b.layouts(tiling) == {"result": ("x",)}
-    assert tiling.pins == pinned.pins
+    assert tiling.pinned == pinned.pinned
 
 
 # ------------------------------------------------------------------------------ composition
@@ -457,7 +457,7 @@ def test_pins_survive_refolding(bench):
     b = bench(chain, *CHAIN)
     pinned = pin(b.untiled, 1, 0)
     graph, again = refold(b.analysis, assignment(b.graph, pinned))
-    assert assignment(graph, again).pins == {(1, 0)}
+    assert assignment(graph, again).pinned == {(1, 0)}
 
 
 @pytest.mark.parametrize("color", ["heads", "ffn"])

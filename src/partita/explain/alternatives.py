@@ -50,7 +50,7 @@ class Candidate:
     position: int
     """Of the first tactic whose decisions are followed again."""
     change: Change = UNCHANGED
-    pins: frozenset[tuple[int, int]] = frozenset()
+    pinned: frozenset[tuple[int, int]] = frozenset()
     """`(value, axis)` pairs: values that are pinned from that tactic on."""
     seeds: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` from which axes propagate after the last tactic."""
@@ -122,7 +122,7 @@ class Costing:
 
 def replay(schedule: Replay, candidate: Candidate) -> Stage | None:
     """The schedule with one decision changed; None if that cannot be known."""
-    stage = schedule.from_tactic(candidate.position, candidate.change, candidate.pins)
+    stage = schedule.from_tactic(candidate.position, candidate.change, candidate.pinned)
     return None if stage is None else _seeded(stage, candidate)
 
 

@@ -103,7 +103,7 @@ def _kept(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
         yield Candidate(
             f"keep {what} replicated along {reader.mesh.names[axis]}, before history[{position}]",
             position,
-            pins=frozenset((b, axis) for b in buffers),
+            pinned=frozenset((b, axis) for b in buffers),
         )
 
 

@@ -238,7 +238,7 @@ class Origins:
 
     def _refusal(self, node: Node, axis: int, position: int) -> str:
         state = self.states[position]
-        tiling = Tiling(state.ops, state.values, state.pins)
+        tiling = Tiling(state.ops, state.values, state.pinned)
         refused = self.propagator.refusal(tiling, node, axis)
         if refused is None:
             return ""

@@ -120,7 +120,7 @@ class LayoutReader:
             for index, (code, old) in enumerate(zip(codes, before.ops, strict=True))
         ]
         codes = from_runs(values, len(before.values), known, "`values`")
-        layouts, pins = list(before.values), set(before.pins)
+        layouts, pins = list(before.values), set(before.pinned)
         pinned = _by_value(before)
         for value, code in enumerate(codes):
             if code is not None:
@@ -205,7 +205,7 @@ class LayoutReader:
 
 def _by_value(assigned: Assignment) -> dict[int, tuple[int, ...]]:
     found: dict[int, list[int]] = {}
-    for value, axis in sorted(assigned.pins):
+    for value, axis in sorted(assigned.pinned):
         found.setdefault(value, []).append(axis)
     return {value: tuple(axes) for value, axes in found.items()}
 

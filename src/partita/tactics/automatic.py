@@ -112,7 +112,7 @@ class AutomaticPartition:
         )
         found = assignment(graph, best.tiling)
         return Outcome(
-            dataclasses.replace(found, pins=stage.assignment.pins),
+            dataclasses.replace(found, pinned=stage.assignment.pinned),
             tuple(decisions),
             refused,
             actions=tuple(actions),

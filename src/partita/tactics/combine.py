@@ -68,7 +68,7 @@ def while_pinned(
     outcome = in_turn(stage.pinned(pins), tactics)
     return dataclasses.replace(
         outcome,
-        assignment=_unpinned(outcome.assignment, pins - stage.assignment.pins),
+        assignment=_unpinned(outcome.assignment, pins - stage.assignment.pinned),
         directives=(WhilePinned(tuple(sorted(pins)), outcome.directives),),
     )
 
@@ -84,11 +84,11 @@ class WhilePinned:
     def follow(self, stage: Stage, change: Change) -> Assignment:
         """Where the directives lead, without the pins."""
         reached = follow(stage.pinned(self.pins), self.directives, change)
-        return _unpinned(reached.assignment, set(self.pins) - stage.assignment.pins)
+        return _unpinned(reached.assignment, set(self.pins) - stage.assignment.pinned)
 
 
 def _unpinned(assignment: Assignment, pins: Iterable[tuple[int, int]]) -> Assignment:
-    return dataclasses.replace(assignment, pins=assignment.pins.difference(pins))
+    return dataclasses.replace(assignment, pinned=assignment.pinned.difference(pins))
 
 
 @dataclasses.dataclass(frozen=True)

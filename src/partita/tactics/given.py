@@ -65,7 +65,7 @@ class GivenShardings:
         for value, layout in placed.items():
             values[value] = layout
         closed = [value for given in self.given if not given.open for value in [given.value]]
-        pins = set(stage.assignment.pins)
+        pins = set(stage.assignment.pinned)
         for value in {v for each in closed for v in sharing_a_buffer(program, each)}:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}

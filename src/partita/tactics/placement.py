@@ -121,7 +121,7 @@ class Placement:
             for color in sorted({graph.values[value].colors[dim] for _, value, dim in seeds}):
                 if color >= 0:
                     tiling = propagator.tile_color(tiling, color, self.axis, roles).tiling
-        return Assignment(tiling.ops, tiling.values, tiling.pins)
+        return Assignment(tiling.ops, tiling.values, tiling.pinned)
 
     def _with_suggestions(
         self, stage: Stage, tiling: Tiling, refused: Sequence[tuple[Request, Refusal]]

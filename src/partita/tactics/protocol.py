@@ -249,12 +249,12 @@ class Stage:
     def pinned(self, pins: Iterable[tuple[int, int]]) -> Stage:
         """The stage in which further `(value, axis)` pairs are pinned."""
         assigned = self.assignment
-        return self.at(dataclasses.replace(assigned, pins=assigned.pins.union(pins)))
+        return self.at(dataclasses.replace(assigned, pinned=assigned.pinned.union(pins)))
 
     @property
     def tiling(self) -> Tiling:
         """What has been decided, as a tiling of single operations and values."""
-        return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pins)
+        return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pinned)
 
     @cached_property
     def folded(self) -> tuple[ClassGraph, Tiling]:

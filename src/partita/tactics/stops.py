@@ -22,7 +22,7 @@ def after_propagation(
     """
     propagator = stage.context.single
     return Outcome(
-        Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pins),
+        Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pinned),
         refused=tuple(_size_stops(propagator, propagation.stops)),
         conflicts=_conflicts(stage, propagation),
         warnings=_scanned(stage.context, propagation, axis),

@@ -160,7 +160,7 @@ class Propagator:
             return f"{given} says how it is split", True
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
-        if node[0] == "value" and (node[1], axis) in tiling.pins:
+        if node[0] == "value" and (node[1], axis) in tiling.pinned:
             return f"it is pinned along {name}", True
         if node[0] == "value" and size > 1 and self.graph.values[node[1]].colors[node[2]] < 0:
             return "the words of a random key stay together", True
@@ -257,10 +257,10 @@ class Propagator:
         can = [
             not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis) for c in found.ops
         ]
-        layouts, pins = tiling.values, tiling.pins
+        layouts, pinned = tiling.values, tiling.pinned
         can += [
             (not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis))
-            and not (pins and (c[0], axis) in pins)
+            and not (pinned and (c[0], axis) in pinned)
             for c in found.values
         ]
         ops: dict[int, int] = {}
@@ -375,7 +375,7 @@ class Propagator:
             for index, place in places.items():
                 layout = row[index]
                 row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
-        return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pins)
+        return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pinned)
 
 
 _N = TypeVar("_N", Node, int)

@@ -24,12 +24,12 @@ Layout = tuple[Axes, ...]
 class Tiling:
     """Axes of every factor of every operation class, and of every dimension of every value class.
 
-    `pins` are `(value class, axis)` pairs: values that must not be tiled along that axis.
+    `pinned` are `(value class, axis)` pairs: values that must not be tiled along that axis.
     """
 
     ops: tuple[Layout, ...]
     values: tuple[Layout, ...]
-    pins: frozenset[tuple[int, int]] = frozenset()
+    pinned: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Assignment:
 
     ops: tuple[Layout, ...]
     values: tuple[Layout, ...]
-    pins: frozenset[tuple[int, int]] = frozenset()
+    pinned: frozenset[tuple[int, int]] = frozenset()
 
 
 def untiled(graph: ClassGraph) -> Tiling:
@@ -62,14 +62,14 @@ def assignment(graph: ClassGraph, tiling: Tiling) -> Assignment:
     return Assignment(
         tuple(tiling.ops[c] for c in graph.op_class),
         tuple(tiling.values[c] for c in graph.value_class),
-        frozenset((m, axis) for c, axis in tiling.pins for m in graph.values[c].members),
+        frozenset((m, axis) for c, axis in tiling.pinned for m in graph.values[c].members),
     )
 
 
 def refold(analysis: Analysis, assigned: Assignment) -> tuple[ClassGraph, Tiling]:
     """Classes that agree with an assignment, and the assignment as a tiling of them."""
     pinned: dict[int, list[int]] = {}
-    for value, axis in sorted(assigned.pins):
+    for value, axis in sorted(assigned.pinned):
         pinned.setdefault(value, []).append(axis)
     graph = fold(
         analysis,

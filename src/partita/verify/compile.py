@@ -1,8 +1,14 @@
-"""What comes of compiling: a program with the memory that it takes, or a failure."""
+"""Compiling, whatever the compiler: a program with the memory that it takes, or a failure."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from partita.errors import VerifyError
 from partita.verify.memory import Memory
@@ -52,6 +58,23 @@ def failure(
             f"compiling for {target} runs out of memory: {first_line(error)}", used, capacity
         )
     return VerifyError(f"compiling for {target} fails: {first_line(error)}")
+
+
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+    """Keeps JAX's persistent compilation cache out of it, if there is one.
+
+    It cannot read back what was compiled for devices that are not there, and warns at each try.
+    """
+    config: Any = jax.config
+    enabled = config.jax_enable_compilation_cache
+    config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # whether it is enabled is asked only once
+    try:
+        yield
+    finally:
+        config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()
 
 
 def first_line(error: Exception) -> str:

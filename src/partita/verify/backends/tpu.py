@@ -25,7 +25,7 @@ from partita.mesh import Mesh
 from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
 from partita.verify.comparison import Becomes
-from partita.verify.compile import Compiled, Options, first_line
+from partita.verify.compile import Compiled, Options, first_line, without_cache
 from partita.verify.hlo import HloModule
 from partita.verify.loops import Executions
 from partita.verify.rewrites import REWRITES, on_tpu
@@ -124,7 +124,7 @@ class Tpu(Backend):
 
     def compile(self, lowered: Lowered, options: Options) -> Compiled:
         """Compiles, and has the compiler write the program to files, for `text`."""
-        with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+        with tempfile.TemporaryDirectory(prefix="partita-") as folder, without_cache():
             dump: Options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
             return super().compile(lowered, options | dump)
 

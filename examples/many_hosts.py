@@ -63,8 +63,8 @@ def read_rows(number, rows):
 
 def rows_here(sharding):
     """Numbers of the rows of a batch that the devices of this process take, in order."""
-    pieces = sharding.addressable_devices_indices_map((ROWS, EMBED)).values()
-    return np.unique(np.concatenate([np.arange(ROWS)[rows] for rows, _ in pieces]))
+    shards = sharding.addressable_devices_indices_map((ROWS, EMBED)).values()
+    return np.unique(np.concatenate([np.arange(ROWS)[rows] for rows, _ in shards]))
 
 
 def train(plan, steps=3):
@@ -74,8 +74,8 @@ def train(plan, steps=3):
     step = plan.jit()
     for number in range(steps):
         batch = jax.tree.map(
-            lambda shape, piece: jax.make_array_from_process_local_data(
-                shape.sharding, piece, shape.shape
+            lambda shape, shard: jax.make_array_from_process_local_data(
+                shape.sharding, shard, shape.shape
             ),
             batch_shapes,
             read_rows(number, rows),

@@ -1,4 +1,4 @@
-"""Orbax: a checkpoint, restored in the pieces that another plan wants, and trained on.
+"""Orbax: a checkpoint, restored in the shards that another plan wants, and trained on.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=8 python examples/orbax_checkpoint.py
 """
@@ -64,7 +64,7 @@ def main():
         checkpointer.save(Path(folder) / "state", state)
         checkpointer.wait_until_finished()
 
-        # Later, elsewhere: the plan for another mesh says which piece every device reads.
+        # Later, elsewhere: the plan for another mesh says which shard every device reads.
         plan = make_plan("data=2,model=4")
         shapes, _ = plan.abstract()
         state = checkpointer.restore(Path(folder) / "state", shapes)

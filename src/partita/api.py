@@ -57,7 +57,7 @@ def plan(
       memory: bytes per device that the plan may use, or a string such as `"12GiB"`; by default
         what the hardware has.
       seed: of the default tactic's search.
-      budget: of the default tactic's search, in plans priced.
+      budget: of the default tactic's search, in plans evaluated.
       donate_argnums: positions of arguments whose buffers the results may take over.
       hoist_constants: makes closed-over constants, arrays that the function reads from outside,
         arguments of the program, named `constants[0]`, `constants[1]`, ..., which tactics can
@@ -111,15 +111,15 @@ def load(
     """Takes up a plan that `Plan.save` wrote: no search, and no tactic runs.
 
     The function is traced, and has to be the program that the plan is for; then the plan is
-    lowered and priced anew.
+    lowered and estimated anew.
 
     Args:
       path: of the plan file.
       fn: the function or file, as `plan` takes it.
       *args: its arguments, as `plan` takes them.
       mesh: to check that the plan is for this mesh, or to lay its axes on other networks.
-      hardware: to price it for another kind, or for one from a file of your own; by default the
-        kind of the plan.
+      hardware: to estimate it on another device type, or on one from a file of your own; by
+        default that of the plan.
       memory: as `plan` takes it; by default that of the plan, or what other hardware has.
       donate_argnums: by default those of the plan.
       **kwargs: keyword arguments of `fn`.

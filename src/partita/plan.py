@@ -191,7 +191,7 @@ class Plan:
           what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
             `%12`, a value as `print(plan.program)` shows it; `file.py:12`, what is made at a line;
             an element of `collectives` or its number; or `"collectives"` for all of them.
-          alternatives: how many changes may be tried and priced, for all collectives together;
+          alternatives: how many changes may be tried and estimated, for all collectives together;
             each takes about as long as `then`.
 
         Raises:
@@ -367,7 +367,7 @@ class Plan:
         """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
 
         The result must be nested and shaped as one of the plan's arguments; of several that are
-        alike, the first counts. It is never whole on one device.
+        alike, the first counts. It is never unsharded on one device.
 
         Raises:
           TacticError: the result is like none of the plan's arguments.
@@ -382,7 +382,7 @@ class Plan:
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
 
-        What restores a checkpoint in pieces takes such a tree.
+        What restores a checkpoint in shards takes such a tree.
 
         Raises:
           MeshError: too few devices, or a mesh with other axes.

@@ -36,7 +36,7 @@ def simulate(
     donate_argnums: int | Sequence[int] = (),
     **kwargs: Any,
 ) -> Plan:
-    """What given shardings cost: they are placed, propagate through the program, and priced.
+    """What given shardings cost: they are placed, propagate through the program, and estimated.
 
     Nothing is searched, and there are no tactics. The plan that comes out is one like any other:
     it prints, runs and explains itself. Shardings inside of the function count too. Axes propagate

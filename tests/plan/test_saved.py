@@ -1,4 +1,4 @@
-"""Plans are kept: saved, taken up again without a search, refused where they do not fit."""
+"""Plans are kept: saved, loaded again without a search, refused where they do not fit."""
 
 import dataclasses
 import functools
@@ -104,7 +104,7 @@ def refusal(file, fn, *args, **options):
     return str(caught.value)
 
 
-# -------------------------------------------------------------------------------- taken up again
+# -------------------------------------------------------------------------------- loaded again
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

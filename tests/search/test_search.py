@@ -305,7 +305,7 @@ def test_small_parameters_are_left_whole(program):
 
 @pytest.mark.parametrize("budget", [0, -1])
 def test_a_search_must_be_allowed_to_price_something(budget):
-    with pytest.raises(TacticError, match=f"budget={budget}: a search must price at least one"):
+    with pytest.raises(TacticError, match=f"budget={budget}: a search must evaluate at least one"):
         pt.AutomaticPartition(budget=budget)
 
 

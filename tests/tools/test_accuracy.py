@@ -1,4 +1,4 @@
-"""The accuracy table: results are kept and taken up again, and what they come to."""
+"""The accuracy table: results are kept and loaded again, and what they come to."""
 
 from __future__ import annotations
 

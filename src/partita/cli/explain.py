@@ -42,7 +42,7 @@ def explain(
         bool, typer.Option("--collectives", help="Explain all collectives, longest first.")
     ] = False,
     alternatives: Annotated[
-        int, typer.Option(help="Changes that may be tried and priced, for each name.")
+        int, typer.Option(help="Changes that may be tried and estimated, for each name.")
     ] = ALTERNATIVES,
     manual: ManualOption = None,
     axes: AxesOption = None,

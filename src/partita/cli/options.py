@@ -46,7 +46,7 @@ MemoryOption = Annotated[
     str | None,
     typer.Option("--memory", help="Memory per device that may be used, for example 12GiB."),
 ]
-BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may price.")]
+BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may evaluate.")]
 SearchOption = Annotated[
     str,
     typer.Option(

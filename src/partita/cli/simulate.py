@@ -29,8 +29,8 @@ def simulate(
         typer.Option(
             "--in",
             help="Sharding of arguments, PATTERN=ENTRY,ENTRY,...: an entry for each dimension is "
-            "an axis, several joined by +, or - for whole; as in 'batch*=data,-'. Repeatable; of "
-            "several that match, the last one counts.",
+            "an axis, several joined by +, or - for unsharded; as in 'batch*=data,-'. Repeatable; "
+            "of several that match, the last one counts.",
         ),
     ] = None,
     given_out: Annotated[

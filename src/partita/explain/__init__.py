@@ -2,7 +2,7 @@
 
 Nothing is decided here. What a schedule did is read from its history, the layouts before and after
 each tactic; reasons are those of the propagation and of the lowering; alternatives are applied,
-lowered and priced as plans are.
+lowered and estimated as plans are.
 """
 
 from partita.explain.alternatives import Alternative

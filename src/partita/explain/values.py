@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from partita.errors import renamed
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
 from partita.explain.reader import Reader, together
@@ -26,7 +27,7 @@ class ValueExplanation:
     type: str
     sharding: tuple[str | tuple[str, ...] | None, ...]
     """The entries of the `PartitionSpec` of the layout it is kept in."""
-    piece: str
+    shard: str
     """Type of what one device has."""
     decisions: tuple[Decision, ...]
     """Who split which dimension along which axis, and how it came there. Of the first value."""
@@ -37,10 +38,16 @@ class ValueExplanation:
     moves: tuple[str, ...]
     """Its collectives, and the operations that they are for. Of the first value."""
 
+    @property
+    def piece(self) -> str:
+        """The former name of `shard`."""
+        renamed("ValueExplanation.piece", "ValueExplanation.shard")
+        return self.shard
+
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         lines = [
-            f"{self.name}{times} : {self.type} {show_entries(self.sharding)}, {self.piece} a device"
+            f"{self.name}{times} : {self.type} {show_entries(self.sharding)}, {self.shard} a device"
         ]
         for each in (*self.decisions, *self.left_out):
             lines += [f"  {line}" for line in str(each).splitlines()]

@@ -38,7 +38,7 @@ def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
 
     Args:
       x: an array.
-      spec: for each dimension an axis of the mesh, several axes, None for whole, or
+      spec: for each dimension an axis of the mesh, several axes, None for unsharded, or
         `PartitionSpec.UNCONSTRAINED` for what is left to others; dimensions that it does not reach
         are whole.
 

@@ -15,8 +15,8 @@ def axes_of(spec: Any, rank: int, name: str) -> tuple[Axes, tuple[bool, ...]]:
     """For each of `rank` dimensions, the axes that a spec gives it, and whether it is open.
 
     Args:
-      spec: a `PartitionSpec`, or a sequence of its entries: an axis, several, None for whole, or
-        `PartitionSpec.UNCONSTRAINED` for open; dimensions that it does not reach are whole.
+      spec: a `PartitionSpec`, or a sequence of its entries: an axis, several, None for unsharded,
+        or `PartitionSpec.UNCONSTRAINED` for open; dimensions that it does not reach are unsharded.
       rank: of the tensor.
       name: of the tensor, in the user's words.
 

@@ -244,7 +244,7 @@ MP = ManualPartition(
 _FREE: Dims = (1, 2, 3, 0)
 
 Z2 = ManualPartition({"*['params']*": "replicate", "*.mu*": _FREE, "*.nu*": _FREE}, axis="data")
-"""Both moments of Adam along `data`, parameters whole."""
+"""Both moments of Adam along `data`, parameters replicated."""
 
 Z3 = ManualPartition({"*['params']*": _FREE}, axis="data")
 """Parameters along `data`, and the moments with them."""
@@ -264,7 +264,7 @@ LITTLE = 1000
 """Bytes of memory that are never enough: what can be gathered again is."""
 
 _GRADIENTS = "the gradient of every parameter is a sum over the batch"
-_SCATTERED = "the gradient of every parameter: a sum over the batch, of which a piece is needed"
+_SCATTERED = "the gradient of every parameter: a sum over the batch, of which a shard is needed"
 _MEGATRON = "a sum behind attention and behind the feed-forward, on the way forward and back"
 _EMB_SUMS = (
     "the norms (two of each layer and the last) forward and back, and the logits, sum over what is "
@@ -290,7 +290,7 @@ ROWS = (
         "BP+MP+Z2",
         (BP, MP, Z2),
         (
-            Count("all_gather", "P", "every updated parameter: the update runs on pieces"),
+            Count("all_gather", "P", "every updated parameter: the update runs on shards"),
             Count("all_reduce", "1 + 4 L", "the loss; and those of MP"),
             Count("reduce_scatter", "P", _SCATTERED),
         ),
@@ -336,7 +336,7 @@ ROWS = (
             Count(
                 "reduce_scatter",
                 "P + 4 L",
-                "the gradient of every parameter; and the sums of MP, of which a piece is needed",
+                "the gradient of every parameter; and the sums of MP, of which a shard is needed",
             ),
         ),
     ),
@@ -386,7 +386,7 @@ ROWS = (
             Count(
                 "all_gather",
                 "2",
-                "what comes out of attention; what goes in is whole, and cut",
+                "what comes out of attention; what goes in is replicated, and cut",
                 executed="L N",
             ),
         ),

@@ -22,7 +22,7 @@ from partita.tiling.show import show
 class Core:
     """What a plan computes, before it is made a program for many devices (PartIR:Core).
 
-    Every operation stands under loops over mesh axes: *tile* loops put pieces into their places,
+    Every operation stands under loops over mesh axes: *tile* loops put shards into their places,
     *sum* loops combine them. The loops are those that the tactics asked for. `print(core)` shows
     them, repeated layers once.
     """
@@ -49,7 +49,7 @@ class Core:
 
         This is the reference that the partitioned program must equal: there are no collectives in
         it, and no two operations share a loop. It is for tests and small programs: it is slow to
-        compile and holds all values whole.
+        compile and holds all values unsharded.
 
         Args:
           *args: arrays, as the function takes them.

@@ -201,7 +201,7 @@ class Executable:
         """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
 
         The result must be nested and shaped as one of the plan's arguments; of several that are
-        alike, the first counts. It is never whole on one device.
+        alike, the first counts. It is never unsharded on one device.
 
         Raises:
           TacticError: the result is like none of the plan's arguments.
@@ -229,7 +229,7 @@ class Executable:
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
 
-        What restores a checkpoint in pieces takes such a tree.
+        What restores a checkpoint in shards takes such a tree.
 
         Raises:
           MeshError: too few devices, or a mesh with other axes.

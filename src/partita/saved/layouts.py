@@ -178,7 +178,7 @@ class LayoutReader:
             if factor.size % parts:
                 raise FileError(f"{what} does not divide by {parts}")
             if factor.size // parts < factor.least:
-                raise FileError(f"{what} cannot be split in pieces of {factor.size // parts}")
+                raise FileError(f"{what} cannot be split in shards of {factor.size // parts}")
 
     def _check_given(self, op: Operation, layout: Layout, where: str) -> None:
         """Whether factors of which the program says itself how they are split, are split so."""

@@ -1,4 +1,4 @@
-"""A saved plan, taken up again for the program that it is for."""
+"""A saved plan, loaded again for the program that it is for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take_up(
     memory: float | str | None = None,
     donate_argnums: int | Sequence[int] | None = None,
 ) -> tuple[Prepared, Scheduled]:
-    """What a plan file says of a program, lowered and priced anew; `partita.load` has the rest."""
+    """What a plan file says of a program, lowered and estimated anew, as `partita.load` does."""
     saved = read_plan(path)
     if mesh is not None:
         saved = saved.over(Mesh.of(mesh))

@@ -108,7 +108,7 @@ class Saved:
         )
 
     def restore(self, context: Context) -> Scheduled:
-        """Where the schedule had come to, lowered and priced anew.
+        """Where the schedule had come to, lowered and estimated anew.
 
         Args:
           context: of the same program, on the mesh of the plan.

@@ -69,7 +69,7 @@ class AutomaticPartition:
             object.__setattr__(self, "pinned", freeze)
         algorithm(self.search)  # complains before any work
         if self.budget < 1:
-            raise TacticError(f"budget={self.budget}: a search must price at least one plan")
+            raise TacticError(f"budget={self.budget}: a search must evaluate at least one plan")
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class _Reporter:
             self.send(min(done, self.total), self.total, _progress_text(best))
 
     def finish(self, done: int, best: SearchState) -> None:
-        self.send(self.total, self.total, f"{done} plans priced, {_progress_text(best)}")
+        self.send(self.total, self.total, f"{done} plans evaluated, {_progress_text(best)}")
 
 
 def _progress_text(best: SearchState) -> str:

@@ -15,7 +15,7 @@ from partita.tactics.zero import ZeRO
 class FullyShardedDataParallel:
     """`DataParallel`, then `ZeRO` of stage 3: no device has all of anything.
 
-    Each parameter is gathered before use, and its gradient is summed into pieces.
+    Each parameter is gathered before use, and its gradient is summed into shards.
 
     Args:
       axis: name of the mesh axis.

@@ -33,12 +33,12 @@ Pairs = Sequence[tuple[str, Axes]]
 class LogicalAxes:
     """Shards arguments and results as the axis names say that they carry, and all that follows.
 
-    Within this tactic, the other dimensions of an array that carries names stay whole; later
+    Within this tactic, the other dimensions of an array that carries names stay unsharded; later
     tactics may split them.
 
     Args:
       rules: the mesh axes of each logical name, as pairs or a dict: an axis, several, or `None`
-        to leave the dimension whole. A name may have several pairs: the first counts whose axes
+        to leave the dimension unsharded. A name may have several pairs: the first counts whose axes
         the array does not use yet. Rules that an array carries itself come after these. A name
         without any rule is that of a mesh axis.
 
@@ -242,7 +242,7 @@ def _unknown(given: Iterable[_Given], mesh: Mesh) -> list[Refusal]:
         Refusal(
             f"{name!r} of {_some(where)}",
             f"no rule is for it, and mesh {mesh} has no such axis",
-            f"the rule ({name!r}, None) would leave it whole",
+            f"the rule ({name!r}, None) would leave it unsharded",
         )
         for name, where in unknown.items()
     ]

@@ -263,7 +263,7 @@ class Stage:
 
     @cached_property
     def cost_model(self) -> CostModel:
-        """What prices lowerings of the folded program."""
+        """What estimates lowerings of the folded program."""
         context = self.context
         return CostModel(
             self.folded[0],

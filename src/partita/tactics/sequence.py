@@ -20,7 +20,7 @@ class SequenceParallel:
     """`Megatron`, then the sequence: between heads and hidden units, where the axis is free.
 
     Each `all_reduce` of Megatron's becomes a `reduce_scatter` and an `all_gather`; what lies
-    between (norms, residuals) is computed and kept in pieces.
+    between (norms, residuals) is computed and kept in shards.
 
     Args:
       axis: name of the mesh axis.

@@ -85,14 +85,14 @@ def _scanned(context: Context, propagation: Propagation, axis: int) -> tuple[str
         op = graph.ops[index].op
         if not read_one_by_one(program, op, factor):
             continue
-        piece = program.values[op.results[0]].type
+        part = program.values[op.results[0]].type
         often = f"{op.times} times" if op.times > 1 else "in every iteration"
         others = [
             dim
             for dim, color in enumerate(graph.values[op.operands[0]].colors)
             if color >= 0
             and color not in context.scanned
-            and piece.shape[dim] % context.mesh.sizes[axis] == 0
+            and part.shape[dim] % context.mesh.sizes[axis] == 0
         ]
         instead = ""
         if others:
@@ -100,8 +100,8 @@ def _scanned(context: Context, propagation: Propagation, axis: int) -> tuple[str
             instead = f"; sharded on {plural} {' or '.join(map(str, others))}, it would stay local"
         text = (
             f"{program.describe(op.operands[0])}: in each iteration the loop reads one index of "
-            f"the sharded dimension, at {op.source}, and exchanges {piece} "
-            f"({size(piece.bytes)}) {often}{instead}"
+            f"the sharded dimension, at {op.source}, and exchanges {part} "
+            f"({size(part.bytes)}) {often}{instead}"
         )
         found[text] = None
     return tuple(found)

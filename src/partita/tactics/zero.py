@@ -1,12 +1,12 @@
 """`ZeRO`: what is learned is split over the devices that have different examples.
 
 Gradients are values of the program, and the axis that splits optimizer state propagates into them
-through the update. So the stages differ in what is kept whole:
+through the update. So the stages differ in what is replicated:
 
 | stage | optimizer state | gradients | parameters | collectives of a parameter |
 |---|---|---|---|---|
-| 1 | split | whole | whole | `all_reduce` of the gradient, `all_gather` after the update |
-| 2 | split | split | whole | `reduce_scatter` of the gradient, `all_gather` after the update |
+| 1 | split | replicated | replicated | `all_reduce` of gradients, `all_gather` after the update |
+| 2 | split | split | replicated | `reduce_scatter` of gradients, `all_gather` after the update |
 | 3 | split | split | split | `all_gather` before use, `reduce_scatter` of the gradient |
 
 *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, arXiv 1910.02054.
@@ -33,15 +33,15 @@ class ZeRO:
     It goes behind `DataParallel` on the same axis. Each tensor is split in its largest dimension
     that divides; one that a loop reads index by index (layers stacked for `scan`) comes last.
 
-    - Stage 1: optimizer state is split. Every gradient is summed whole (`all_reduce`) where it
-      arrives at the optimizer state; each device updates its piece, and the new parameters are
+    - Stage 1: optimizer state is split. Every gradient is summed in full (`all_reduce`) where it
+      arrives at the optimizer state; each device updates its shard, and the new parameters are
       gathered (`all_gather`).
-    - Stage 2: gradients, too. They are summed into pieces (`reduce_scatter`); the new parameters
+    - Stage 2: gradients, too. They are summed into shards (`reduce_scatter`); the new parameters
       are gathered as before.
     - Stage 3: parameters, too. They are gathered where they are used.
 
-    Stages 1 and 2 keep parameters whole along the axis, and stage 1 what arrives at the optimizer
-    state; later tactics do not split them there, either.
+    Stages 1 and 2 keep parameters replicated along the axis, and stage 1 what arrives at the
+    optimizer state; later tactics do not split them there, either.
 
     Args:
       stage: 1, 2 or 3.

@@ -19,8 +19,8 @@ from partita.verify.hlo import parse
 AGREEMENTS = {
     "equal": "the same kinds, groups, sizes and counts",
     "rewritten": "that, but for rewrites that the compiler is known for, each where its rule holds",
-    "bytes": "that, but some of the same kind and groups are cut in other pieces: the bytes in all "
-    "are the same",
+    "bytes": "that, but some of the same kind and groups are cut into other shards: the bytes in "
+    "all are the same",
     "different": "anything else",
 }
 """How near compiled collectives are to those predicted."""

@@ -1,10 +1,11 @@
-# make demo | test | test-tools | test-tpu | check | bench | coverage-models | paper-table | accuracy
+# make demo | test | test-tools | test-tpu | test-newest | check | bench | coverage-models | paper-table | accuracy
 #      architecture
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
+#   NEWEST=tests          which tests test-newest runs; all of them
 #   ACCURACY_ARGS="gpt --topology v5e:4x4"  models and options for accuracy; --help lists them
 #   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
@@ -14,13 +15,15 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
 ACCURACY_ARGS ?=
+NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/test_constrain.py \
+  tests/plan/test_manual.py tests/plan/test_export.py
 PAPER_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-tools test-tpu check bench coverage-models paper-table accuracy architecture clean
+.PHONY: venv demo test test-tools test-tpu test-newest check bench coverage-models paper-table accuracy architecture clean
 
 venv: $(STAMP)
 
@@ -50,6 +53,11 @@ test-tpu: venv
 	else \
 	  echo "skipped: the TPU compiler cannot be installed on this machine"; \
 	fi
+
+# What touches JAX most, with the newest Python and JAX that can be had here: import, rules, every
+# operation, manual computations, constraints and export. NEWEST=tests runs all.
+test-newest:
+	tools/newest.sh $(NEWEST) $(PYTEST_ARGS)
 
 check: venv
 	$(BIN)/ruff format --check src tests examples tools

@@ -484,7 +484,7 @@ def test_a_name_is_explained(explain):
     result = explain("w")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("w : f32[32,16] (data, -), f32[4,16] a device\n")
-    assert "put it at x dim 1, and it propagate along\n      dot_general at" in result.out
+    assert "put it at x dim 1, and it propagates along\n      dot_general at" in result.out
 
 
 def test_names_and_collectives_are_explained_in_order(explain):

@@ -163,7 +163,7 @@ def test_a_name_that_leads_nowhere_is_refused_once():
     refused = plan(scale, arrays, tactics=[pt.LogicalAxes({"embed": None})]).history[0].refused
     assert [str(refusal) for refusal in refused] == [
         "'vocab' of tree[0].value and 3 more: no rule is for it, and mesh data=2,model=4 has no "
-        "such axis (the rule ('vocab', None) would leave it whole)"
+        "such axis (the rule ('vocab', None) would leave it unsharded)"
     ]
 
 

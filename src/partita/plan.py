@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -90,11 +89,7 @@ class Plan:
 
     def alternatives(self, number: int = -1) -> tuple[Suggestion, ...]:
         """Former name of `suggestions`."""
-        warnings.warn(
-            "Plan.alternatives is now called suggestions; the old name goes with the next release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        renamed("Plan.alternatives", "Plan.suggestions")
         return self.suggestions(number)
 
     @property

@@ -66,7 +66,7 @@ def test_a_plan_and_itself():
     assert found.shardings == ()
     assert all(c.before == c.after for c in (*found.costs, *found.collectives))
     assert "the same tactics" in str(found)
-    assert "are split alike" in str(found)
+    assert "are sharded alike" in str(found)
 
 
 def test_meshes_and_hardware_may_differ():

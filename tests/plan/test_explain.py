@@ -97,7 +97,7 @@ def starting(explanation, text):
 
 def test_an_axis_came_from_another_argument_through_the_operations_between():
     w2 = only(plan_mlp(BATCH, COLUMNS).explain("w2"))
-    assert (w2.type, w2.sharding, w2.piece) == ("f32[256,64]", ("model", None), "f32[128,64]")
+    assert (w2.type, w2.sharding, w2.shard) == ("f32[256,64]", ("model", None), "f32[128,64]")
     (decision,) = w2.decisions
     assert (decision.where, decision.axis, decision.position) == ("dim 0", "model", 1)
     assert decision.tactic == "ManualPartition(w1: 1 -> model)"
@@ -250,7 +250,7 @@ def test_a_sum_over_a_split_dimension():
     assert told.made_by.startswith("dot_general at ")
     assert told.uses == ("result",)
     (reason,) = told.reasons
-    assert "sums over dim 1 of hidden, which is split along model" in reason
+    assert "sums over dim 1 of hidden, which is sharded along model" in reason
     (decision,) = told.decisions
     assert (decision.position, decision.action) == (1, "w1 dim 1")
 
@@ -260,7 +260,7 @@ def test_a_gather_for_a_use_whose_axis_is_taken():
     first = next(c for c in told if c.value == "params['w1']")
     assert first.made_by == "params['w1']"
     assert any(
-        "it is kept split along data on dim 0, and dot_general" in reason
+        "it is kept sharded along data on dim 0, and dot_general" in reason
         and "uses data on dimension 0" in reason
         for reason in first.reasons
     )
@@ -272,7 +272,7 @@ def test_a_reduce_scatter_for_a_gradient_that_is_kept_split():
     told = plan_sgd(BATCH, FSDP).explain("collectives")
     for entry in (c for c in told if c.kind == "reduce_scatter"):
         assert "sums over dim 0 of" in entry.reasons[0]
-        assert "the sum is kept split along data" in entry.reasons[1]
+        assert "the sum is kept sharded along data" in entry.reasons[1]
 
 
 def test_a_dimension_that_an_operation_needs_whole():

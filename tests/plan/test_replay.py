@@ -284,3 +284,24 @@ def test_a_file_does_not_hold_what_a_tactic_does_not_say(tmp_path):
     kept = pt.load(tmp_path / "plan.json", mlp, *ARGS)
     assert alternatives(kept) == alternatives(made)
     assert told(kept).unknown
+
+
+# ------------------------------------------------------------------------------------ former names
+
+
+def test_former_names_warn_and_work():
+    with pytest.warns(
+        DeprecationWarning, match=r"now called AutomaticPartition\(pinned=\)"
+    ) as told:
+        search = pt.AutomaticPartition(freeze=["w2"])
+    assert told[0].filename == __file__
+    assert search == pt.AutomaticPartition(pinned=["w2"])
+    refused = plan(lambda x: x, array(6, 4), tactics=[BATCH])
+    with pytest.warns(DeprecationWarning, match="now called Plan.suggestions"):
+        assert refused.alternatives() == refused.suggestions()
+    with pytest.warns(DeprecationWarning, match="now called Refusal.suggestions"):
+        assert refused.history[0].refused[0].alternatives == refused.suggestions()
+    with pytest.warns(DeprecationWarning, match="now called TacticReport.replicated_uses"):
+        assert refused.history[0].whole == ()
+    with pytest.warns(DeprecationWarning, match="now called ValueExplanation.shard"):
+        assert refused.explain("x")[0].piece == "f32[6,4]"

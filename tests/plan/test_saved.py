@@ -397,7 +397,7 @@ def run(field, text):
 LATER = {
     "an axis twice": (layout(axes=[["data"], ["data"]]), "uses an axis twice"),
     "an axis that is not there": (layout(axes=[["rows"]]), "no axis 'rows'"),
-    "too many dimensions": (layout(axes=[[]] * 9 + [["data"]]), "is split along 10"),
+    "too many dimensions": (layout(axes=[[]] * 9 + [["data"]]), "is sharded along 10"),
     "a size that does not divide": (
         lambda raw: raw["mesh"].update(data=3),
         "does not divide by 3",
@@ -450,7 +450,7 @@ def test_a_factor_that_cannot_be_split_is_refused(file):
         raw["history"][0]["operations"] = runs(codes)
 
     edited(file, change)
-    assert "cannot be split: sort" in refusal(file, fn, *args)
+    assert "cannot be sharded: sort" in refusal(file, fn, *args)
 
 
 def test_a_donated_argument_is_split_like_the_result_in_its_buffer(file):
@@ -466,7 +466,7 @@ def test_a_donated_argument_is_split_like_the_result_in_its_buffer(file):
         raw["history"][1]["values"] = runs(codes)
 
     edited(file, change)
-    assert "takes over the buffer of params['w1'], and is split otherwise" in refusal(
+    assert "takes over the buffer of params['w1'], and is sharded otherwise" in refusal(
         file, fn, *args
     )
 

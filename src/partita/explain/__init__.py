@@ -1,4 +1,4 @@
-"""Explaining a plan: which decision split a value, what a collective is for, what else would cost.
+"""Explaining a plan: which decision sharded a value, what a collective is for, what others cost.
 
 Nothing is decided here. What a schedule did is read from its history, the layouts before and after
 each tactic; reasons are those of the propagation and of the lowering; alternatives are applied,

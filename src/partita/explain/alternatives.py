@@ -1,4 +1,4 @@
-"""Alternatives to a plan: one decision changed, all others kept, and the result costed.
+"""Alternatives to a plan: one decision changed, all others kept, and the result estimated.
 
 What the tactics decided is followed again from the changed decision on, see `planning.replay`.
 """
@@ -72,7 +72,7 @@ class Costing:
         self._found: dict[object, tuple[Lowering, Estimate]] = {}
 
     def cost(self, candidate: Candidate) -> tuple[Lowering, Estimate] | None:
-        """The alternative lowered and costed, the same object for equal ones.
+        """The alternative lowered and estimated, the same object for equal ones.
 
         None if nothing changes, if it cannot be known, or if the budget is used up.
         """

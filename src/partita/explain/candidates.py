@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.explain.alternatives import Candidate, conflicts_of
-from partita.explain.reader import Group, Reader, together
+from partita.explain.view import CollectiveGroup, PlanView, together
 from partita.program.collectives import ALL_REDUCE
 from partita.program.names import pattern
 from partita.spmd import Reshard
@@ -26,48 +26,48 @@ MOST_REQUESTS = 4
 
 
 def candidates(
-    reader: Reader, group: Group, causes: list[Node], rivals: list[Node]
+    view: PlanView, group: CollectiveGroup, causes: list[Node], rivals: list[Node]
 ) -> Iterator[Candidate]:
     """The changes to cost, those that say most about the collective first.
 
     Args:
-      reader: of the plan.
+      view: of the plan.
       group: collectives that are alike.
       causes: nodes whose axes make the collective necessary.
       rivals: nodes at its uses that hold these axes otherwise.
     """
     reshard = group.reshards[0]
     for axis in reshard.step.axes:
-        yield from _dropped(reader, causes, axis)
-        yield from _kept(reader, causes, axis)
-        yield from _given(reader, causes, axis)
-    yield from _regathered(reader, reshard)
+        yield from _dropped(view, causes, axis)
+        yield from _kept(view, causes, axis)
+        yield from _given(view, causes, axis)
+    yield from _regathered(view, reshard)
     for axis in reshard.step.axes:
-        yield from _scattered(reader, group, axis)
-        yield from _dropped(reader, rivals, axis)
+        yield from _scattered(view, group, axis)
+        yield from _dropped(view, rivals, axis)
 
 
-def _dropped(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+def _dropped(view: PlanView, nodes: list[Node], axis: int) -> Iterator[Candidate]:
     """Leaves out the action that brought an axis to a node, and those of the same request."""
     for node in nodes:
-        trail = reader.origins.trail(node, axis)
+        trail = view.origins.trail(node, axis)
         if trail is None or trail.action is None:
             continue
-        actions = reader.done.history[trail.position].actions
+        actions = view.done.history[trail.position].actions
         alike = [a for a in actions if _like(a, trail.action)]
-        yield _without(reader, alike, trail.position, axis)
+        yield _without(view, alike, trail.position, axis)
         # Another request for the same color may lead to the same.
-        color = _color(reader, trail.action)
-        every = [a for a in actions if a.axis == trail.action.axis and _color(reader, a) == color]
-        yield _without(reader, every, trail.position, axis)
+        color = _color(view, trail.action)
+        every = [a for a in actions if a.axis == trail.action.axis and _color(view, a) == color]
+        yield _without(view, every, trail.position, axis)
 
 
-def _without(reader: Reader, actions: list[Action], position: int, axis: int) -> Candidate:
+def _without(view: PlanView, actions: list[Action], position: int, axis: int) -> Candidate:
     requests = dict.fromkeys(a.request or pattern(a.what) for a in actions)
     shown = ", ".join([*requests][:MOST_REQUESTS])
     more = f" and {len(requests) - MOST_REQUESTS} more" if len(requests) > MOST_REQUESTS else ""
     return Candidate(
-        f"without {shown}{more} -> {reader.mesh.names[axis]} in history[{position}]",
+        f"without {shown}{more} -> {view.mesh.names[axis]} in history[{position}]",
         position,
         Change(
             without=frozenset((*seed, axis) for a in actions for seed in a.seeds),
@@ -76,10 +76,10 @@ def _without(reader: Reader, actions: list[Action], position: int, axis: int) ->
     )
 
 
-def _color(reader: Reader, action: Action) -> object:
+def _color(view: PlanView, action: Action) -> object:
     """The color group that an action starts from."""
     if action.seeds:
-        return reader.origins.color(("value", *action.seeds[0]))
+        return view.origins.color(("value", *action.seeds[0]))
     return action.color
 
 
@@ -90,65 +90,65 @@ def _like(action: Action, other: Action) -> bool:
     return pattern(action.what) == pattern(other.what)
 
 
-def _kept(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+def _kept(view: PlanView, nodes: list[Node], axis: int) -> Iterator[Candidate]:
     """Pins the nearest value with a name along an axis, and those named like it."""
     for node in nodes:
-        position = reader.origins.took(node, axis)
-        value = reader.origins.nearest(node, axis, set(reader.names))
+        position = view.origins.took(node, axis)
+        value = view.origins.nearest(node, axis, set(view.names))
         if position is None or value is None:
             continue
-        alike = reader.alike(value)
-        buffers = {b for v in alike for b in sharing_a_buffer(reader.program, v)}
-        what = together([reader.names[v] for v in alike])
+        alike = view.alike(value)
+        buffers = {b for v in alike for b in sharing_a_buffer(view.program, v)}
+        what = together([view.names[v] for v in alike])
         yield Candidate(
-            f"keep {what} replicated along {reader.mesh.names[axis]}, before history[{position}]",
+            f"keep {what} replicated along {view.mesh.names[axis]}, before history[{position}]",
             position,
             pinned=frozenset((b, axis) for b in buffers),
         )
 
 
-def _given(reader: Reader, nodes: list[Node], axis: int) -> Iterator[Candidate]:
+def _given(view: PlanView, nodes: list[Node], axis: int) -> Iterator[Candidate]:
     """Gives an axis to another role, where the color that has it conflicts with itself."""
-    colors, groups = reader.context.colors, reader.context.analysis.groups.conflict_groups
+    colors, groups = view.context.colors, view.context.analysis.groups.conflict_groups
     for node in nodes:
-        position = reader.origins.took(node, axis)
+        position = view.origins.took(node, axis)
         if position is None:
             continue
-        for conflict in conflicts_of(reader.context, reader.origins.color(node)):
-            winner = reader.origins.winner(conflict, axis, position)
+        for conflict in conflicts_of(view.context, view.origins.color(node)):
+            winner = view.origins.winner(conflict, axis, position)
             told = colors.conflicts[conflict].roles
             for number, (role, text) in enumerate(zip(groups[conflict], told, strict=True)):
                 if role != winner:
                     yield Candidate(
-                        f"give {reader.mesh.names[axis]} to role {number}, {text}",
+                        f"give {view.mesh.names[axis]} to role {number}, {text}",
                         position,
                         Change(roles=frozenset({(conflict, axis, role)})),
                     )
 
 
-def _regathered(reader: Reader, reshard: Reshard) -> Iterator[Candidate]:
+def _regathered(view: PlanView, reshard: Reshard) -> Iterator[Candidate]:
     """Gathers a copy again for each use window, or keeps it."""
     if reshard.use is None:
         return
-    value, again = reader.moved(reshard), reader.done.estimate.regather
-    uses, windows = reader.context.analysis.uses[value], reader.context.analysis.windows[value]
-    need = reader.need(*reshard.use)
-    if len({w for use, w in zip(uses, windows, strict=True) if reader.need(*use) == need}) > 1:
+    value, again = view.moved(reshard), view.done.estimate.regather
+    uses, windows = view.context.analysis.uses[value], view.context.analysis.windows[value]
+    need = view.need(*reshard.use)
+    if len({w for use, w in zip(uses, windows, strict=True) if view.need(*use) == need}) > 1:
         text = "keep what is gathered" if again else "gather again instead of keeping copies"
-        end = len(reader.done.history)
+        end = len(view.done.history)
         yield Candidate(f"{text} between uses far apart, everywhere", end, again=not again)
 
 
-def _scattered(reader: Reader, group: Group, axis: int) -> Iterator[Candidate]:
+def _scattered(view: PlanView, group: CollectiveGroup, axis: int) -> Iterator[Candidate]:
     """Shards sums that are kept replicated along the axis that they are over."""
     if group.reshards[0].step.kind != ALL_REDUCE.name:
         return
-    value, end = group.values[0], len(reader.done.history)
-    layout = reader.plan(value).layout
+    value, end = group.values[0], len(view.done.history)
+    layout = view.plan(value).layout
     for dim in sorted(range(len(layout)), key=lambda dim: len(layout[dim])):
-        if reader.origins.free(("value", value, dim), axis):
+        if view.origins.free(("value", value, dim), axis):
             yield Candidate(
-                f"shard the sum along {reader.mesh.names[axis]} too, on dim {dim}",
+                f"shard the sum along {view.mesh.names[axis]} too, on dim {dim}",
                 end,
                 seeds=frozenset((v, dim, axis) for v in group.values),
             )

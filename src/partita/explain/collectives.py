@@ -9,7 +9,7 @@ from partita.analysis.describe import factor_place
 from partita.explain.alternatives import Alternative, Candidate, Costing
 from partita.explain.candidates import candidates
 from partita.explain.origins import Decision
-from partita.explain.reader import Group, Reader, show_step
+from partita.explain.view import CollectiveGroup, PlanView, show_step
 from partita.program.collectives import ALL_TO_ALL, REDUCE_SCATTER
 from partita.program.ir import Operation
 from partita.spmd import Reshard
@@ -44,7 +44,7 @@ class CollectiveExplanation:
     value: str
     """What is moved."""
     type: str
-    """Of the whole value."""
+    """Of the value, before it is sharded."""
     made_by: str
     """The operation that makes the value, with its source line; of an argument, its name."""
     uses: tuple[str, ...]
@@ -53,7 +53,7 @@ class CollectiveExplanation:
     decisions: tuple[Decision, ...]
     """The decisions that made it necessary."""
     alternatives: tuple[Alternative, ...]
-    """Changes of one decision, costed; the quickest that fits first."""
+    """Changes of one decision, estimated; the quickest that fits first."""
     untried: int
     """Changes that were not tried, because of the limit."""
     unknown: tuple[str, ...] = ()
@@ -97,36 +97,36 @@ class CollectiveExplanation:
 
 
 def explain_group(
-    reader: Reader, group: Group, costing: Costing, index: int | None = None
+    view: PlanView, group: CollectiveGroup, costing: Costing, index: int | None = None
 ) -> CollectiveExplanation:
     """Explains a collective that stands for all that are alike.
 
     Args:
-      reader: of the plan.
+      view: of the plan.
       group: the collectives.
       costing: of alternatives.
       index: the number of the one that is asked for; the first by default.
     """
     at = 0 if index is None else group.indices.index(index)
     reshard, value = group.reshards[at], group.values[at]
-    told = _Reasons(reader, reshard)
-    producer = reader.program.values[value].producer
+    told = _Reasons(view, reshard)
+    producer = view.program.values[value].producer
     before = costing.skipped
-    changes = list(candidates(reader, group, told.causes, told.rivals))
-    alternatives = tuple(_alternatives(reader, changes, value, costing))
+    changes = list(candidates(view, group, told.causes, told.rivals))
+    alternatives = tuple(_alternatives(view, changes, value, costing))
     return CollectiveExplanation(
         group.indices[at],
         group.indices,
         reshard.step.kind,
-        reader.mesh.axis_names(reshard.step.axes),
+        view.mesh.axis_names(reshard.step.axes),
         reshard.step.bytes,
         reshard.times,
-        reader.seconds(reshard),
-        reader.hidden(reshard),
-        reader.title(value),
-        str(reader.program.values[value].type),
-        reader.title(value) if producer is None else reader.origins.operation(producer),
-        tuple(reader.uses(reshard)),
+        view.seconds(reshard),
+        view.hidden(reshard),
+        view.title(value),
+        str(view.program.values[value].type),
+        view.title(value) if producer is None else view.origins.operation(producer),
+        tuple(view.uses(reshard)),
         tuple(dict.fromkeys(told.reasons)),
         tuple(told.decisions),
         alternatives,
@@ -136,17 +136,17 @@ def explain_group(
 
 
 def _alternatives(
-    reader: Reader, changes: Iterable[Candidate], value: int, costing: Costing
+    view: PlanView, changes: Iterable[Candidate], value: int, costing: Costing
 ) -> Iterator[Alternative]:
-    """Changes that matter for a collective, costed, each result once; the best first.
+    """Changes that matter for a collective, estimated, each result once; the best first.
 
     Args:
-      reader: of the plan.
+      view: of the plan.
       changes: to try.
       value: that the collective moves.
       costing: of alternatives.
     """
-    plan = reader.done.estimate
+    plan = view.done.estimate
     found: dict[int, Alternative] = {}
     for candidate in changes:
         costed = costing.cost(candidate)
@@ -158,7 +158,7 @@ def _alternatives(
         found[id(costed)] = Alternative(
             candidate.text,
             tuple(
-                show_step(reader.mesh.axis_names(step.axes), step.kind, step.bytes)
+                show_step(view.mesh.axis_names(step.axes), step.kind, step.bytes)
                 for step in steps
                 if step.is_collective
             ),
@@ -174,10 +174,10 @@ def _alternatives(
 class _Reasons:
     """Why a reshard is made: in words, with the nodes and decisions to blame."""
 
-    def __init__(self, reader: Reader, reshard: Reshard) -> None:
-        self.reader = reader
-        self.origins = reader.origins
-        self.value = reader.moved(reshard)
+    def __init__(self, view: PlanView, reshard: Reshard) -> None:
+        self.view = view
+        self.origins = view.origins
+        self.value = view.moved(reshard)
         self.reasons: list[str] = []
         self.causes: list[Node] = []
         self.rivals: list[Node] = []
@@ -193,24 +193,26 @@ class _Reasons:
                 self._needed(reshard, axis)
 
     def _sum(self, reshard: Reshard, axis: int) -> None:
-        producer = self.reader.program.values[self.value].producer
+        producer = self.view.program.values[self.value].producer
         assert producer is not None
-        name = self.reader.mesh.names[axis]
-        kept = self.reader.plan(self.value).layout
+        name = self.view.mesh.names[axis]
+        kept = self.view.plan(self.value).layout
         for op, factor in self._summing(producer, axis):
             verb = "sums" if op.combine == "add" else f"takes the {op.combine}"
             text = f"{self.origins.operation(op.index)} {verb} over {self._summed(op, factor)}"
-            self.reasons.append(f"{text}, which is split along {name}")
+            self.reasons.append(f"{text}, which is sharded along {name}")
             self._blame(("op", op.index, factor), axis)
         if reshard.step.kind == REDUCE_SCATTER.name:
             node: Node = ("value", self.value, reshard.step.dim)
             if axis in kept[reshard.step.dim]:
-                self.reasons.append(f"the sum is kept split along {name} on dim {reshard.step.dim}")
+                self.reasons.append(
+                    f"the sum is kept sharded along {name} on dim {reshard.step.dim}"
+                )
                 self._decide(node, axis)
 
     def _summing(self, producer: int, axis: int) -> Iterator[tuple[Operation, int]]:
         """The operations whose factors make a value unreduced over an axis."""
-        lowering, program = self.reader.lowering, self.reader.program
+        lowering, program = self.view.lowering, self.view.program
         seen, queue = {producer}, [producer]
         while queue:
             op = program.operations[queue.pop()]
@@ -222,7 +224,7 @@ class _Reasons:
                         yield op, factor
             for value in op.operands:
                 source = program.values[value].producer
-                if axis in self.reader.plan(value).unreduced and source not in seen:
+                if axis in self.view.plan(value).unreduced and source not in seen:
                     assert source is not None
                     seen.add(source)
                     queue.append(source)
@@ -232,7 +234,7 @@ class _Reasons:
         for number, tensor in enumerate(op.rule.operands):
             for dim, made_of in enumerate(tensor):
                 if factor in made_of:
-                    return f"dim {dim} of {self.reader.title(op.operands[number])}"
+                    return f"dim {dim} of {self.view.title(op.operands[number])}"
         return f"factor {factor}"
 
     def _halo(self, reshard: Reshard, axis: int) -> None:
@@ -240,21 +242,21 @@ class _Reasons:
         halo = reshard.step.halo
         side = "after" if halo.after else "before"
         self.reasons.append(
-            f"{self.origins.operation(reshard.use[0])} is split along "
-            f"{self.reader.mesh.names[axis]} on dim {reshard.step.dim}, and of the shard {side} "
+            f"{self.origins.operation(reshard.use[0])} is sharded along "
+            f"{self.view.mesh.names[axis]} on dim {reshard.step.dim}, and of the shard {side} "
             f"its own each device needs {halo.size} more"
         )
         self._blame(("value", self.value, reshard.step.dim), axis)
 
     def _made(self, reshard: Reshard, axis: int) -> None:
         """A value is made in another layout than it is kept in."""
-        program = self.reader.program
+        program = self.view.program
         v = program.values[self.value]
         assert v.producer is not None
         op, dim, name = (
             program.operations[v.producer],
             reshard.step.dim,
-            self.reader.mesh.names[axis],
+            self.view.mesh.names[axis],
         )
         node: Node = ("value", self.value, dim)
         factor = op.rule.leading(op.rule.results[v.position][dim])
@@ -266,29 +268,29 @@ class _Reasons:
             self._blame(source, axis)
             if position is not None:
                 why = f": {self.origins.reason(node, axis, position)}"
-        self.reasons.append(f"{where} makes it split along {name} on dim {dim}, not kept so{why}")
+        self.reasons.append(f"{where} makes it sharded along {name} on dim {dim}, not kept so{why}")
         self._exchanged(reshard, axis)
 
     def _needed(self, reshard: Reshard, axis: int) -> None:
         """A use needs a value in another layout than it is kept in."""
         assert reshard.use is not None
-        dim, name = reshard.step.dim, self.reader.mesh.names[axis]
-        kept = f"it is kept split along {name} on dim {dim}"
+        dim, name = reshard.step.dim, self.view.mesh.names[axis]
+        kept = f"it is kept sharded along {name} on dim {dim}"
         self._blame(("value", self.value, dim), axis)
         whys: dict[str, None] = {}
-        for index, number in self.reader.users(reshard):
+        for index, number in self.view.users(reshard):
             whys[self._why(index, number, dim, axis)] = None
         self.reasons += [f"{kept}, and {why}" for why in whys]
         self._exchanged(reshard, axis)
 
     def _why(self, index: int, number: int, dim: int, axis: int) -> str:
-        """Why an operation does not take an operand split along an axis on a dimension."""
-        op, where = self.reader.program.operations[index], self.origins.operation(index)
+        """Why an operation does not take an operand sharded along an axis on a dimension."""
+        op, where = self.view.program.operations[index], self.origins.operation(index)
         made_of = op.rule.operands[number][dim]
         if reason := replication_reason(op, made_of):
             return f"{where} requires replication of that dimension: {reason}"
         factor = op.rule.leading(made_of)
-        name = self.reader.mesh.names[axis]
+        name = self.view.mesh.names[axis]
         if factor is None:
             return f"{where} requires replication of that dimension"
         node: Node = ("op", index, factor)
@@ -310,7 +312,7 @@ class _Reasons:
 
     def _exchanged(self, reshard: Reshard, axis: int) -> None:
         if reshard.step.kind == ALL_TO_ALL.name:
-            name = self.reader.mesh.names[axis]
+            name = self.view.mesh.names[axis]
             self.reasons.append(f"{name} splits dim {reshard.step.split} there")
 
     def _blame(self, node: Node, axis: int) -> None:
@@ -321,9 +323,9 @@ class _Reasons:
     def _decide(self, node: Node, axis: int) -> None:
         kind, index, place = node
         if kind == "value":
-            where = f"dim {place} of {self.reader.title(index)}"
+            where = f"dim {place} of {self.view.title(index)}"
         else:
-            rule = self.reader.program.operations[index].rule
+            rule = self.view.program.operations[index].rule
             where = f"{factor_place(rule, place)} of {self.origins.operation(index)}"
         decision = self.origins.decision(node, axis, where)
         if decision is not None:
@@ -332,11 +334,11 @@ class _Reasons:
                 self.decisions.append(decision)
 
 
-def summary_line(reader: Reader, number: int) -> str:
+def summary_line(view: PlanView, number: int) -> str:
     """A collective of a value in one line: what, how large, and for which operations."""
-    reshard = reader.done.spmd.collective_steps[number]
-    uses = reader.uses(reshard)
+    reshard = view.done.spmd.collective_steps[number]
+    uses = view.uses(reshard)
     more = f" and {len(uses) - 1} more" if len(uses) > 1 else ""
     kept = "as it is made" if reshard.use is None else f"for {uses[0]}{more}"
     times = f" x{reshard.times}" if reshard.times > 1 else ""
-    return f"#{number} {reader.shown(reshard)}{times}, {kept}"
+    return f"#{number} {view.shown(reshard)}{times}, {kept}"

@@ -10,8 +10,8 @@ from typing import Any, overload
 from partita.errors import UnknownNameError
 from partita.explain.alternatives import Costing
 from partita.explain.collectives import CollectiveExplanation, explain_group
-from partita.explain.reader import Group, Reader
 from partita.explain.values import ValueExplanation, explain_values
+from partita.explain.view import CollectiveGroup, PlanView
 from partita.planning.schedule import Scheduled
 from partita.spmd import Collective
 
@@ -65,9 +65,9 @@ def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Expla
     Raises:
       UnknownNameError: there is no such thing.
     """
-    reader = Reader(done)
+    view = PlanView(done)
     if isinstance(what, str):
-        return Explanation(tuple(_named(reader, what, budget)))
+        return Explanation(tuple(_named(view, what, budget)))
     if isinstance(what, Collective):
         known = done.spmd.collectives
         if what.index >= len(known) or known[what.index] != what:
@@ -75,37 +75,37 @@ def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Expla
                 f"{what} is not a collective of this plan, but of another; explain it there"
             )
         what = what.index
-    return Explanation((_collective(reader, what, budget),))
+    return Explanation((_collective(view, what, budget),))
 
 
-def _named(reader: Reader, what: str, budget: int) -> Sequence[Entry]:
-    named = what in reader.names.values()
+def _named(view: PlanView, what: str, budget: int) -> Sequence[Entry]:
+    named = what in view.names.values()
     if what == EVERY and not named:
-        return _collectives(reader, budget)
+        return _collectives(view, budget)
     if not named and (number := re.fullmatch(r"#?(\d+)", what)):
-        return [_collective(reader, int(number[1]), budget)]
-    return explain_values(reader, reader.select(what))
+        return [_collective(view, int(number[1]), budget)]
+    return explain_values(view, view.select(what))
 
 
-def _collective(reader: Reader, index: int, budget: int) -> CollectiveExplanation:
-    count = len(reader.done.spmd.collective_steps)
+def _collective(view: PlanView, index: int, budget: int) -> CollectiveExplanation:
+    count = len(view.done.spmd.collective_steps)
     if not 0 <= index < count:
         those = f"numbered 0 to {count - 1}" if count else "none at all"
-        if count <= index < len(reader.done.spmd.collectives):
-            inside = reader.done.spmd.collectives[index]
+        if count <= index < len(view.done.spmd.collectives):
+            inside = view.done.spmd.collectives[index]
             raise UnknownNameError(
                 f"collective {index} is no decision of the plan: the program has it {inside.value}"
             )
         raise UnknownNameError(f"there is no collective {index}; the plan has {count}, {those}")
-    group = next(group for group in reader.groups if index in group.indices)
-    return explain_group(reader, group, Costing(reader.done, budget), index)
+    group = next(group for group in view.groups if index in group.indices)
+    return explain_group(view, group, Costing(view.done, budget), index)
 
 
-def _collectives(reader: Reader, budget: int) -> list[CollectiveExplanation]:
+def _collectives(view: PlanView, budget: int) -> list[CollectiveExplanation]:
     """All collectives, those that take longest first."""
-    costing = Costing(reader.done, budget)
+    costing = Costing(view.done, budget)
 
-    def time(group: Group) -> float:
-        return -sum(reader.seconds(reshard) * reshard.times for reshard in group.reshards)
+    def time(group: CollectiveGroup) -> float:
+        return -sum(view.seconds(reshard) * reshard.times for reshard in group.reshards)
 
-    return [explain_group(reader, group, costing) for group in sorted(reader.groups, key=time)]
+    return [explain_group(view, group, costing) for group in sorted(view.groups, key=time)]

@@ -1,4 +1,4 @@
-"""Where the axes of a dimension come from: the tactic, its action, and the way it propagate.
+"""Where the axes of a dimension come from: the tactic, its action, and the way it propagates.
 
 A tactic took an axis on the nodes (dimensions of values, factors of operations) whose layout has it
 after the tactic and had it not before. The way from an action to one of them is a shortest path
@@ -27,7 +27,7 @@ LONGEST_NAME = 60
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Why a dimension is split along an axis."""
+    """Why a dimension is sharded along an axis."""
 
     where: str
     """The dimension, in words."""
@@ -49,14 +49,14 @@ class Decision:
         elif self.action and not self.chain:
             lines.append(f"  put it at {self.action}")
         elif self.action:
-            lines.append(f"  put it at {self.action}, and it propagate along")
+            lines.append(f"  put it at {self.action}, and it propagates along")
             lines += [f"    {step}" for step in _shortened(self.chain)]
         return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """Why a dimension has not taken an axis that a tactic wanted there, or propagate up to it."""
+    """Why a dimension has not taken an axis that a tactic wanted there, or that came up to it."""
 
     dim: int
     axis: str

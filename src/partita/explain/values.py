@@ -1,4 +1,4 @@
-"""Explaining a value: how it is split, who decided that, and what was not possible."""
+"""Explaining a value: how it is sharded, who decided that, and what was not possible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from partita.errors import renamed
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
-from partita.explain.reader import Reader, together
+from partita.explain.view import PlanView, together
 from partita.program.names import pattern
 from partita.text import show_entries
 from partita.tiling import entries, local_type
@@ -18,7 +18,7 @@ MOST_MOVES = 4
 
 @dataclasses.dataclass(frozen=True)
 class ValueExplanation:
-    """How a value is split, and why; for values that are alike, said once."""
+    """How a value is sharded, and why; for values that are alike, said once."""
 
     name: str
     """The user's name for it, indices that differ as `[*]`; or its operation and source line."""
@@ -30,7 +30,7 @@ class ValueExplanation:
     shard: str
     """Type of what one device has."""
     decisions: tuple[Decision, ...]
-    """Who split which dimension along which axis, and how it came there. Of the first value."""
+    """Who sharded which dimension along which axis, and how it came there. Of the first value."""
     left_out: tuple[LeftOut, ...]
     """Axes that tactics wanted on a dimension, or nearly had there, and why it has them not."""
     notes: tuple[str, ...]
@@ -58,16 +58,16 @@ class ValueExplanation:
         return "\n".join(lines)
 
 
-def explain_values(reader: Reader, found: list[tuple[str, int]]) -> list[ValueExplanation]:
+def explain_values(view: PlanView, found: list[tuple[str, int]]) -> list[ValueExplanation]:
     """Explains values, those that are alike together.
 
     Args:
-      reader: of the plan.
+      view: of the plan.
       found: names and values.
     """
     groups: dict[object, list[tuple[str, ValueExplanation]]] = {}
     for name, value in dict.fromkeys(found):
-        told = _explain(reader, name, value)
+        told = _explain(view, name, value)
         decisions = [(d.where, d.axis, d.position, d.color) for d in told.decisions]
         left_out = [(x.dim, x.axis, x.position, pattern(x.reason)) for x in told.left_out]
         key = (
@@ -90,11 +90,11 @@ def explain_values(reader: Reader, found: list[tuple[str, int]]) -> list[ValueEx
     ]
 
 
-def _explain(reader: Reader, name: str, value: int) -> ValueExplanation:
-    plan, type_ = reader.plan(value), reader.program.values[value].type
-    asked = reader.done.stage.assignment.values[value]
+def _explain(view: PlanView, name: str, value: int) -> ValueExplanation:
+    plan, type_ = view.plan(value), view.program.values[value].type
+    asked = view.done.stage.assignment.values[value]
     decisions = [
-        reader.origins.decision(("value", value, dim), axis, f"dim {dim}")
+        view.origins.decision(("value", value, dim), axis, f"dim {dim}")
         for dim, axes in enumerate(asked)
         for axis in axes
         if axis in plan.layout[dim]
@@ -103,18 +103,18 @@ def _explain(reader: Reader, name: str, value: int) -> ValueExplanation:
         name,
         1,
         str(type_),
-        entries(plan.layout, reader.mesh),
-        str(local_type(type_, plan.layout, reader.mesh)),
+        entries(plan.layout, view.mesh),
+        str(local_type(type_, plan.layout, view.mesh)),
         tuple(decision for decision in decisions if decision is not None),
-        tuple(reader.origins.left_out(value)),
-        tuple(_notes(reader, value)),
-        tuple(summary_line(reader, number) for number in reader.moves_of.get(value, ())),
+        tuple(view.origins.left_out(value)),
+        tuple(_notes(view, value)),
+        tuple(summary_line(view, number) for number in view.moves_of.get(value, ())),
     )
 
 
-def _notes(reader: Reader, value: int) -> list[str]:
-    plan, mesh = reader.plan(value), reader.mesh
-    asked = reader.done.stage.assignment.values[value]
+def _notes(view: PlanView, value: int) -> list[str]:
+    plan, mesh = view.plan(value), view.mesh
+    asked = view.done.stage.assignment.values[value]
     notes = []
     if not any(asked) and not any(plan.layout):
         notes.append("no tactic has put an axis there")

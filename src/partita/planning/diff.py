@@ -56,7 +56,7 @@ class TrafficChange:
 
 @dataclasses.dataclass(frozen=True)
 class ShardingChange:
-    """Values that are split otherwise: arguments, results and tagged values, alike ones once."""
+    """Values that are sharded otherwise: arguments, results and tagged values, alike ones once."""
 
     name: str
     count: int
@@ -149,7 +149,7 @@ class PlanDiff:
 
     def _shardings(self) -> RenderableType:
         if not self.shardings:
-            return Text("Arguments, results and tagged values are split alike.")
+            return Text("Arguments, results and tagged values are sharded alike.")
         table = new_table("Split otherwise", "value", "type", "before", "after")
         for change in self.shardings:
             before, after = show_entries(change.before), show_entries(change.after)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -13,6 +12,7 @@ from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle import IdleAxis, idle_axes
+from partita.errors import renamed
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.program import Program
@@ -87,12 +87,7 @@ class TacticReport:
     @property
     def whole(self) -> tuple[ReplicatedUse, ...]:
         """Former name of `replicated_uses`."""
-        warnings.warn(
-            "TacticReport.whole is now called replicated_uses; the old name goes with the next "
-            "release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        renamed("TacticReport.whole", "TacticReport.replicated_uses")
         return self.replicated_uses
 
 
@@ -188,7 +183,7 @@ class Scheduled:
 
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
-    """Applies tactics in order, to a program of which nothing is split."""
+    """Applies tactics in order, to a program of which nothing is sharded."""
     stage = Stage(context, replicated(context.analysis.program))
     done = Scheduled(stage, *lower_and_cost(stage))
     for tactic in tactics:

@@ -138,7 +138,7 @@ class LayoutReader:
             if layouts[a] != layouts[r]:
                 raise FileError(
                     f"{program.result_names[result]} takes over the buffer of "
-                    f"{program.argument_names[argument]}, and is split otherwise"
+                    f"{program.argument_names[argument]}, and is sharded otherwise"
                 )
 
     def _item(self, number: int, row: LayoutRow) -> _Item:
@@ -174,19 +174,19 @@ class LayoutReader:
             parts = self._mesh.size(axes)
             what = f"{where}: factor {number} of {factor.size}"
             if factor.kind == "blocked" or factor.size < 2:
-                raise FileError(f"{what} cannot be split: {factor.reason or 'it is one index'}")
+                raise FileError(f"{what} cannot be sharded: {factor.reason or 'it is one index'}")
             if factor.size % parts:
                 raise FileError(f"{what} does not divide by {parts}")
             if factor.size // parts < factor.least:
                 raise FileError(f"{what} cannot be split in shards of {factor.size // parts}")
 
     def _check_given(self, op: Operation, layout: Layout, where: str) -> None:
-        """Whether factors of which the program says itself how they are split, are split so."""
+        """Whether factors of which the program says itself how they are sharded, are sharded so."""
         if op.given is None:
             return
         for factor, axes, said in zip(op.rule.factors, layout, op.given.axes, strict=True):
             if factor.kind == "given" and self._mesh.axis_names(axes) != said:
-                raise FileError(f"{where}: the program says that it is split as {op.given}")
+                raise FileError(f"{where}: the program says that it is sharded as {op.given}")
 
     def _value(self, value: int, code: int) -> Layout:
         """The layout of the dimensions of a value."""
@@ -199,7 +199,7 @@ class LayoutReader:
                     f"{where}: dimension {dim} of {size} does not divide by {self._mesh.size(axes)}"
                 )
         if layout and layout[-1] and value in self._program.keys:
-            raise FileError(f"{where}: the words of a random key cannot be split")
+            raise FileError(f"{where}: the words of a random key cannot be sharded")
         return layout
 
 
@@ -212,7 +212,7 @@ def _by_value(assigned: Assignment) -> dict[int, tuple[int, ...]]:
 
 def _of_rank(layout: Layout, rank: int, what: str, where: str) -> Layout:
     if len(layout) > rank:
-        raise FileError(f"{where} has {rank} {what}, and is split along {len(layout)}")
+        raise FileError(f"{where} has {rank} {what}, and is sharded along {len(layout)}")
     return (*layout, *((),) * (rank - len(layout)))
 
 

@@ -206,7 +206,7 @@ def read_plan(path: str | Path) -> Saved:
 
 
 def _axes(entry: TacticTable) -> list[str]:
-    """The axes that a tactic has split something along, as it says."""
+    """The axes that a tactic has sharded something along, as it says."""
     parts = [part for parts in entry.tiled.values() for part in parts if part is not None]
     return [axis for part in parts for axis in ((part,) if isinstance(part, str) else part)]
 

@@ -260,7 +260,7 @@ def encode(table: PlanTable) -> bytes:
 
 
 def decode(data: bytes, path: str | Path) -> PlanTable:
-    """Reads a plan file, and checks that it is whole and of a form that is known.
+    """Reads a plan file, and checks that it is complete and of a form that is known.
 
     What it says of a program is not checked.
 

@@ -6,11 +6,10 @@ What it finds is a sequence of tile actions, which can be followed again without
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from partita.errors import TacticError
+from partita.errors import TacticError, renamed
 from partita.garbage import paused
 from partita.program.names import match
 from partita.search import Problem, SearchState, algorithm
@@ -33,8 +32,8 @@ class AutomaticPartition:
       memory: bytes per device that the plan may use from here on, or a string such as `"12GiB"`;
         by default what it may use already, and no more than that.
       allow: patterns of arguments, results and tagged values, or a dict with their dimensions (all
-        by default). Only colors that these dimensions have are tiled: whatever the search splits,
-        it splits in a dimension whose color group is that of one of them.
+        by default). Only colors that these dimensions have are tiled: whatever the search shards,
+        it shards in a dimension whose color group is that of one of them.
       pinned: patterns of what keeps the layout that it has, as does what shares its buffer. Later
         tactics may shard it.
       search: name of the algorithm: `mcts`, a Monte Carlo tree search and then refinement, or
@@ -60,12 +59,7 @@ class AutomaticPartition:
 
     def __post_init__(self, freeze: str | Sequence[str] | None) -> None:
         if freeze is not None:
-            warnings.warn(
-                "AutomaticPartition(freeze=) is now called pinned=; the old name goes with the "
-                "next release",
-                DeprecationWarning,
-                stacklevel=3,
-            )
+            renamed("AutomaticPartition(freeze=)", "AutomaticPartition(pinned=)", stacklevel=3)
             object.__setattr__(self, "pinned", freeze)
         algorithm(self.search)  # complains before any work
         if self.budget < 1:

@@ -12,7 +12,7 @@ from partita.tactics.protocol import Outcome, Stage
 
 @dataclasses.dataclass(frozen=True)
 class DataParallel:
-    """Splits the examples along an axis, and all that is computed from them.
+    """Shards the examples along an axis, and all that is computed from them.
 
     Gradients, and other sums over examples, are reduced by one `all_reduce` each.
 

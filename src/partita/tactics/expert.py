@@ -15,11 +15,11 @@ from partita.tactics.protocol import Outcome, Request, Stage
 
 @dataclasses.dataclass(frozen=True)
 class ExpertParallel:
-    """Splits the experts along an axis, and the work that they do.
+    """Shards the experts along an axis, and the work that they do.
 
     Args:
       axis: name of the mesh axis.
-      patterns: the weights of the experts, each split in the dimension that it shares with the
+      patterns: the weights of the experts, each sharded in the dimension that it shares with the
         tokens in the product that it goes into; or a dict with dimensions, as `ManualPartition`
         takes it. By default all parameters that have such a dimension.
 

@@ -39,7 +39,7 @@ class FullyShardedDataParallel:
         return f"FullyShardedDataParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Splits the examples, then the state."""
+        """Shards the examples, then the state."""
         parts = (
             DataParallel(self.axis, self.batch),
             ZeRO(3, self.axis, self.patterns, self.optimizer),

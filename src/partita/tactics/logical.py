@@ -34,7 +34,7 @@ class LogicalAxes:
     """Shards arguments and results as the axis names say that they carry, and all that follows.
 
     Within this tactic, the other dimensions of an array that carries names stay unsharded; later
-    tactics may split them.
+    tactics may shard them.
 
     Args:
       rules: the mesh axes of each logical name, as pairs or a dict: an axis, several, or `None`
@@ -131,7 +131,7 @@ class _Named:
         """What to say when there are."""
         names = ", ".join("+".join(names) or "-" for names in self.dims)
         reason = f"it has {len(self.dims)} names for {self.rank} dimensions"
-        return Refusal(f"{self.name} ({names})", reason, "another tactic can split it")
+        return Refusal(f"{self.name} ({names})", reason, "another tactic can shard it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _outer_first(given: Iterable[_Given], mesh: Mesh) -> list[str]:
         return list(TopologicalSorter(ordered).static_order())
     except CycleError as error:
         raise TacticError(
-            f"the rules split one dimension along {' before '.join(error.args[1][:-1])} and "
+            f"the rules shard one dimension along {' before '.join(error.args[1][:-1])} and "
             "another the other way round; write these axes in one order"
         ) from error
 

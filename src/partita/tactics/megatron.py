@@ -1,4 +1,4 @@
-"""`Megatron`: the widths inside the layers are split: heads, hidden units, vocabulary.
+"""`Megatron`: the widths inside the layers are sharded: heads, hidden units, vocabulary.
 
 Only the matrices that make a width are named; the one that takes it up again, biases, gradients and
 optimizer state follow, as the width is one color.
@@ -39,14 +39,14 @@ _INNER = _names("kernel w weight embedding")
 
 @dataclasses.dataclass(frozen=True)
 class Megatron:
-    """Splits heads, hidden units and the vocabulary along an axis.
+    """Shards heads, hidden units and the vocabulary along an axis.
 
     Args:
       axis: name of the mesh axis.
       patterns: the matrices that make a width (queries, keys, values, the first of a feed-forward),
-        each split in the first dimension of its own, as the product that it goes into has it; or a
-        dict with dimensions, as `ManualPartition` takes it. By default they are known by the names
-        that libraries give them, see `QUERIES`, `KEYS`, `HIDDEN`, `EMBEDDINGS` and `OUTPUTS`.
+        each sharded in the first dimension of its own, as the product that it goes into has it; or
+        a dict with dimensions, as `ManualPartition` takes it. By default they are known by the
+        names that libraries give them, see `QUERIES`, `KEYS`, `HIDDEN`, `EMBEDDINGS` and `OUTPUTS`.
       vocabulary: whether embeddings and output projections are known by their names, too.
 
     Example:
@@ -81,7 +81,7 @@ class Megatron:
         return dataclasses.replace(place(stage, requests, axis), decisions=_decisions(widths))
 
     def _widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
-        """The matrices with the dimension to split, and what it is."""
+        """The matrices with the dimension to shard, and what it is."""
         program = stage.context.analysis.program
         if self.patterns is not None:
             for name, value in matched(program, self.patterns):

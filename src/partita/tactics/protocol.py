@@ -9,7 +9,6 @@ and a plan from a file has none.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from partita.analysis import Analysis, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
 from partita.cost import CostModel, Estimate, Hardware
 from partita.cost.timing import Timing
+from partita.errors import renamed
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.text import seconds, size
@@ -79,12 +79,7 @@ class Refusal:
     @property
     def alternatives(self) -> tuple[Suggestion, ...]:
         """Former name of `suggestions`."""
-        warnings.warn(
-            "Refusal.alternatives is now called suggestions; the old name goes with the next "
-            "release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        renamed("Refusal.alternatives", "Refusal.suggestions")
         return self.suggestions
 
 

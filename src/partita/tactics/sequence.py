@@ -29,7 +29,7 @@ class SequenceParallel:
       batch: what holds the examples, with the sequence in dimension 1; or a dict with other
         dimensions, as `ManualPartition` takes it. By default what `DataParallel` takes, but for
         what has one dimension only.
-      resolve: where the sequence meets itself and heads are not split, the role that gets the
+      resolve: where the sequence meets itself and heads are not sharded, the role that gets the
         axis, as for `ManualPartition`.
 
     Example:
@@ -49,7 +49,7 @@ class SequenceParallel:
         return f"SequenceParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
-        """Splits the widths, then the sequence."""
+        """Shards the widths, then the sequence."""
         widths = Megatron(self.axis, self.patterns, self.vocabulary)
         return in_turn(stage, (widths, _Sequence(self)))
 
@@ -59,7 +59,7 @@ class _Sequence:
     """The second step: the sequence, wherever the axis is free.
 
     It is taken as a whole color. Propagation from the examples would end at an embedding whose
-    vocabulary is split.
+    vocabulary is sharded.
     """
 
     of: SequenceParallel

@@ -43,7 +43,7 @@ def suggestions(
 def _on_fewer_devices(
     stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
 ) -> Iterator[Suggestion]:
-    """The most devices along the axis that fit all requests, and still split something."""
+    """The most devices along the axis that fit all requests, and still shard something."""
     mesh, values = stage.context.mesh, stage.context.analysis.program.values
     for parts in range(mesh.sizes[axis] - 1, 1, -1):
         fits = mesh.sizes[axis] % parts == 0 and all(

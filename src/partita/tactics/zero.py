@@ -1,13 +1,13 @@
-"""`ZeRO`: what is learned is split over the devices that have different examples.
+"""`ZeRO`: what is learned is sharded over the devices that have different examples.
 
 Gradients are values of the program, and the axis that splits optimizer state propagates into them
 through the update. So the stages differ in what is replicated:
 
 | stage | optimizer state | gradients | parameters | collectives of a parameter |
 |---|---|---|---|---|
-| 1 | split | replicated | replicated | `all_reduce` of gradients, `all_gather` after the update |
-| 2 | split | split | replicated | `reduce_scatter` of gradients, `all_gather` after the update |
-| 3 | split | split | split | `all_gather` before use, `reduce_scatter` of the gradient |
+| 1 | sharded | replicated | replicated | `all_reduce` of gradients, `all_gather` after update |
+| 2 | sharded | sharded | replicated | `reduce_scatter` of gradients, `all_gather` after update |
+| 3 | sharded | sharded | sharded | `all_gather` before use, `reduce_scatter` of the gradient |
 
 *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, arXiv 1910.02054.
 """
@@ -28,12 +28,12 @@ from partita.tiling import uses_axis
 
 @dataclasses.dataclass(frozen=True)
 class ZeRO:
-    """Splits optimizer state, gradients and parameters along the axis of the examples.
+    """Shards optimizer state, gradients and parameters along the axis of the examples.
 
-    It goes behind `DataParallel` on the same axis. Each tensor is split in its largest dimension
+    It goes behind `DataParallel` on the same axis. Each tensor is sharded in its largest dimension
     that divides; one that a loop reads index by index (layers stacked for `scan`) comes last.
 
-    - Stage 1: optimizer state is split. Every gradient is summed in full (`all_reduce`) where it
+    - Stage 1: optimizer state is sharded. Every gradient is summed in full (`all_reduce`) where it
       arrives at the optimizer state; each device updates its shard, and the new parameters are
       gathered (`all_gather`).
     - Stage 2: gradients, too. They are summed into shards (`reduce_scatter`); the new parameters
@@ -41,7 +41,7 @@ class ZeRO:
     - Stage 3: parameters, too. They are gathered where they are used.
 
     Stages 1 and 2 keep parameters replicated along the axis, and stage 1 what arrives at the
-    optimizer state; later tactics do not split them there, either.
+    optimizer state; later tactics do not shard them there, either.
 
     Args:
       stage: 1, 2 or 3.
@@ -109,8 +109,8 @@ class ZeRO:
         if any(uses_axis(layout, axis) for layout in stage.assignment.ops):
             return ()
         return (
-            f"nothing is computed along {self.axis} yet, so that computation will be split as its "
-            f"parameters are; put DataParallel({self.axis!r}) before",
+            f"nothing is computed along {self.axis} yet, so that computation will be sharded as "
+            f"its parameters are; put DataParallel({self.axis!r}) before",
         )
 
 

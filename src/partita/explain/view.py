@@ -18,7 +18,7 @@ from partita.text import relative, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class CollectiveGroup:
     """Collectives that are alike: the same reshard for the same lines of the user's."""
 
     indices: tuple[int, ...]
@@ -27,7 +27,7 @@ class Group:
     """The value that each of them moves."""
 
 
-class Reader:
+class PlanView:
     """A schedule's result, as explanations look at it."""
 
     def __init__(self, done: Scheduled) -> None:
@@ -58,7 +58,7 @@ class Reader:
         return found
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[CollectiveGroup]:
         """The collectives of a step, those that are alike together, in program order."""
         rows: dict[object, list[int]] = {}
         steps = self.done.spmd.collective_steps
@@ -73,7 +73,7 @@ class Reader:
             )
             rows.setdefault(key, []).append(number)
         return [
-            Group(
+            CollectiveGroup(
                 tuple(numbers),
                 tuple(steps[n] for n in numbers),
                 tuple(self.moved(steps[n]) for n in numbers),

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from partita.analysis import ClassGraph
 from partita.cost.hardware import UNPADDED, TileShape
@@ -106,6 +105,8 @@ class MemoryModel:
         of_value = np.array(graph.value_class, dtype=np.int64)
         classes = of_value[values]
         # Row p of this matrix says how many values of each class begin, less those that end, at p.
+        from scipy.sparse import csr_array  # here, since importing partita should not wait for it
+
         self._changes = csr_array(
             (
                 np.repeat([1.0, -1.0], len(values)),

@@ -1,6 +1,7 @@
 """What partita uses of JAX's internals (`jax._src`), by what it is for.
 
-They may change with any release: where they have, `partita.stablehlo.versions` says how.
+They may change with any release: where they have, `partita.stablehlo.versions` says how. What
+`jax.extend` has of them is taken from behind it: importing that imports Pallas, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import jax
 import numpy as np
 from jax._src import source_info_util
 from jax._src.ad_checkpoint import name_p
+from jax._src.core import Primitive
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import mlir as jax_mlir
-from jax.extend.core import Primitive
+from jaxlib import _jax
 
 LoweringRule = tuple[Primitive, Callable[..., Any]]
 """A primitive, and how it is lowered while partita traces."""
+
+serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
+"""A module as a portable artifact of a version of StableHLO."""
 
 NAME: Primitive = name_p
 """The primitive of `jax.ad_checkpoint.checkpoint_name`."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.mlir import ir, serialize_portable_artifact
-from jaxlib.mlir import passmanager
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
@@ -166,7 +165,7 @@ def serialize(module: Any) -> bytes:
     """A module as the portable artifact that `jax.export` keeps, Shardy's dialect included."""
     requirement = hlo.StablehloCompatibilityRequirement.WEEK_4
     version = hlo.get_version_from_compatibility_requirement(requirement)
-    return bytes(serialize_portable_artifact(module, version, True))
+    return bytes(internals.serialize_portable_artifact(module, version, True))
 
 
 def run_passes(module: Any, passes: str) -> None:

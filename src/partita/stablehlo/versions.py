@@ -12,7 +12,7 @@ import warnings
 from typing import Any, TypeVar
 
 import jax
-from jax.extend.mlir import ir
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
 

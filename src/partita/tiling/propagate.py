@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import TypeVar
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
@@ -77,7 +77,7 @@ class _Candidates:
     """Value class, dimension, size, and 1."""
     seeds: list[int]
     """The numbers of operations and arguments."""
-    neighbours: list[list[int]]
+    neighbours: dict[int, list[int]]
     """For each node the values joined to it; operations need not be reached, all are seeds."""
 
 
@@ -95,7 +95,7 @@ class Propagator:
         }
 
     @cached_property
-    def neighbours(self) -> Mapping[Node, list[Node]]:
+    def neighbours(self) -> defaultdict[Node, list[Node]]:
         """Nodes joined by identity (inside an operation) or flow (from definition to use)."""
         joined: defaultdict[Node, list[Node]] = defaultdict(list)
 
@@ -123,9 +123,6 @@ class Propagator:
                         if color >= 0:
                             join(("value", value.index, dim), ("value", partner, dim))
         return joined
-
-    def _near(self, node: Node) -> Iterable[Node]:
-        return self.neighbours.get(node, ())
 
     def _carries(self, op: OpClass, factor: int) -> bool:
         """Whether a factor can be split, or is split as the program says."""
@@ -230,7 +227,7 @@ class Propagator:
             (resolved if conflict in resolution else unresolved).add(conflict)
             return resolution.get(conflict) == role
 
-        reached = _reached(dict.fromkeys(seeds), can_take, self._near)
+        reached = _reached(dict.fromkeys(seeds), can_take, self.neighbours)
         propagation = self._taken(tiling, sorted(reached), axis)
         return dataclasses.replace(
             propagation,
@@ -266,7 +263,7 @@ class Propagator:
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         first = len(found.ops)
-        for number in sorted(_reached(found.seeds, can.__getitem__, found.neighbours.__getitem__)):
+        for number in sorted(_reached(found.seeds, can.__getitem__, found.neighbours)):
             if number < first:
                 index, place, _, _ = found.ops[number]
                 ops.setdefault(index, place)
@@ -305,10 +302,12 @@ class Propagator:
                 for (kind, index, _), number in numbers.items()
                 if kind == "op" or self.graph.values[index].producer is None
             ]
-            neighbours = [
-                [numbers[n] for n in self._near(node) if n[0] == "value" and n in numbers]
-                for node in numbers
-            ]
+            neighbours = {
+                number: [
+                    numbers[n] for n in self.neighbours[node] if n[0] == "value" and n in numbers
+                ]
+                for node, number in numbers.items()
+            }
             self._known[key] = _Candidates(rows["op"], rows["value"], seeds, neighbours)
         return self._known[key]
 
@@ -346,7 +345,7 @@ class Propagator:
         left, found = set(taken), []
         for start in sorted(taken):
             if start in left:
-                part = _reached([start], left.__contains__, self._near)
+                part = _reached([start], left.__contains__, self.neighbours)
                 left -= part
                 found.append(frozenset(part))
         return found
@@ -373,16 +372,21 @@ class Propagator:
         rows = list(tiling.ops), list(tiling.values)
         for row, places in zip(rows, (ops, values), strict=True):
             for index, place in places.items():
-                layout = row[index]
-                row[index] = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
+                row[index] = _split(row[index], place, axis)
         return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pinned)
+
+
+@cache
+def _split(layout: Layout, place: int, axis: int) -> Layout:
+    """The layout in which an axis splits a place, too, inside of those that do already."""
+    return (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
 
 
 _N = TypeVar("_N", Node, int)
 
 
 def _reached(
-    seeds: Iterable[_N], can_take: Callable[[_N], bool], neighbours: Callable[[_N], Iterable[_N]]
+    seeds: Iterable[_N], can_take: Callable[[_N], bool], neighbours: Mapping[_N, Sequence[_N]]
 ) -> set[_N]:
     """The seeds, and from there on their neighbours, as long as they can take the axis."""
     reached: set[_N] = set()
@@ -391,5 +395,5 @@ def _reached(
         node = queue.pop()
         if node not in reached and can_take(node):
             reached.add(node)
-            queue += neighbours(node)
+            queue += neighbours[node]
     return reached

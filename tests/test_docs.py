@@ -33,7 +33,12 @@ from partita import cli
 from partita.stablehlo.rules import registry as custom
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
 REFERENCE = ROOT / "docs" / "reference.md"
 COLUMNS = 100
 """Width of the terminal that the pages show."""

@@ -138,6 +138,13 @@ class Bench:
         return unfold(self.lowerer.lower(self.tile(*actions)), regather)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests of the largest plan run on one worker, which makes it once."""
+    for item in items:
+        if "gpt_24l" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("gpt-24l"))
+
+
 @pytest.fixture(scope="session")
 def program():
     """`program(fn, "f32[4,8]", ...)` traces a function."""

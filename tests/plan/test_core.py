@@ -282,6 +282,7 @@ def test_it_holds_no_collective_and_one_loop_for_each_split_operation():
         assert word not in text
 
 
+# Small ones: every loop is unrolled, so that time to compile grows with layers and devices.
 MODELS = [
     ("gpt-tiny", "tensor-parallel"),
     ("resnet-tiny", "data-parallel"),
@@ -292,9 +293,12 @@ MODELS = [
 
 @pytest.mark.parametrize(("name", "how"), MODELS)
 def test_models_run_by_their_loops(name, how):
-    model = models.build(name, dtype="float32")
+    one = {"layers": 1} if name == "gpt-tiny" else {}
+    model = models.build(name, dtype="float32", **one)
     schedule = strategies.schedule(name, how, budget=100)
-    plan = planned(model.fn, *model.args, mesh=schedule.mesh, tactics=schedule.tactics)
+    plan = planned(
+        model.fn, *model.args, mesh=schedule.mesh.replace("8", "2"), tactics=schedule.tactics
+    )
     args = model.example(0)
     ours, theirs = (compiled(f, *args)(*args) for f in (plan.core.jitted, jax.jit(model.fn)))
     assert_same(ours, theirs, 1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -65,6 +66,7 @@ class _Importer:
         self.types: dict[Any, TensorType] = {}
         self.rules = Rules()
         self.sources: dict[Any, tuple[str, str]] = {}
+        self.file = functools.cache(relative)  # programs have many lines of few files
         self.zeros: set[int] = set()
         self.integers: dict[int, int] = {}
         """Values that are known integer constants."""
@@ -373,7 +375,7 @@ class _Importer:
 
     def _read_location(self, location: Any) -> tuple[str, str]:
         if hasattr(location, "filename"):
-            return f"{relative(location.filename)}:{location.start_line}", ""
+            return f"{self.file(location.filename)}:{location.start_line}", ""
         if hasattr(location, "callee"):
             return self._source(location.callee)
         if hasattr(location, "child_loc"):

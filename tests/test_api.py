@@ -639,3 +639,10 @@ def test_an_axis_of_one_device_moves_nothing(mesh):
 def test_a_dimension_of_size_zero_is_not_sharded():
     p = plan(lambda x: x + 1, array(0, 8))
     assert p.jit()(jnp.ones((0, 8))).shape == (0, 8)
+
+
+@pytest.mark.parametrize("name", pt._DEPRECATED)
+def test_a_former_name_warns_and_is_the_new_one(name):
+    now = pt._DEPRECATED[name]
+    with pytest.warns(DeprecationWarning, match=f"partita.{name} is now called partita.{now}"):
+        assert getattr(pt, name) is getattr(pt, now)

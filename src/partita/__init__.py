@@ -7,7 +7,6 @@ way. `jit` does both in one line.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from partita.api import jit, load, plan
@@ -29,6 +28,7 @@ from partita.errors import (
     UnknownNameError,
     UnsupportedError,
     VerifyError,
+    renamed,
 )
 from partita.frontend.constrain import constrain
 from partita.frontend.files import Module, read
@@ -156,11 +156,7 @@ warn_if_untested()
 def __getattr__(name: str) -> Any:
     if name in _DEPRECATED:
         now = _DEPRECATED[name]
-        warnings.warn(
-            f"partita.{name} is now called partita.{now}; the old name goes with the next release",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        renamed(f"partita.{name}", f"partita.{now}")
         return globals()[now] if now in globals() else __getattr__(now)
     if name in _ON_USE:
         return getattr(importlib.import_module(_ON_USE[name]), name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
-from partita.stablehlo import constraints, shard_map, tags
+from partita.stablehlo import constraints, liveness, shard_map, tags
 from partita.stablehlo.mlir import (
     attributes_of,
     hlo,
@@ -43,7 +43,7 @@ def prepare(text: str) -> str:
     module = parse(module.operation.get_asm(enable_debug_info=True))
     run_passes(module, "symbol-dce,sdy-constant-or-scalar-splitter")
     _copy_for_each_use(main_function(module))
-    _erase_dead(main_function(module).entry_block)
+    liveness.drop_dead(main_function(module))
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
     return text.replace("sdy.constant dense", "stablehlo.constant dense")
@@ -167,21 +167,3 @@ def _copy_for_each_use(main: Any) -> None:
         for owner, number in uses:
             with ir.InsertionPoint(op):
                 owner.operands[number] = op.clone().results[0]
-
-
-def _erase_dead(block: Any) -> None:
-    for view in reversed(list(block.operations)):
-        op = view.operation
-        if traits(op.name).treatment == "structure":
-            for region in op.regions:
-                _erase_dead(region.blocks[0])
-        used = any(True for result in op.results for _ in result.uses)
-        if op.results and not used and not _has_effect(op):
-            op.erase()
-
-
-def _has_effect(op: Any) -> bool:
-    if op.name == "stablehlo.custom_call":
-        effect = op.attributes.get("has_side_effect", None)
-        return effect is not None and bool(effect.value)
-    return traits(op.name).has_effect

@@ -1,0 +1,150 @@
+"""Drops what nothing uses: operations, and results of loops and branches with what makes them.
+
+JAX leaves results of loops that nothing reads: the accumulated value beside the accumulated
+gradient, say. Kept, they would be reduced over the mesh and paid for, where XLA drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from partita.program.op_traits import traits
+from partita.stablehlo.mlir import hlo, ir
+
+_LOOP = "stablehlo.while"
+_BRANCHES = ("stablehlo.case", "stablehlo.if")
+_USED = "partita.used"
+"""Attribute of a loop or branch that has results which nothing uses: the others."""
+
+
+def drop_dead(main: Any) -> None:
+    """Erases from a function what neither its results nor an effect need."""
+    structured = [op for op in _walk(main.operation) if op.name in (_LOOP, *_BRANCHES)]
+    if structured:
+        _note_used(main, structured)
+    _clean(main.entry_block)
+
+
+def _note_used(main: Any, structured: Sequence[Any]) -> None:
+    used = _Used(main)
+    for op in structured:
+        kept = [number for number, result in enumerate(op.results) if result in used.values]
+        if 0 < len(kept) < len(op.results):
+            op.attributes[_USED] = ir.DenseI64ArrayAttr.get(kept)
+
+
+class _Used:
+    """The values that results of a function or effects depend on."""
+
+    def __init__(self, main: Any) -> None:
+        self.values: set[Any] = set()
+        self._waiting: list[Any] = []
+        self._need(_returned(main.entry_block))
+        for op in _walk(main.operation):
+            if _has_effect(op):
+                self._need(op.operands)
+                self._need_around(op)
+        while self._waiting:
+            self._follow(self._waiting.pop())
+
+    def _need(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if value not in self.values:
+                self.values.add(value)
+                self._waiting.append(value)
+
+    def _need_around(self, op: Any) -> None:
+        """That an effect happens depends on the loops and branches around it."""
+        while (op := op.parent) is not None and op.name != "func.func":
+            if op.name == _LOOP:
+                self._need(_returned(op.regions[0].blocks[0]))
+            else:
+                self._need(op.operands)
+
+    def _follow(self, value: Any) -> None:
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            around = owner.owner.operation
+            if around.name == _LOOP:
+                self._need([around.results[value.arg_number]])
+            return
+        number = value.result_number
+        if owner.name == _LOOP:
+            condition, body = (region.blocks[0] for region in owner.regions)
+            self._need([owner.operands[number], _returned(body)[number], *_returned(condition)])
+        elif owner.name in _BRANCHES:
+            self._need([owner.operands[0]])
+            self._need([_returned(region.blocks[0])[number] for region in owner.regions])
+        else:
+            self._need(owner.operands)
+            for inner in _walk(owner) if owner.regions else ():
+                self._need(inner.operands)
+
+
+def _clean(block: Any) -> None:
+    """Erases what is dead in a block, last operations first, for they use the others."""
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        if op.name in (_LOOP, *_BRANCHES) and _USED in op.attributes:
+            _rebuild(op, list(op.attributes[_USED]))
+            continue
+        if traits(op.name).treatment == "structure":
+            for region in op.regions:
+                _clean(region.blocks[0])
+        used = any(True for result in op.results for _ in result.uses)
+        if op.results and not used and not _has_effect(op):
+            op.erase()
+
+
+def _rebuild(op: Any, kept: Sequence[int]) -> None:
+    """Replaces a loop or branch by one that has only some of its results."""
+    blocks = [region.blocks[0] for region in op.regions]
+    loop = op.name == _LOOP
+    for block in blocks[1:] if loop else blocks:
+        end = list(block.operations)[-1].operation
+        with ir.InsertionPoint(end), end.location:
+            hlo.return_([end.operands[number] for number in kept])
+        end.erase()
+    for block in blocks:
+        _clean(block)
+    if loop:
+        for block in blocks:
+            for number in reversed(range(len(op.results))):
+                if number not in kept:
+                    block.erase_argument(number)
+    made = ir.Operation.create(
+        op.name,
+        results=[op.results[number].type for number in kept],
+        operands=[op.operands[number] for number in kept] if loop else list(op.operands),
+        attributes={name: value for name, value in op.attributes.items() if name != _USED},
+        regions=len(blocks),
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for region, block in zip(made.regions, blocks, strict=True):
+        block.append_to(region)
+    for number, result in zip(kept, made.results, strict=True):
+        op.results[number].replace_all_uses_with(result)
+    op.erase()
+
+
+def _returned(block: Any) -> list[Any]:
+    return list(list(block.operations)[-1].operation.operands)
+
+
+def _walk(operation: Any) -> Iterator[Any]:
+    """All operations inside of one, in order."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                op = view.operation
+                yield op
+                yield from _walk(op)
+
+
+def _has_effect(op: Any) -> bool:
+    if op.name == "stablehlo.custom_call":
+        effect = op.attributes.get("has_side_effect", None)
+        return effect is not None and bool(effect.value)
+    return traits(op.name).has_effect

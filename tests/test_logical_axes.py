@@ -51,6 +51,19 @@ def test_rules_mean_what_flax_says(rules, names):
     assert not made.history[0].refused
 
 
+def test_a_name_whose_axis_another_dimension_has_is_told():
+    made = plan(
+        scale,
+        boxed((16, 32), ("mlp", "embed")),
+        tactics=[pt.LogicalAxes(RULES["taken by the first"])],
+    )
+    assert made.history[0].decisions == (
+        "mlp -> model of tree.value and 1 more",
+        "embed -> none of tree.value and 1 more, where model is that of mlp by an earlier rule",
+    )
+    assert "chose embed -> none of tree.value and 1 more" in str(made)
+
+
 def test_rules_may_be_a_dict():
     made = plan(
         scale,

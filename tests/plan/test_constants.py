@@ -148,15 +148,17 @@ def test_what_does_not_fit_with_its_constants_does_not_fit():
 # ---------------------------------------------------------------------------------- report
 
 
-def test_the_report_shows_constants_only_if_they_are_large():
-    assert "Constants" not in str(plan(model, X))
-    large = np.arange(2**19, dtype=np.float32).reshape(64, 2**13)
-    text = str(plan(lambda x: x @ large + TABLE[3] + jnp.asarray(TABLE).sum(), X))
-    assert "; arguments 2.0 KiB, constants " in text
-    rows = text[text.index("Constants, replicated") :].splitlines()
-    assert rows[2].split()[:4] == ["constants[0]", "f32[64,8192]", "2.0", "MiB"]
-    assert rows[3].split() == ["1", "smaller", "40", "B"]
+def test_the_report_lists_constants_from_64_kib_and_their_sum():
+    text = str(plan(model, X))
+    assert "; arguments 2.0 KiB, constants 96.0 KiB" in text
+    rows = text[text.index("Constants, replicated: 96.0 KiB in all") :].splitlines()
+    assert rows[2].split()[:4] == ["constants[0]", "f32[64,256]", "64.0", "KiB"]
+    assert rows[3].split() == ["2", "smaller", "32.0", "KiB"]
     assert rows[4].startswith("hoist_constants=True")
+
+
+def test_the_report_leaves_small_constants_out():
+    assert "onstants" not in str(plan(lambda x: x @ DOWN.T, jnp.ones((8, 64))))
 
 
 # ---------------------------------------------------------------------------------- hoisting

@@ -18,8 +18,8 @@ from partita.report.history import history
 from partita.text import new_table, seconds, show_entries, size, times
 from partita.tiling import Layout, entries, local_type
 
-LARGE = 2**20
-"""Bytes of constants from which on a report shows them."""
+LARGE = 2**16
+"""Bytes from which on a report shows constants, all together and each by itself."""
 
 NARROW = 100
 """Columns of a terminal below which the shards of arguments are left out."""
@@ -110,9 +110,10 @@ def _constants(plan: Scheduled) -> Iterator[RenderableType]:
     """The constants that are replicated on every device, if they are many bytes."""
     if not _worth_showing(plan):
         return
-    table = new_table("Constants, replicated", "constant", "type", "bytes", "used by")
     replicated = [c for c in plan.program.constants if not c.hoisted]
-    shown = [c for c in replicated if c.bytes >= LARGE // 16]
+    title = f"Constants, replicated: {size(plan.estimate.constant_memory)} in all"
+    table = new_table(title, "constant", "type", "bytes", "used by")
+    shown = [c for c in replicated if c.bytes >= LARGE]
     for constant in shown:
         more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
         first = (*constant.used, "a result")[0]

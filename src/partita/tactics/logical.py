@@ -143,6 +143,8 @@ class _Given:
     """Those of every (dimension, name)."""
     unknown: tuple[str, ...]
     """Names that are those of no rule and no axis."""
+    taken: tuple[tuple[str, str], ...]
+    """Names left without axes, each with one of its axes, which an earlier rule gave to another."""
 
     @property
     def dims(self) -> list[tuple[str, ...]]:
@@ -202,7 +204,16 @@ def _resolve(array: _Named, rules: Pairs, mesh: Mesh) -> _Given:
                 used.update(axes)
     known = ruled.union(mesh.names)
     unknown = (name for names in array.dims for name in names if name not in known)
-    return _Given(array, given, tuple(unknown))
+    taken = {
+        (dim, name): axis
+        for name, entry in (*rules, *own_names)
+        for dim, names in enumerate(array.dims)
+        for axis in _tuple(entry)
+        if name in names and (dim, name) not in given and axis in used
+    }
+    return _Given(
+        array, given, tuple(unknown), tuple((name, axis) for (_, name), axis in taken.items())
+    )
 
 
 def _outer_first(given: Iterable[_Given], mesh: Mesh) -> list[str]:
@@ -254,9 +265,20 @@ def _decisions(given: Iterable[_Given]) -> tuple[str, ...]:
     for each in given:
         for (_, name), axes in each.axes.items():
             found.setdefault((name, axes), []).append(each.array.name)
-    return tuple(
-        f"{name} -> {' x '.join(axes) or 'none'} of {_some(arrays)}"
-        for (name, axes), arrays in found.items()
+    taken: dict[tuple[str, str, str], list[str]] = {}
+    for each in given:
+        for name, axis in each.taken:
+            other = next(other for (_, other), axes in each.axes.items() if axis in axes)
+            taken.setdefault((name, axis, other), []).append(each.array.name)
+    return (
+        *(
+            f"{name} -> {' x '.join(axes) or 'none'} of {_some(arrays)}"
+            for (name, axes), arrays in found.items()
+        ),
+        *(
+            f"{name} -> none of {_some(arrays)}, where {axis} is that of {other} by an earlier rule"
+            for (name, axis, other), arrays in taken.items()
+        ),
     )
 
 

@@ -91,3 +91,17 @@ def test_what_prints_a_page_has_one_line_for_the_prompt(name, shown):
     }[name]()
     assert repr(thing).startswith(shown) and "\n" not in repr(thing)
     assert "\n" in str(thing)
+
+
+def test_zeros_like_a_sharded_parameter_are_told_to_be_replicated():
+    def moments(w):
+        return jnp.zeros_like(w), jnp.tanh(w), w + jnp.zeros_like(w)
+
+    made = plan(moments, array(256, 128), tactics=pt.ManualPartition({"w": 0}, axis="data"))
+    text = str(made)
+    assert "Results that depend on no argument" in text
+    assert "result[0]: f32[256,128], 128.0 KiB; w is (data, -)" in text
+    assert "ManualPartition({'result[0]': 0}, axis=...)" in text
+    assert "result[1]: " not in text and "result[2]: " not in text
+    sharded = made.then(pt.ManualPartition({"result[0]": 0}, axis="data"))
+    assert "depend on no argument" not in str(sharded)

@@ -211,3 +211,20 @@ def test_a_search_has_no_more_memory_than_the_plan():
 def test_memory_that_cannot_be_read():
     with pytest.raises(pt.HardwareError, match='cannot read memory="much"'):
         plan(pt.AutomaticPartition(memory="much"))
+
+
+def test_a_search_says_which_sizes_an_axis_does_not_divide():
+    made = pt.plan(
+        lambda w, x: jnp.tanh(x @ w),
+        jax.ShapeDtypeStruct((7, 9), jnp.float32),
+        jax.ShapeDtypeStruct((30, 7), jnp.float32),
+        mesh="data=8",
+        hardware="tpu_v5e",
+        tactics=pt.AutomaticPartition(budget=20),
+    )
+    (entry,) = made.history
+    assert entry.decisions == ("nothing: no move helps",)
+    assert [str(refusal) for refusal in entry.refused] == [
+        "data=8: it does not divide any size: 9 (w dim 1), 30 (x dim 0), 7 (w dim 0) "
+        "(a size padded to a multiple, or an axis of another size, could be used)"
+    ]

@@ -6,20 +6,15 @@ then the history of tactics, and the colors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, argument_groups
+from partita.report import notes
 from partita.report.history import history
 from partita.text import new_table, seconds, show_entries, size, times
-from partita.tiling import Layout, entries, local_type
-
-LARGE = 2**16
-"""Bytes from which on a report shows constants, all together and each by itself."""
+from partita.tiling import entries, local_type
 
 NARROW = 100
 """Columns of a terminal below which the shards of arguments are left out."""
@@ -37,8 +32,8 @@ def view(plan: Scheduled, width: int | None = None) -> RenderableType:
         _result(plan),
         _collectives(plan),
         _arguments(plan, width),
-        *_constants(plan),
-        *_notes(plan),
+        *notes.constants(plan),
+        *notes.notes(plan),
         history(plan),
         _colors(plan),
     ]
@@ -57,7 +52,7 @@ def _result(plan: Scheduled) -> RenderableType:
     )
     table.add_row("step time", seconds(e.step_time), time)
     parts = f"arguments {size(e.argument_memory)}"
-    if _worth_showing(plan):
+    if notes.constants_are_large(plan):
         parts += f", constants {size(e.constant_memory)}"
     fits, style = ("fits", "") if e.fits else ("DOES NOT FIT", "bold red")
     memory = Text.assemble("of ", size(e.capacity), ": ", (fits, style), f"; {parts}")
@@ -97,49 +92,9 @@ def _arguments(plan: Scheduled, width: int | None) -> RenderableType:
     for label, numbers in argument_groups(program, layouts).items():
         type_ = program.values[program.arguments[numbers[0]]].type
         layout = layouts[numbers[0]]
-        row = [label + times(len(numbers)), str(type_), show_layout(layout, plan.mesh)]
+        row = [label + times(len(numbers)), str(type_), show_entries(entries(layout, plan.mesh))]
         table.add_row(*row, *([str(local_type(type_, layout, plan.mesh))] if shards else []))
     return table
-
-
-def _worth_showing(plan: Scheduled) -> bool:
-    return plan.estimate.constant_memory >= LARGE
-
-
-def _constants(plan: Scheduled) -> Iterator[RenderableType]:
-    """The constants that are replicated on every device, if they are many bytes."""
-    if not _worth_showing(plan):
-        return
-    replicated = [c for c in plan.program.constants if not c.hoisted]
-    title = f"Constants, replicated: {size(plan.estimate.constant_memory)} in all"
-    table = new_table(title, "constant", "type", "bytes", "used by")
-    shown = [c for c in replicated if c.bytes >= LARGE]
-    for constant in shown:
-        more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
-        first = (*constant.used, "a result")[0]
-        table.add_row(constant.name, str(constant.type), size(constant.bytes), first + more)
-    rest = [constant.bytes for constant in replicated[len(shown) :]]
-    if rest:
-        table.add_row(f"{len(rest)} smaller", "", size(sum(rest)), "")
-    hint = "hoist_constants=True makes them arguments, which can be sharded."
-    yield Group(table, Text(hint, style="yellow"))
-
-
-def _notes(plan: Scheduled) -> Iterator[RenderableType]:
-    """What the program has that a plan can do little about."""
-    opaque: dict[str, int] = {}
-    for op in plan.program.operations:
-        if not op.rule.known:
-            where = f"{op.title} at {op.source}"
-            opaque[where] = opaque.get(where, 0) + 1
-    unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
-    if unknown:
-        text = "Loops whose trip count is not known; their cost is that of running once:"
-        lines = (Text(f"  {source}") for source in dict.fromkeys(unknown))
-        yield Group(Text(text, style="yellow"), *lines)
-    if opaque:
-        lines = (Text(f"  {where}{times(count)}") for where, count in opaque.items())
-        yield Group(Text("Replicated, for lack of a sharding rule:", style="yellow"), *lines)
 
 
 def _colors(plan: Scheduled) -> RenderableType:
@@ -155,8 +110,3 @@ def _colors(plan: Scheduled) -> RenderableType:
         )
         lines += [Text(f"    role {i}: {role}") for i, role in enumerate(conflict.roles)]
     return Group(*lines)
-
-
-def show_layout(layout: Layout, mesh: Mesh) -> str:
-    """A layout for people: `(data, -, model)`, or `replicated`."""
-    return show_entries(entries(layout, mesh))

@@ -6,7 +6,7 @@ What it finds is a sequence of tile actions, which can be followed again without
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from partita.errors import TacticError, renamed
@@ -19,6 +19,9 @@ from partita.tactics.placement import as_dims, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
 from partita.text import parse_size, seconds, size
 from partita.tiling import Assignment, Propagator, TileAction, assignment, uses_axis
+
+MOST_SIZES = 3
+"""Sizes that an axis does not divide which the report of a search names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +91,15 @@ class AutomaticPartition:
             best = algorithm(self.search)(problem, self.budget, self.seed, report)
         report.finish(problem.evaluations, best)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
-        refused: tuple[Refusal, ...] = ()
+        refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
-            refused = (
-                Refusal(
-                    "fitting into memory",
-                    f"the smallest of {problem.evaluations} plans needs "
-                    f"{size(best.cost.peak)} per device, of {size(capacity)}",
-                    "this is that plan; use more devices, a smaller batch, or rematerialisation",
-                ),
+            too_large = Refusal(
+                "fitting into memory",
+                f"the smallest of {problem.evaluations} plans needs "
+                f"{size(best.cost.peak)} per device, of {size(capacity)}",
+                "this is that plan; use more devices, a smaller batch, or rematerialisation",
             )
+            refused = (too_large, *refused)
         actions = (
             Action(
                 mesh.names[move.axis], context.colors.name(move.color), color=move.color, move=move
@@ -118,6 +120,31 @@ class AutomaticPartition:
         found = Tile(tuple(moves))
         pins = self._pins(stage, self._axes(stage))
         return (WhilePinned(tuple(sorted(pins)), (found,)) if pins else found,)
+
+    def _indivisible(self, stage: Stage, used: Container[int]) -> Iterator[Refusal]:
+        """The axes that are not used, each with the sizes that it cannot divide."""
+        mesh, allowed = stage.context.mesh, self._colors(stage)
+        colors = [
+            info
+            for info in stage.context.colors.colors
+            if info.size > 1 and info.examples and (allowed is None or info.group in allowed)
+        ]
+        for axis in self._axes(stage):
+            devices = mesh.sizes[axis]
+            found = [info for info in colors if info.size % devices]
+            if len(found) < len(colors):  # then small ones are not why the axis is idle
+                found = [info for info in found if info.size > devices]
+            if axis in used or not found:
+                continue
+            found.sort(key=lambda info: -info.dims)
+            shown = ", ".join(f"{info.size} ({info.examples[0]})" for info in found[:MOST_SIZES])
+            more = f" and {rest} more" if (rest := len(found[MOST_SIZES:])) else ""
+            none = "" if len(found) < len(colors) else "any size: "
+            yield Refusal(
+                f"{mesh.names[axis]}={devices}",
+                f"it does not divide {none}{shown}{more}",
+                "a size padded to a multiple, or an axis of another size, could be used",
+            )
 
     def _axes(self, stage: Stage) -> list[int]:
         """Positions of the mesh axes to use."""

@@ -1,0 +1,90 @@
+"""What to know of a program beside its plan: constants, unknown loops, what nothing can shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from partita.planning.schedule import Scheduled
+from partita.text import new_table, show_entries, size, times
+from partita.tiling import entries
+
+LARGE = 2**16
+"""Bytes from which on a report shows constants, all together and each by itself."""
+
+
+def constants_are_large(plan: Scheduled) -> bool:
+    """Whether what all constants take is worth a line."""
+    return plan.estimate.constant_memory >= LARGE
+
+
+def constants(plan: Scheduled) -> Iterator[RenderableType]:
+    """The constants that are replicated on every device, if they are many bytes."""
+    if not constants_are_large(plan):
+        return
+    replicated = [c for c in plan.program.constants if not c.hoisted]
+    title = f"Constants, replicated: {size(plan.estimate.constant_memory)} in all"
+    table = new_table(title, "constant", "type", "bytes", "used by")
+    shown = [c for c in replicated if c.bytes >= LARGE]
+    for constant in shown:
+        more = f" and {len(constant.used) - 1} more" if len(constant.used) > 1 else ""
+        first = (*constant.used, "a result")[0]
+        table.add_row(constant.name, str(constant.type), size(constant.bytes), first + more)
+    rest = [constant.bytes for constant in replicated[len(shown) :]]
+    if rest:
+        table.add_row(f"{len(rest)} smaller", "", size(sum(rest)), "")
+    hint = "hoist_constants=True makes them arguments, which can be sharded."
+    yield Group(table, Text(hint, style="yellow"))
+
+
+def notes(plan: Scheduled) -> Iterator[RenderableType]:
+    """What the program has that a plan can do little about."""
+    opaque: dict[str, int] = {}
+    for op in plan.program.operations:
+        if not op.rule.known:
+            where = f"{op.title} at {op.source}"
+            opaque[where] = opaque.get(where, 0) + 1
+    unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
+    if unknown:
+        text = "Loops whose trip count is not known; their cost is that of running once:"
+        lines = (Text(f"  {source}") for source in dict.fromkeys(unknown))
+        yield Group(Text(text, style="yellow"), *lines)
+    if opaque:
+        lines = (Text(f"  {where}{times(count)}") for where, count in opaque.items())
+        yield Group(Text("Replicated, for lack of a sharding rule:", style="yellow"), *lines)
+    if results := list(_unreached(plan)):
+        text = "Results that depend on no argument, so that no sharding reaches them; replicated:"
+        hint = Text(f"  ManualPartition({{{results[0][0]!r}: 0}}, axis=...) would shard the first.")
+        lines = (Text(f"  {name}: {facts}") for name, facts in results)
+        yield Group(Text(text, style="yellow"), *lines, hint)
+
+
+def _unreached(plan: Scheduled) -> Iterator[tuple[str, str]]:
+    """Large results made of constants alone, beside sharded arguments of the same type.
+
+    `jnp.zeros_like` of a sharded parameter is one: only its shape is the parameter's.
+    """
+    program = plan.program
+    made: set[int] = set()
+    for op in program.operations:
+        if made.issuperset(op.operands):
+            made.update(op.results)
+    sharded = {
+        program.values[value].type: (name, layout)
+        for name, value, layout in zip(
+            program.argument_names, program.arguments, plan.spmd.argument_layouts, strict=True
+        )
+        if any(layout)
+    }
+    for name, value, layout in zip(
+        program.result_names, program.results, plan.spmd.result_layouts, strict=True
+    ):
+        type_ = program.values[value].type
+        if value in made and not any(layout) and type_.bytes >= LARGE and type_ in sharded:
+            like, theirs = sharded[type_]
+            yield (
+                name,
+                f"{type_}, {size(type_.bytes)}; {like} is {show_entries(entries(theirs, plan.mesh))}",
+            )

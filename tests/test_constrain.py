@@ -71,6 +71,23 @@ def test_a_dimension_that_vmap_adds_is_open(dim, axes):
     assert plan.out_shardings == (P("x", "y") if dim == 0 else P("y", "x"))
 
 
+@pytest.mark.parametrize(("dim", "axes"), [(0, P("x", "y")), (1, P("y", "x"))])
+def test_a_dimension_that_vmap_adds_is_split_along_its_spmd_axis_name(dim, axes):
+    def row(row, scale):
+        return jax.grad(lambda row: jnp.sum(jnp.sin(pt.constrain(scale * row, P("y")))))(row)
+
+    fn = jax.vmap(row, in_axes=(dim, None), out_axes=dim, spmd_axis_name="x")
+    plan = checked(fn, numbers(8, 8), numbers(1))
+    assert len(given(plan)) == 2  # that of the gradient, too
+    assert plan.out_shardings == axes
+
+
+def test_an_axis_cannot_be_that_of_vmap_and_of_the_constraint():
+    fn = jax.vmap(lambda row: pt.constrain(row, P("y")), spmd_axis_name="y")
+    with pytest.raises(pt.TraceError, match=r"SpecError: .* under jax\.vmap\(spmd_axis_name='y'\)"):
+        planner(mesh=MESH)(fn, numbers(8, 8))
+
+
 def test_in_loops_under_remat_and_on_random_keys():
     def fn(x, keys):
         step = jax.checkpoint(lambda h, _: (pt.constrain(jnp.sin(h), P("x")), None))

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from partita.errors import SpecError
 from partita.frontend.specs import Axes, axes_of
+from partita.program.ir import show_axes
 from partita.stablehlo import custom_calls as calls
 from partita.stablehlo import shardings
 from partita.stablehlo.constraints import CALL
@@ -15,12 +17,19 @@ from partita.stablehlo.internals import identity
 from partita.stablehlo.mlir import ir
 
 
-def _batched(said: dict[str, Any], dim: int) -> dict[str, Any]:
-    """What a constraint says of a value that has one more dimension, which is left open."""
+def _batched(said: dict[str, Any], dim: int, names: tuple[str, ...] | None) -> dict[str, Any]:
+    """What a constraint says of a value that has one more dimension, split along `names`."""
     axes, is_open = said["axes"], said["is_open"]
+    for name in names or ():
+        if any(name in along for along in axes):
+            raise SpecError(
+                f"pt.constrain says {show_axes(axes)} under jax.vmap(spmd_axis_name={name!r}), "
+                "which splits the dimension that it adds along that axis; leave the axis out of "
+                "one of them"
+            )
     return {
-        "axes": (*axes[:dim], (), *axes[dim:]),
-        "is_open": (*is_open[:dim], True, *is_open[dim:]),
+        "axes": (*axes[:dim], names or (), *axes[dim:]),
+        "is_open": (*is_open[:dim], names is None, *is_open[dim:]),
     }
 
 
@@ -34,7 +43,7 @@ def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
     under a mesh: the value is moved to that layout, the axes propagate from there, and tactics do
     not split it further. Anywhere else it is the identity, so that a model runs without partita's
     plans, and on a single device. The gradient is constrained alike; under `jax.vmap` the added
-    dimension is left open.
+    dimension is split along its `spmd_axis_name`, and left open without one.
 
     Args:
       x: an array.
@@ -43,8 +52,9 @@ def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
         are whole.
 
     Raises:
-      SpecError: more entries than dimensions, or an axis twice. That an axis is none of the mesh,
-        or does not divide the dimension, is found when the function is planned.
+      SpecError: more entries than dimensions, or an axis twice, that of `spmd_axis_name` included.
+        That an axis is none of the mesh, or does not divide the dimension, is found when the
+        function is planned.
 
     Example:
       >>> import jax.numpy as jnp

@@ -84,7 +84,5 @@ def _unreached(plan: Scheduled) -> Iterator[tuple[str, str]]:
         type_ = program.values[value].type
         if value in made and not any(layout) and type_.bytes >= LARGE and type_ in sharded:
             like, theirs = sharded[type_]
-            yield (
-                name,
-                f"{type_}, {size(type_.bytes)}; {like} is {show_entries(entries(theirs, plan.mesh))}",
-            )
+            beside = f"{like} is {show_entries(entries(theirs, plan.mesh))}"
+            yield name, f"{type_}, {size(type_.bytes)}; {beside}"

@@ -35,24 +35,28 @@ def make_context() -> Any:
     return jax_mlir.make_ir_context()
 
 
-def identity(name: str, batched: Callable[[Any, int], dict[str, Any]]) -> Primitive:
+def identity(
+    name: str, batched: Callable[[Any, int, tuple[str, ...] | None], dict[str, Any]]
+) -> Primitive:
     """A primitive whose result is its operand, and whose gradient is constrained alike.
 
     Args:
       name: of the primitive.
-      batched: its parameters once the operand has a batch dimension, from its parameters and the
-        position of that dimension.
+      batched: its parameters once the operand has a batch dimension, from its parameters, the
+        position of that dimension, and the `spmd_axis_name` of the `jax.vmap`.
     """
     primitive = Primitive(name)
 
-    def batch(operands: Any, dims: Any, **parameters: Any) -> Any:
+    def batch(axis: Any, operands: Any, dims: Any, **parameters: Any) -> Any:
         (value,), (dim,) = operands, dims
-        return primitive.bind(value, **batched(parameters, dim)), dim
+        if dim is not None:
+            parameters = batched(parameters, dim, axis.spmd_name)
+        return primitive.bind(value, **parameters), dim
 
     primitive.def_impl(lambda value, **_: value)
     primitive.def_abstract_eval(lambda value, **_: value)
     ad.deflinear2(primitive, lambda cotangent, _, **said: [primitive.bind(cotangent, **said)])
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     jax_mlir.register_lowering(primitive, lambda context, value, **_: [value])
     return primitive
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from partita.cost.hardware import Hardware, Network
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
-from partita.program.collectives import ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER, SLICE, Travel
+from partita.program.collectives import ALL_REDUCE, COLLECTIVES, LOCAL, REDUCE_SCATTER, Travel
 from partita.spmd.steps import Step
 from partita.tiling import Axes
 
@@ -87,7 +87,7 @@ class Interconnect:
         )
 
     def seconds(self, step: Step) -> float:
-        """Time of one step of a reshard; nothing for a local slice."""
+        """Time of one step of a reshard; nothing for a local one."""
         return sum(time for _, time in self.step_by_link(step))
 
     def step_by_link(self, step: Step) -> Iterator[tuple[int, float]]:
@@ -109,7 +109,7 @@ class Interconnect:
     def by_link(self, kind: str, axes: Axes, size: int) -> Iterator[tuple[int, float]]:
         """The links that a collective uses one after the other, each with the seconds it takes."""
         parts = [part for axis in axes for part in self.parts[axis]]
-        if kind == SLICE.name or not parts:
+        if kind in LOCAL or not parts:
             return
         collective = COLLECTIVES[kind]
         passes = ALL_REDUCE.passes if self.is_sum(kind, axes) else collective.passes

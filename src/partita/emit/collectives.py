@@ -12,6 +12,7 @@ from partita.program.collectives import (
     ALL_REDUCE,
     ALL_TO_ALL,
     COLLECTIVE_PERMUTE,
+    MASK,
     REDUCE_SCATTER,
     SLICE,
 )
@@ -53,6 +54,10 @@ def _slice(build: Builder, value: Any, step: Step) -> Any:
     size = step.after.shape[step.dim]
     starts = {step.dim: build.offset(step.axes, size)}
     return build.slice(value, step.after.shape, starts)
+
+
+def _mask(build: Builder, value: Any, step: Step) -> Any:
+    return build.only_first(value, build.fill(value.type, 0), step.axes)
 
 
 def _all_gather(build: Builder, value: Any, step: Step) -> Any:
@@ -137,6 +142,7 @@ def _i64(value: int) -> Any:
 
 EMITTERS: dict[str, Emitter] = {
     SLICE.name: _slice,
+    MASK.name: _mask,
     ALL_GATHER.name: _all_gather,
     ALL_REDUCE.name: _all_reduce,
     REDUCE_SCATTER.name: _reduce_scatter,

@@ -82,6 +82,12 @@ def register(kind: CollectiveKind) -> CollectiveKind:
 SLICE = CollectiveKind("slice", HloForm(()), "nowhere", splits=True)
 """No collective: each device keeps its shard of what all have."""
 
+MASK = CollectiveKind("mask", HloForm(()), "nowhere")
+"""No collective: one device keeps what all have, the others zeros, so that their sum is that."""
+
+LOCAL: dict[str, CollectiveKind] = {kind.name: kind for kind in (SLICE, MASK)}
+"""The steps of a reshard that are none, by name."""
+
 ALL_GATHER = register(
     CollectiveKind(
         "all_gather", HloForm(("all-gather",), start_holds_operands=True), "ring", gathers=True

@@ -264,7 +264,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "chlo.next_after": _ELEMENTWISE,
     "chlo.polygamma": _ELEMENTWISE,
     "chlo.sinh": _ELEMENTWISE,
-    "chlo.square": _ELEMENTWISE,
+    "chlo.square": replace(_ELEMENTWISE, keeps_zeros=True),
     "chlo.tan": _ELEMENTWISE,
     "chlo.zeta": _ELEMENTWISE,
     # elementwise, with stretched operands

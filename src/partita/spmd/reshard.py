@@ -7,6 +7,7 @@
 | unreduced -> sharded | reduce_scatter |
 | sharded dimension i -> dimension j | all_to_all |
 | replicated -> sharded | slice (local, no traffic) |
+| replicated -> unreduced | mask (local, no traffic) |
 | sharded -> sharded as much, by other axes or in another order | collective_permute |
 | sharded -> sharded, with the halo of neighbouring shards | collective_permute |
 
@@ -27,6 +28,7 @@ from partita.program.collectives import (
     ALL_REDUCE,
     ALL_TO_ALL,
     COLLECTIVE_PERMUTE,
+    MASK,
     REDUCE_SCATTER,
     SLICE,
     CollectiveKind,
@@ -46,9 +48,11 @@ def reshard(
     combine: str = "add",
     halo: Halo = (),
     latency_bytes: int = 0,
+    masked: frozenset[int] = frozenset(),
 ) -> tuple[Step, ...]:
     """The steps from layout `have`, unreduced over the axes `unreduced`, to the full layout `want`.
 
+    In the end it is also made unreduced over the axes `masked`.
     With a halo, what neighbouring devices have at the ends of their shards comes to each shard.
     Of two ways, the one with a collective more has to save `latency_bytes`.
     """
@@ -64,7 +68,10 @@ def reshard(
     if _roundabout(steps, wanted):
         turned = path(turns=True).walk(set(real(tuple(unreduced))))
         steps = min(steps, turned, key=lambda way: traffic(way, mesh, latency_bytes))
-    return steps + _halo_steps(local_type(type_, wanted, mesh), wanted, halo)
+    shard = local_type(type_, wanted, mesh)
+    if over := real(tuple(sorted(masked))):
+        steps += (Step(MASK.name, over, -1, -1, shard, shard),)
+    return steps + _halo_steps(shard, wanted, halo)
 
 
 def _halo_steps(shard: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ...]:

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from partita.mesh import Mesh
-from partita.program.collectives import COLLECTIVES, SLICE, CollectiveKind, payload
+from partita.program.collectives import COLLECTIVES, LOCAL, CollectiveKind, payload
 from partita.program.ir import TensorType
 from partita.tiling import Axes, Layout
 
@@ -28,10 +28,10 @@ class Step:
     """One step of a reshard, on the device-local shard of a value."""
 
     kind: str
-    """Name of the collective, or of a slice."""
+    """Name of the collective, or of a slice or mask."""
     axes: Axes
     dim: int
-    """Dimension gathered, scattered or sliced (all_to_all: gathered); -1 for all_reduce."""
+    """Dimension gathered, scattered or sliced (all_to_all: gathered); else -1."""
     split: int
     """Dimension that all_to_all splits, else -1."""
     before: TensorType
@@ -47,7 +47,7 @@ class Step:
     @property
     def collective(self) -> CollectiveKind:
         """What is known of its kind."""
-        return SLICE if self.kind == SLICE.name else COLLECTIVES[self.kind]
+        return LOCAL.get(self.kind) or COLLECTIVES[self.kind]
 
     @property
     def bytes(self) -> int:
@@ -71,7 +71,7 @@ class Step:
     @property
     def is_collective(self) -> bool:
         """Whether devices exchange data."""
-        return self.kind != SLICE.name and bool(self.axes)
+        return self.kind not in LOCAL and bool(self.axes)
 
 
 @functools.cache

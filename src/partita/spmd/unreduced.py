@@ -12,6 +12,10 @@ can.
 A value that a loop carries stays unreduced, if it starts from zeros and every iteration only goes
 on adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
 added may widen before, since it is reduced as often as the loop runs otherwise.
+
+A single number is added to one that is unreduced over further axes as one of which all devices but
+the first along them have zero: the norms of many gradients, each split in its own way, are reduced
+once, when they have been added up.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class UnreducedSums:
             if _may_stay(graph, v) or _may_be_carried(graph, v)
         }
         self._together = _together(graph, self._consumer)
+        self._maskable = frozenset(v for v in self._consumer if _may_be_masked(graph, v))
         self._links = _links(graph, self._consumer)
         self._made_by: dict[int, list[int]] = {}
         for link in self._links.values():
@@ -116,8 +121,16 @@ class UnreducedSums:
                 v: kept for v, axes in accepted.items() if (kept := axes & outstanding.get(v, NONE))
             }
             if accepted == unreduced:
-                return unreduced, outstanding
+                return self._masked(accepted), outstanding
             unreduced = accepted
+
+    def _masked(self, unreduced: UnreducedAxes) -> UnreducedAxes:
+        """Has what is added and may be masked kept unreduced over all axes that the sum is."""
+        axes: UnreducedAxes = {}
+        for v, kept in unreduced.items():
+            axes[self._consumer[v]] = axes.get(self._consumer[v], NONE) | kept
+        masked = {v: over for v in self._maskable if (over := axes.get(self._consumer[v]))}
+        return unreduced | masked
 
     def _offered(self, forms: Sequence[OpForm]) -> UnreducedAxes:
         """Axes over which values would be made unreduced if all that may stayed unreduced."""
@@ -171,6 +184,8 @@ class UnreducedSums:
         additive = consumer.op.traits.additive
         for other, sources in enumerate(consumer.operands):
             for source in sources:
+                if additive and source in self._maskable:
+                    continue
                 theirs = offered.get(source, NONE)
                 # Members of the consumer's class read one of several classes here: all alike.
                 # Of operands that it is linear in one by one, the others are reduced.
@@ -239,6 +254,14 @@ def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
     if traits.rounds_integers and not exact:
         return False
     return result.bytes <= operand.bytes or _is_accumulated(graph, use.op)
+
+
+def _may_be_masked(graph: ClassGraph, index: int) -> bool:
+    """Whether a value that may stay unreduced is a single number that is added to another."""
+    value = graph.values[index]
+    added = graph.ops[value.uses[0].op].op.traits.additive
+    maker = None if value.producer is None else graph.ops[value.producer[0]].op.kind
+    return added and value.value.type.elements == 1 and maker != CARRY and _may_stay(graph, value)
 
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:

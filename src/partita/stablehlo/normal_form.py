@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
-from partita.stablehlo import constraints, liveness, shard_map, tags
+from partita.stablehlo import constraints, liveness, shard_map, tags, zeros
 from partita.stablehlo.mlir import (
     attributes_of,
     hlo,
@@ -32,7 +32,7 @@ _REWRITES = (
 
 
 def prepare(text: str) -> str:
-    """Inlines calls, splits shared constants, drops what is dead; returns the module's text."""
+    """Inlines calls, splits shared constants, drops what is dead or adds zeros; the text."""
     module = parse(text)
     _rewrite(module)
     inline(module)
@@ -42,6 +42,7 @@ def prepare(text: str) -> str:
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     run_passes(module, "symbol-dce,sdy-constant-or-scalar-splitter")
+    zeros.drop_added_zeros(main_function(module))
     _copy_for_each_use(main_function(module))
     liveness.drop_dead(main_function(module))
     text = module.operation.get_asm(enable_debug_info=True)

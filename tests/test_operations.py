@@ -22,12 +22,14 @@ from jax import lax
 import partita as pt
 from partita.emit.localize import LOCALIZERS
 from partita.program.op_traits import OPERATIONS, traits
-from partita.program.refused import CALLS
+from partita.program.refused import BITS, CALLS
 from partita.program.refused import TYPES as REFUSED_TYPES
 from partita.stablehlo import mlir
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.mlir import chlo, hlo
 from partita.stablehlo.normal_form import with_rules
+from partita.stablehlo.rules.calls import CALLS as KNOWN_CALLS
+from partita.stablehlo.rules.shardy import is_shardys
 from partita.stablehlo.versions import LATER_OPERATIONS
 from partita.verify import compare
 
@@ -112,7 +114,6 @@ EXAMPLES = {
     **each("chlo", "lgamma sinh square tan"),
     **each("chlo", "is_inf is_neg_inf is_pos_inf", result=BOOL),
     **each("chlo", "next_after polygamma zeta", "x y"),
-    **each("chlo", "mulhi", "i j", INT),
     **each("chlo", "_asin_acos_kernel", "c", COMPLEX),
     **each("chlo", "constant_like", attributes="value = 2.0 : f32"),
     **each("chlo", "broadcast_add broadcast_atan2 broadcast_divide broadcast_maximum", "x v"),
@@ -206,6 +207,7 @@ EXAMPLES = {
         f"%0 = stablehlo.dot %x, %y : ({M}, tensor<8x4xf32>) -> tensor<16x4xf32> "
         "return %0 : tensor<16x4xf32>",
     ),
+    **each("chlo", "mulhi", "i j", INT),
     "stablehlo.unary_einsum": op("stablehlo.unary_einsum", "x", M, 'einsum_config = "ab->ab"'),
     "stablehlo.get_dimension_size": op(
         "stablehlo.get_dimension_size", "x", "tensor<i32>", "dimension = 0 : i64"
@@ -320,8 +322,8 @@ NOT_BUILT = {
 """Refused by the type of their values, which alone says what they are."""
 
 
-ELSEWHERE = {"chlo.mulhi", "chlo.ragged_dot"}
-"""Not run: XLA's CPU backend does not have them."""
+ELSEWHERE = {"chlo.ragged_dot"}
+"""Not run: XLA's CPU backend does not have it."""
 
 
 def dialect_operations():
@@ -414,6 +416,39 @@ def test_refused_by_its_type(kind):
         import_stablehlo(text)
 
 
+@pytest.mark.parametrize("type_", ["i8", "ui16", "i32", "ui32", "i64", "ui64"])
+def test_the_high_bits_of_a_product(type_, tmp_path):
+    """Made of other operations: XLA's partitioner cannot read it."""
+    path = tmp_path / "example.mlir"
+    tensor = f"tensor<4x8x{type_}>"
+    operation = f'"chlo.mulhi"(%x, %y) : ({tensor}, {tensor}) -> {tensor}'
+    signature = f"(%x: {tensor}, %y: {tensor}) -> {tensor}"
+    path.write_text(of_module(signature, f"%0 = {operation} return %0 : {tensor}"), "utf-8")
+    with jax.enable_x64(True):
+        dtype = np.dtype(type_.replace("ui", "uint") if "u" in type_ else type_.replace("i", "int"))
+        bounds, rng = np.iinfo(dtype), np.random.default_rng(0)
+        x, y = (rng.integers(bounds.min, bounds.max, (4, 8), dtype, True) for _ in range(2))
+        x[0, :2] = y[0, 1:3] = bounds.min, bounds.max
+        tactics = [pt.ManualPartition({"*": 0}, "x")]
+        plan = pt.plan(pt.read(path), mesh="x=2", hardware="cpu", tactics=tactics)
+        found = np.asarray(plan.jit()(*plan.shard(x, y)))
+    right = x.astype(object) * y.astype(object) >> (8 * dtype.itemsize)
+    np.testing.assert_array_equal(found, right.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("8x8xf64", "8x8x64xi1"), ("8x8xi8", "8x8x8xi1"), ("8x8x8xi1", "8x8xi8")],
+)
+def test_bits_as_booleans_are_refused(before, after):
+    """XLA, which keeps a boolean in a byte, makes a result of another shape."""
+    one, other = (f"tensor<{shape}>" for shape in (before, after))
+    operation = f"stablehlo.bitcast_convert %x : ({one}) -> {other}"
+    text = of_module(f"(%x: {one}) -> {other}", f"%0 = {operation} return %0 : {other}")
+    with pytest.raises(pt.UnsupportedError, match=f"{BITS.what}.*{BITS.advice}"):
+        import_stablehlo(text)
+
+
 # ------------------------------------------------------------------------------------ the page
 
 INTRODUCTION = """# Operations
@@ -431,6 +466,14 @@ In an example's rule, equal letters are split alike, and `1` is not split. What 
   the bytes that are moved (`plan.history[0].replicated_uses`).
 
 The rule of one call can differ from that of the example: it depends on sizes and attributes.
+"""
+
+CUSTOM_CALLS = """## Custom calls
+
+What a custom call does is known by its target. A call that says itself how many batch dimensions it
+has (`num_batch_dims`, which JAX writes on those of LAPACK and of its like on GPUs) is split along
+these. One that neither says so nor is listed here is replicated, unless
+[`register_rule`](reference.md#register_rule) has a rule for it.
 """
 
 STRUCTURE = """## Structure
@@ -464,8 +507,7 @@ SECTIONS = [
     ("Made from nothing", "Made in whatever layout the uses need.", treated("generated")),
     (
         "With factors of their own",
-        "A custom call of a target unknown to JAX and Shardy is run whole, unless "
-        "[`register_rule`](reference.md#register_rule) has a rule for it.",
+        "Custom calls have a rule by their target, see [below](#custom-calls).",
         treated("shardy", "own"),
     ),
 ]
@@ -477,9 +519,8 @@ def rows(kinds, folder):
         made = [op for op in plan.program.operations if op.kind == kind]
         op = max(made, key=lambda o: len(o.rule.factors))
         with mlir.context():
-            module = with_rules(plan.program.module)
-            shardys = shardy_kinds(module)
-        source = "Shardy" if kind in shardys and traits(kind).treatment != "generated" else "own"
+            shardys = shardy_kinds(with_rules(plan.program.module))
+        source = "Shardy" if kind in shardys else "own"
         form = LOCALIZERS[kind].__doc__.splitlines()[0] if kind in LOCALIZERS else "The same."
         letters = factor_letters(op.rule)
         yield f"| `{kind}` | {source} | `{op.rule}` | {letters} | {form} |"
@@ -496,10 +537,11 @@ def factor_letters(rule):
 
 
 def shardy_kinds(module):
+    """The kinds of operations of a module whose rules are Shardy's."""
     found = set()
 
     def visit(op):
-        if "sdy.sharding_rule" in op.attributes:
+        if is_shardys(op):
             found.add(op.name)
         return mlir.ir.WalkResult.ADVANCE
 
@@ -516,6 +558,10 @@ def page(folder):
             "|---|---|---|---|---|",
         ]
         lines += [*rows(kinds, folder), ""]
+    lines += [CUSTOM_CALLS, "| target | split along |", "|---|---|"]
+    for call in KNOWN_CALLS:
+        lines.append(f"| {', '.join(f'`{target}`' for target in call.targets)} | {call.along} |")
+    lines.append("")
     lines += [STRUCTURE, *(f"- `{kind}`" for kind in treated("structure"))]
     lines += [GIVEN.rstrip()]
     lines += [REWRITTEN, *(f"- `{kind}`" for kind in treated("rewritten"))]
@@ -524,13 +570,17 @@ def page(folder):
     lines += [f"| `{kind}` | {traits(kind).reason} |" for kind in treated("replicated")]
     lines += ["\n## Refused\n", "| operation | message |", "|---|---|"]
     for kind in treated("refused"):
-        refused = traits(kind).refusal
-        lines.append(f"| `{kind}` | the program contains {refused.what}; {refused.advice} |")
+        lines.append(f"| `{kind}` | {_refused(traits(kind).refusal)} |")
+    lines.append(f"| `stablehlo.bitcast_convert` to or from `i1` | {_refused(BITS)} |")
     lines += ["\nCustom calls are refused by a part of their target:\n"]
     lines += ["| target contains | message |", "|---|---|"]
     for part, refused in CALLS.items():
-        lines.append(f"| `{part}` | the program contains {refused.what}; {refused.advice} |")
+        lines.append(f"| `{part}` | {_refused(refused)} |")
     return "\n".join(lines) + "\n"
+
+
+def _refused(refused):
+    return f"the program contains {refused.what}; {refused.advice}"
 
 
 def test_the_page_says_what_the_tables_and_examples_say(tmp_path):

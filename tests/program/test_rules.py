@@ -350,7 +350,7 @@ RULES = [
         ["f32[8,4,4]"],
         "custom_call",
         "[i j k] -> [i l m], [i]",
-        {4: "custom_call is local along batch dimensions only"},
+        {4: "lapack_spotrf_ffi requires replication of this dimension"},
     ),
 ]
 

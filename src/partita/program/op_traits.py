@@ -35,7 +35,7 @@ Treatment = Literal[
 - broadcasting: elementwise, but smaller operands are stretched first, as NumPy does
 - generated: made from nothing; each dimension can be sharded as its uses need it
 - shardy: by a rule of Shardy's, narrowed or widened in `partita.stablehlo.rules`
-- own: by a rule of partita's own, see `partita.stablehlo.rules.own`
+- own: by a rule of partita's own, see `partita.stablehlo.rules.own`, and `calls` for custom calls
 - structure: they order other operations, see `partita.program.blocks`
 - given: as the program itself says
 - rewritten: replaced by others when a program is read; dynamic ones, if sizes are constant
@@ -260,7 +260,6 @@ OPERATIONS: Mapping[str, Traits] = {
     "chlo.is_neg_inf": _ELEMENTWISE,
     "chlo.is_pos_inf": _ELEMENTWISE,
     "chlo.lgamma": _ELEMENTWISE,
-    "chlo.mulhi": _ELEMENTWISE,
     "chlo.next_after": _ELEMENTWISE,
     "chlo.polygamma": _ELEMENTWISE,
     "chlo.sinh": _ELEMENTWISE,
@@ -299,7 +298,6 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.cholesky": _SHARDY,
     "stablehlo.concatenate": replace(_SHARDY, fusible=True),
     "stablehlo.convolution": replace(_PRODUCT, convolution=True),
-    "stablehlo.custom_call": replace(_SHARDY, sums=True),
     "stablehlo.dot_general": _PRODUCT,
     "stablehlo.dynamic_slice": replace(
         _SHARDY, fusible=True, slices=True, reads_window=True, sums=True
@@ -332,6 +330,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.batch_norm_grad": _OWN,
     "stablehlo.batch_norm_inference": _OWN,
     "stablehlo.batch_norm_training": _OWN,
+    "stablehlo.custom_call": replace(_OWN, sums=True),
     "stablehlo.einsum": replace(_OWN, sums=True),
     "stablehlo.map": replace(_OWN, scalar_body=True),
     "chlo.top_k": _OWN,
@@ -354,6 +353,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.get_dimension_size": _REWRITTEN,
     "stablehlo.real_dynamic_slice": _REWRITTEN,
     "stablehlo.unary_einsum": _REWRITTEN,
+    "chlo.mulhi": _REWRITTEN,
     # run in full by every device
     "stablehlo.rng_bit_generator": _replicated("the bits depend on the size of the whole"),
     "stablehlo.torch_index_select": _replicated("no local form is known"),

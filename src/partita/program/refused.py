@@ -30,6 +30,10 @@ KEYLESS = Refused(
 UNREADABLE = Refused(
     "a select that XLA cannot read", "use stablehlo.select, on operands of one shape"
 )
+BITS = Refused(
+    "a bitcast between booleans and numbers",
+    "XLA keeps a boolean in a byte: shift and mask the bits instead",
+)
 GSPMD = Refused(
     "a sharding constraint or a shard_map, written for GSPMD",
     f"export it with Shardy (jax_use_shardy_partitioner), or {INSTEAD}",

@@ -9,6 +9,7 @@ from typing import Any
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
 from partita.stablehlo import constraints, liveness, shard_map, tags, zeros
+from partita.stablehlo.expansions import expand
 from partita.stablehlo.mlir import (
     attributes_of,
     hlo,
@@ -93,23 +94,11 @@ def _rewrite(module: Any) -> None:
 
     module.operation.walk(visit)
     for op in found:
-        if op.name == "stablehlo.get_dimension_size":
-            _replace_by_its_size(op)
+        expand(op)
     if found:
         hlo.register_stablehlo_passes()
         passes = ",".join(_REWRITES)
         run_passes(module, f"func.func({passes})")
-
-
-def _replace_by_its_size(op: Any) -> None:
-    operand = ir.RankedTensorType(op.operands[0].type)
-    dimension = op.attributes["dimension"].value
-    if not operand.is_dynamic_dim(dimension):
-        type_ = ir.RankedTensorType(op.results[0].type)
-        size = ir.IntegerAttr.get(type_.element_type, operand.get_dim_size(dimension))
-        with ir.InsertionPoint(op), op.location:
-            constant = hlo.constant(ir.DenseElementsAttr.get_splat(type_, size))
-        op.results[0].replace_all_uses_with(constant)
 
 
 def _calls(operation: Any) -> list[Any]:

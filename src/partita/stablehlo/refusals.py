@@ -7,7 +7,7 @@ from typing import Any
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
 from partita.program.op_traits import traits
-from partita.program.refused import CALLS, INSTEAD, TYPES, Refused
+from partita.program.refused import BITS, CALLS, INSTEAD, TYPES, Refused
 from partita.stablehlo.mlir import ir
 
 _SHARDING = "sdy.sharding"
@@ -50,9 +50,18 @@ def check_supported(op: Any, source: str) -> None:
     for part, refused in CALLS.items():
         if part in target:
             raise _refusal(refused, target, source)
+    if op.name == "stablehlo.bitcast_convert" and _of_booleans(op):
+        raise _refusal(BITS, op.name, source)
     if _SHARDING in op.attributes:
         given = Refused(f"a sharding given to {op.name.rpartition('.')[2]}", INSTEAD)
         raise _refusal(given, _SHARDING, source)
+
+
+def _of_booleans(op: Any) -> bool:
+    """Whether only one side is made of booleans."""
+    sides = (op.operands[0], op.results[0])
+    of = [str(ir.RankedTensorType(side.type).element_type) == "i1" for side in sides]
+    return of[0] != of[1]
 
 
 def target_of(op: Any) -> str:

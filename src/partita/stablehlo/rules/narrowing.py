@@ -30,14 +30,6 @@ def block_kind(rule: Rule, kind: FactorKind, reason: str) -> Rule:
     return _block(rule, [n for n, f in enumerate(rule.factors) if f.kind == kind], reason)
 
 
-def _custom_call(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Local along batch dimensions: those factors that all operands and results have."""
-    tensors = (*rule.operands, *rule.results)
-    held = [{factor for dim in tensor for factor in dim} for tensor in tensors]
-    others = [f for f in range(len(rule.factors)) if not all(f in each for each in held)]
-    return _block(rule, others, "custom_call is local along batch dimensions only")
-
-
 def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     """Not sharded along factors that only its operand has, or only its result.
 
@@ -123,7 +115,6 @@ def _set_kind(rule: Rule, factors: Iterable[int], kind: FactorKind, reason: str 
 
 NARROWED: dict[str, Narrow] = {
     "stablehlo.convolution": slide_rule,
-    "stablehlo.custom_call": _custom_call,
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "stablehlo.gather": _gather,

@@ -8,7 +8,6 @@ from typing import Any
 from partita.program.ir import Factor, Rule, TensorType
 from partita.program.op_traits import traits
 from partita.stablehlo.rules import notation
-from partita.stablehlo.rules import registry as custom
 
 Types = Sequence[TensorType]
 
@@ -23,12 +22,6 @@ def own(op: Any, operands: Types, results: Types) -> Rule | None:
     write = _broadcasting if known.treatment == "broadcasting" else OWN.get(op.name)
     text = write(op, operands, results) if write else None
     return notation.read(text, operands, results, op.name.rpartition(".")[2]) if text else None
-
-
-def of_custom_call(target: str, operands: Types, results: Types) -> Rule | None:
-    """The rule that a user has given for a custom call; None without."""
-    text = custom.RULES.get(target)
-    return notation.read(text, operands, results, target) if text else None
 
 
 def _broadcasting(op: Any, operands: Types, results: Types) -> str:

@@ -11,6 +11,7 @@ from partita.program.op_traits import traits
 from partita.stablehlo.mlir import sdy
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import own as rules
+from partita.stablehlo.rules.calls import of_call
 from partita.stablehlo.rules.narrowing import NARROWED, block_kind
 
 _RULE = "sdy.sharding_rule"
@@ -58,13 +59,20 @@ class Rules:
 
 def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule | None:
     """A rule that is not Shardy's; None where Shardy's is to be read."""
-    rule = None
+    if is_shardys(op):
+        return None
     if target := target_of(op):
-        rule = rules.of_custom_call(target, operands, results)
-    elif _RULE not in op.attributes or traits(op.name).treatment == "generated":
+        rule = of_call(op, target, operands, results)
+    else:
         rule = rules.own(op, operands, results)
-    readable = traits(op.name).shardable and _RULE in op.attributes
-    return rule if rule or readable else rules.opaque(operands, results)
+    return rule or rules.opaque(operands, results)
+
+
+def is_shardys(op: Any) -> bool:
+    """Whether the rule of an operation is Shardy's, narrowed or widened."""
+    known = traits(op.name)
+    ours = known.treatment == "generated" or bool(target_of(op))
+    return _RULE in op.attributes and known.shardable and not ours
 
 
 def combiner_of(op: Any) -> str | None:

@@ -17,8 +17,8 @@ from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
 from partita.cost.idle import IdleAxis
 from partita.errors import TacticError, renamed
+from partita.files import write
 from partita.mesh import Mesh, MeshInput
-from partita.output import write
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program

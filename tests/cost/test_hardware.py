@@ -272,6 +272,7 @@ def test_a_file_states_what_small_and_other_operations_reach(write):
     [
         ("0.3", "3.0", "gather is a fraction of the peak, at most 1, got 3"),
         ("128", "12.8", "rows of a tile must be a whole number, got 12.8.*`matrix_unit`"),
+        ("128", "1e20", r"rows of a tile must be at most 2147483648, got 1e\+20.*`matrix_unit`"),
         ("matrix_unit.columns", "matrix_unit.depth", "unknown field `depth` - at `matrix_unit`"),
     ],
 )
@@ -300,6 +301,14 @@ def test_loaded_hardware_is_returned(write):
     [
         ("memory = { value = 16", "memory = { value = -16", "above 0, got -16.*`memory`"),
         ("1e-5", "0", r"above 0, got 0.0.*`networks\[1\].latency`"),
+        ("1e14", "1e308", r"must be from 1e-18 to 1e\+24, got 1e\+308.*`peak_flops.bf16`"),
+        ("1e-5", "1e-300", r"must be from 1e-18 to 1e\+24, got 1e-300.*`networks"),
+        (
+            "memory = { value = 16",
+            "memory = { value = 16_000_000",
+            "at most 9007199254740992 bytes",
+        ),
+        ("size = 64", f"size = {10**400}", "network 'link' must join at most 2147483648 devices"),
         ("1e14", "inf", "finite and above 0, got inf.*`peak_flops.bf16`"),
         ("4e13", '"fast"', "Expected `float`, got `str`.*`peak_flops.f32.value`"),
         ("value = 0.8", "value = 1.8", "matmul is a fraction of the peak, at most 1, got 1.8"),
@@ -315,6 +324,9 @@ def test_loaded_hardware_is_returned(write):
         (NETWORKS, "", "missing required field `networks`"),
         ("peak_flops.f32", "peak_flops.float32", "unknown element type 'float32'"),
         ('description = "A', 'name = "chip"\ndescription = "A', "has a field `name`; remove it"),
+        ("description", "a = " + "[" * 5000 + "\ndescription", "nested too deeply"),
+        ("description", ".".join(["a"] * 7000) + " = 1\ndescription", "unknown field `a`"),
+        ("description", "#" * 20_000 + "\ndescription", "more than 16,384 bytes, the most"),
         ("size = 64", "size 64", "not valid TOML: .*line 13"),
     ],
 )

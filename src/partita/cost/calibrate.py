@@ -27,7 +27,7 @@ from partita.cost.files import decode, device_type_of, encode, load
 from partita.cost.hardware import Efficiency, Hardware, Network
 from partita.cost.schema import Figure
 from partita.errors import HardwareError
-from partita.output import write
+from partita.files import write
 
 Progress = Callable[[str], None]
 

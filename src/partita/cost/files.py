@@ -17,12 +17,16 @@ from typing import Any
 
 import msgspec
 
+from partita import files
 from partita.cost.hardware import Hardware
 from partita.cost.schema import Figure
 from partita.errors import HardwareError, closest
 
 FOLDER = Path(__file__).parent / "device_types"
 """Where the files of `device_types()` are."""
+
+MOST = 2**14
+"""Bytes that a hardware file may have."""
 
 
 def device_types() -> tuple[str, ...]:
@@ -86,7 +90,7 @@ def _known(file: Path) -> Hardware:
 
 def _load_file(path: Path) -> Hardware:
     try:
-        text = path.read_text("utf-8")
+        text = files.read(path, MOST).decode()
     except OSError as error:
         reason = error.strerror or str(error)
         raise HardwareError(f"cannot read the hardware file {str(path)!r}: {reason}") from error
@@ -112,6 +116,8 @@ def decode(text: str, name: str, where: str) -> Hardware:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise HardwareError(f"the hardware file {where!r} is not valid TOML: {error}") from error
+    except RecursionError:
+        raise HardwareError(f"the hardware file {where!r} is nested too deeply") from None
     if "name" in table:
         raise HardwareError(
             f"the hardware file {where!r} has a field `name`; remove it, the file name is the name"

@@ -13,7 +13,7 @@ import itertools
 import re
 from typing import Annotated, Literal
 
-from partita.cost.schema import Figure, Table, check_count, unit
+from partita.cost.schema import MOST_COUNTED, Figure, Table, check_count, unit
 from partita.errors import HardwareError, closest
 from partita.spmd import COLLECTIVES
 
@@ -145,6 +145,10 @@ class Network(Table, frozen=True):
     def __post_init__(self) -> None:
         if self.size < 2:
             raise ValueError(f"network {self.name!r} must join at least 2 devices, got {self.size}")
+        if self.size > MOST_COUNTED:
+            raise ValueError(
+                f"network {self.name!r} must join at most {MOST_COUNTED} devices, got {self.size}"
+            )
         if self.wrap < 1:
             raise ValueError(f"network {self.name!r}: wrap must be at least 1, got {self.wrap}")
 
@@ -166,6 +170,9 @@ COMBINE = Figure(
 WINDOW = Figure(48, "assumption: as for the device types that partita knows")
 
 PREFETCH = Figure(2, "assumption: that of XLA's TPU compiler, as the file states none")
+
+MOST_MEMORY = 2**53
+"""Bytes of memory that a plan file can say."""
 
 LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
@@ -238,6 +245,8 @@ class Hardware(Table, frozen=True):
                     f"expected some of {', '.join(COLLECTIVES)}"
                 )
         _check_networks(self.networks)
+        if self.memory.value > MOST_MEMORY:
+            raise ValueError(f"memory must be at most {MOST_MEMORY} bytes, got {self.memory.value}")
         try:
             re.compile(self.device_kind)
         except re.error as error:

@@ -21,6 +21,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
 
+LEAST, MOST = 1e-18, 1e24
+"""Between these lie all figures: what is computed from a few of them stays a finite number."""
+
+MOST_COUNTED = 2**31
+"""The most that a figure counts, and the most devices that a network joins."""
+
+
 class Figure(Table, frozen=True):
     """A positive number and where it is from."""
 
@@ -30,6 +37,8 @@ class Figure(Table, frozen=True):
     def __post_init__(self) -> None:
         if not (self.value > 0 and math.isfinite(self.value)):
             raise ValueError(f"a figure must be finite and above 0, got {self.value}")
+        if not LEAST <= self.value <= MOST:
+            raise ValueError(f"a figure must be from {LEAST} to {MOST}, got {self.value}")
         if not self.source.strip():
             raise ValueError(f"the figure {self.value} has an empty source; say where it is from")
 
@@ -38,6 +47,8 @@ def check_count(name: str, figure: Figure) -> None:
     """Raises ValueError if a figure does not count anything."""
     if figure.value != int(figure.value):
         raise ValueError(f"{name} must be a whole number, got {figure.value}")
+    if figure.value > MOST_COUNTED:
+        raise ValueError(f"{name} must be at most {MOST_COUNTED}, got {figure.value}")
 
 
 def unit(name: str, *, column: str = "") -> msgspec.Meta:

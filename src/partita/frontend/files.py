@@ -13,6 +13,7 @@ import jax
 import jax.export
 import numpy as np
 
+from partita import files
 from partita.errors import FileError, UnsupportedError, renamed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
@@ -24,6 +25,9 @@ from partita.stablehlo.importer import donate, import_stablehlo
 _BYTECODE = b"ML\xefR"
 SUFFIXES = (".mlir", ".mlirbc", ".bin")
 """How names of such files end by convention: text, portable artifact, `jax.export` file."""
+
+MOST = 2**32
+"""Bytes that such a file may have."""
 
 _EXPECTED = (
     "expected StableHLO as text, as bytecode or as a portable artifact, or a serialized "
@@ -107,7 +111,7 @@ def read(path: str | Path) -> Module:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = files.read(path, MOST)
     except OSError as error:
         raise FileError(f"cannot read {str(path)!r}: {error.strerror}; {_EXPECTED}") from None
     if not data.strip():

@@ -16,9 +16,9 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from partita.emit.annotate import annotate
 from partita.emit.spmd import emit
 from partita.errors import FileError, MeshError, TacticError
+from partita.files import write
 from partita.frontend.files import contents, format_of
 from partita.mesh import Mesh
-from partita.output import write
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact

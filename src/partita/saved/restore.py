@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import msgspec
 
+from partita import files
 from partita.cost import Estimate, Traffic
 from partita.errors import AxisError, FileError, MeshError
 from partita.frontend.trace import Traced
@@ -26,6 +27,9 @@ from partita.tactics import Action, Blocked, Context, Refusal, Stage
 from partita.tactics.recorded import Recorded
 from partita.tiling import Assignment, replicated
 from partita.version import __version__
+
+MOST_BYTES = 2**30
+"""Bytes that a plan file may have."""
 
 MOST_SHOWN = 12
 """Differences between programs that a message lists."""
@@ -190,7 +194,7 @@ def read_plan(path: str | Path) -> Saved:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = files.read(path, MOST_BYTES)
     except OSError as error:
         raise FileError(f"cannot read the plan file {str(path)!r}: {error.strerror}") from None
     table = decode(data, path)

@@ -1,0 +1,96 @@
+"""Files: only regular ones are read, up to a size, and they are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from partita.errors import FileError
+
+
+def read(path: str | Path, most: int) -> bytes:
+    """The contents of a file; of pipes and devices, which may never end, nothing is read.
+
+    Args:
+      path: of the file.
+      most: bytes that it may have.
+
+    Raises:
+      OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
+    """
+    path = _path(path)
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, f"it is {_kind(found.st_mode)}, not a regular file")
+    with path.open("rb") as file:
+        data = file.read(most + 1) if found.st_size <= most else b""
+    if max(found.st_size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, the most for it")
+    return data
+
+
+def write(path: str | Path, data: bytes) -> None:
+    """Writes a file whole or not at all, whoever else writes it at the same time.
+
+    The data go to a new file of a unique name in the same folder, which then takes the place of
+    the old one, with that one's mode. Where the path is a link, what it points to is written.
+
+    Raises:
+      FileError: it cannot be written, or there is something else than a regular file.
+    """
+    try:
+        _replace(Path(os.path.realpath(_path(path))), data)
+    except OSError as error:
+        raise FileError(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    mode = _mode_to_keep(path)
+    part = path.with_name(f".partita-{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            if mode is not None:
+                os.chmod(part, mode)
+            file.write(data)
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _mode_to_keep(path: Path) -> int | None:
+    """The mode of what is there already; None if there is nothing."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"there is {_kind(mode)}, not a regular file")
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return stat.S_IMODE(mode)
+
+
+def _path(path: str | Path) -> Path:
+    """The path of a file; raises OSError for one that cannot be any."""
+    try:
+        if b"\0" not in os.fsencode(path):
+            return Path(path)
+    except UnicodeEncodeError:
+        pass
+    raise OSError(errno.EINVAL, "no file can have this name")
+
+
+def _kind(mode: int) -> str:
+    """What something of this mode is, with its article."""
+    kinds = {
+        "a directory": stat.S_ISDIR,
+        "a pipe": stat.S_ISFIFO,
+        "a socket": stat.S_ISSOCK,
+        "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+    }
+    return next((kind for kind, fits in kinds.items() if fits(mode)), "something")

@@ -25,6 +25,7 @@ from partita.program import Program
 from partita.program.ir import Constant
 from partita.run.executable import Executable, Form
 from partita.spmd import Collective, SpmdProgram
+from partita.stablehlo.internals import platform_of
 from partita.tactics import Suggestion, Tactic
 from partita.tiling import Assignment, LoopNests
 
@@ -213,6 +214,16 @@ class Plan:
             self.spmd, self.arguments, self.results, self.donate_argnums, self.closed_over
         )
 
+    def _on(self, mesh: jax.sharding.Mesh | None) -> Executable:
+        """What runs on a mesh: the same, where its devices have all that the program calls."""
+        from partita.planning.elsewhere import elsewhere
+
+        device = self.device_mesh(mesh).devices.flat[0]
+        constants, platform = self.closed_over, platform_of(device)
+        spmd = elsewhere(self.done, self.fn, self.donate_argnums, constants, platform)
+        same = spmd is self.spmd
+        return self.executable if same else dataclasses.replace(self.executable, spmd=spmd)
+
     @property
     def in_shardings(self) -> Any:
         """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
@@ -246,7 +257,7 @@ class Plan:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        return self.executable.jit(mesh, donate_argnums)
+        return self._on(mesh).jit(mesh, donate_argnums)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
@@ -261,7 +272,7 @@ class Plan:
           MeshError: too few devices, or a mesh with other axes.
           FileError: there is no such form.
         """
-        return self.executable.lower(mesh, form)
+        return self._on(mesh).lower(mesh, form)
 
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,11 @@ from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
 from partita.plan import Plan
+from partita.planning.fixed import fixed
 from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
-from partita.program.ir import GivenSharding
 from partita.program.names import matches
-from partita.stablehlo import constraints, mlir, shardings
-from partita.stablehlo.top_k import read_again, split_top_k
+from partita.stablehlo.top_k import split_top_k
 
 
 def simulate(
@@ -77,7 +75,8 @@ def simulate(
     """
     mesh = Mesh.of(mesh)
     target = targeted(hardware, memory)
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums)
+    platform = target[0].platform
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, platform=platform)
     program = split_top_k(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
     prepared = Prepared(fn, traced, program, mesh, *target)
     return Plan.of(prepared, prepared.schedule([], decides=True))
@@ -88,23 +87,7 @@ def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mes
     program = traced.program
     arguments = dict(_specs(traced, in_shardings, False, mesh))
     results = dict(_specs(traced, out_shardings, True, mesh))
-    if results:
-        with mlir.context():
-            module = mlir.parse(program.module)
-            texts = {n: shardings.of_plan(axes, [False] * len(axes)) for n, axes in results.items()}
-            constraints.of_results(mlir.main_function(module), texts)
-            text = module.operation.get_asm(enable_debug_info=True)
-        program = read_again(text, program)
-    given = [
-        GivenSharding(program.argument_names[n], program.arguments[n], axes, False, tuple(mesh))
-        for n, axes in arguments.items()
-    ] + [
-        GivenSharding(program.result_names[n], program.results[n], axes, False, tuple(mesh))
-        for n, axes in results.items()
-    ]
-    said = {fact.value for fact in given}
-    kept = [fact for fact in program.given if fact.value not in said]
-    return dataclasses.replace(program, given=(*kept, *given))
+    return fixed(program, arguments, results, mesh)
 
 
 def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator[tuple[int, Axes]]:

@@ -28,6 +28,7 @@ from partita.cost.hardware import Efficiency, Hardware, Network
 from partita.cost.schema import Figure
 from partita.errors import HardwareError
 from partita.files import write
+from partita.stablehlo.internals import platform_of
 
 Progress = Callable[[str], None]
 
@@ -132,6 +133,7 @@ def _measured(
         "name": name,
         "description": f"{device.device_kind}, {when}",
         "device_kind": "",
+        "platform": platform_of(device),
         "memory": figure(_memory(devices), "what the device reports"),
         "memory_bandwidth": figure(bandwidth, "a large array, scaled"),
         "peak_flops": {n: figure(peak, "a large square product") for n, peak in peaks.items()},

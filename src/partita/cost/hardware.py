@@ -206,6 +206,8 @@ class Hardware(Table, frozen=True):
         clock: cycles/s, where the compiler estimates cycles; no cost depends on it.
         device_kind: a regular expression that JAX's `device_kind` of such devices matches; empty
             if the file does not say.
+        platform: what JAX lowers programs for: tpu, cuda, rocm or cpu; that of the devices at hand
+            if the file does not say.
         source: where those of these fields are from that have no source of their own.
 
     Example:
@@ -232,6 +234,7 @@ class Hardware(Table, frozen=True):
     latency_bytes: Bytes = LATENCY
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     device_kind: str = ""
+    platform: Literal["tpu", "cuda", "rocm", "cpu", ""] = ""
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from partita.program.ir import GivenSharding, Program
 from partita.stablehlo import tags
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
-from partita.stablehlo.internals import argument_shardings, lower
+from partita.stablehlo.internals import argument_shardings, lower, platform_of
 
 _T = TypeVar("_T")
 
@@ -50,6 +50,7 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     hoist_from: int | None = None,
     mesh: Mesh | None = None,
+    platform: str = "",
 ) -> Traced:
     """Traces `fn` on abstract arguments; no device memory is touched.
 
@@ -64,9 +65,10 @@ def trace(
       donate_argnums: positions of arguments whose buffers the results may take over.
       hoist_from: makes closed-over constants of at least that many bytes arguments of the program.
       mesh: what a bare `PartitionSpec` in `fn` is for, if no mesh is set.
+      platform: what it is lowered for, as JAX names it; by default, that of the devices at hand.
 
     Raises:
-      TraceError: `fn` does not trace on these arguments.
+      TraceError: `fn` does not trace on these arguments, or cannot be lowered for the platform.
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
@@ -87,19 +89,21 @@ def trace(
             f"{name} has side effects ({', '.join(sorted(map(str, effects)))}) that cannot be "
             "exported; take debug prints and callbacks out of it"
         )
+    platform = platform or platform_of()
     try:
-        lowered = lower(traced, _RULES)
+        lowered = lower(traced, _RULES, platform)
     except Exception as error:
         raise TraceError(
-            f"JAX cannot lower {name} for {jax.default_backend()}: {type(error).__name__}: "
-            f"{str(error).strip()}"
+            f"JAX cannot lower {name} for {platform}: {type(error).__name__}: {str(error).strip()}"
         ) from error
     text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     text, constants = (text, ()) if hoist_from is None else hoist(text, hoist_from)
     program = import_stablehlo(text, name, len(constants))
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
     given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
-    program = dataclasses.replace(program, keys=keys, given=(*program.given, *given))
+    program = dataclasses.replace(
+        program, keys=keys, given=(*program.given, *given), platform=platform
+    )
     return Traced(program, (args, kwargs), traced.out_info, donated, constants)
 
 

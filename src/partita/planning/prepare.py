@@ -76,9 +76,14 @@ def prepare(
     target: tuple[Hardware, int],
     donate_argnums: int | Sequence[int] = (),
     hoist_from: int | None = None,
+    platform: str | None = None,
 ) -> Prepared:
-    """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it."""
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, hoist_from)
+    """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it.
+
+    A function is lowered for the platform of the target, if no other is given.
+    """
+    platform = target[0].platform if platform is None else platform
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, hoist_from, platform)
     return Prepared(fn, traced, split_top_k(traced.program, mesh.devices), mesh, *target)
 
 
@@ -95,13 +100,14 @@ def traced_or_read(
     mesh: Mesh,
     donate_argnums: int | Sequence[int],
     hoist_from: int | None = None,
+    platform: str = "",
 ) -> tuple[Any, Traced]:
-    """A function, or the program of a file, with its trace."""
+    """A function, lowered for a platform, or the program of a file, with its trace."""
     if isinstance(fn, str | Path):
         fn = read(fn)
     if isinstance(fn, Module):
         return fn, _from_file(fn, args, kwargs, donate_argnums, hoist_from)
-    return fn, trace(fn, args, kwargs, donate_argnums, hoist_from, mesh)
+    return fn, trace(fn, args, kwargs, donate_argnums, hoist_from, mesh, platform)
 
 
 def _from_file(

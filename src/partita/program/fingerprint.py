@@ -36,6 +36,7 @@ _IN_TEXT = {
     "regions",
     "module",
     "constants",
+    "platform",
 }
 """Fields of a program that its text says, or that only name things."""
 

@@ -302,6 +302,8 @@ class Program:
     """Shardings that arguments and results come with."""
     constants: tuple[Constant, ...] = ()
     """Constants that differ from element to element."""
+    platform: str = ""
+    """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
 
     @functools.cached_property
     def tagged(self) -> tuple[tuple[str, int], ...]:

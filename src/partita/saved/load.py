@@ -42,7 +42,10 @@ def take_up(
         given = fn.donate_argnums if isinstance(fn, Module) else ()
         donated = () if given == saved.donate_argnums else saved.donate_argnums
     target = (device, capacity)
-    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.hoist_from)
+    # The program is the one that was planned, whatever it is estimated on now.
+    planned = saved.hardware in cost.device_types()
+    platform = (cost.load(saved.hardware) if planned else device).platform
+    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.hoist_from, platform)
     saved.check_program(prepared.program, prepared.traced)
     return prepared, saved.restore(prepared.context())
 

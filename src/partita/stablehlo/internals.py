@@ -61,18 +61,24 @@ def identity(
     return primitive
 
 
-def lower(traced: Any, rules: Sequence[LoweringRule]) -> Any:
-    """Lowers what `jax.jit(...).trace` made, some primitives by rules of ours."""
+def lower(traced: Any, rules: Sequence[LoweringRule], platform: str) -> Any:
+    """Lowers what `jax.jit(...).trace` made, some primitives by rules of ours.
+
+    Args:
+      traced: what JAX has traced.
+      rules: the rules.
+      platform: what it is lowered for, which need not be at hand: tpu, cuda, rocm or cpu.
+    """
     ours: Any = tuple(rules)  # JAX annotates it as a tuple of one rule
     parameters = jax_mlir.LoweringParameters(override_lowering_rules=ours)
-    try:
-        return traced.lower(_private_parameters=parameters)
-    except ValueError as error:
-        if "AbstractMesh" not in str(error):
-            raise
-        # Shardings over meshes without devices say nothing of the platform.
-        platforms = (jax.default_backend(),)
-        return traced.lower(lowering_platforms=platforms, _private_parameters=parameters)
+    return traced.lower(lowering_platforms=(platform,), _private_parameters=parameters)
+
+
+def platform_of(device: jax.Device | None = None) -> str:
+    """What JAX lowers programs for that run on a device; by default, on those at hand."""
+    device = jax.devices()[0] if device is None else device
+    client: Any = device.client
+    return str(getattr(client, "_raw_platform", device.platform))  # cuda or rocm, where that is gpu
 
 
 def argument_shardings(traced: Any) -> Sequence[Any]:

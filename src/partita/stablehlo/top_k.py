@@ -72,6 +72,7 @@ def read_again(text: str, original: Program) -> Program:
         aliases=original.aliases,
         keys=frozenset(place[value] for value in original.keys),
         given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),
+        platform=original.platform,
     )
 
 

@@ -1,0 +1,39 @@
+"""A program with the layouts of its arguments and results fixed, as facts of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from partita.frontend.specs import Axes
+from partita.mesh import Mesh
+from partita.program import Program
+from partita.program.ir import GivenSharding
+from partita.stablehlo import constraints, mlir, shardings
+from partita.stablehlo.top_k import read_again
+
+
+def fixed(
+    program: Program, arguments: Mapping[int, Axes], results: Mapping[int, Axes], mesh: Mesh
+) -> Program:
+    """The same program with the axes of arguments and results, by number, as facts.
+
+    They replace what these come with.
+    """
+    if results:
+        with mlir.context():
+            module = mlir.parse(program.module)
+            texts = {n: shardings.of_plan(axes, [False] * len(axes)) for n, axes in results.items()}
+            constraints.of_results(mlir.main_function(module), texts)
+            text = module.operation.get_asm(enable_debug_info=True)
+        program = read_again(text, program)
+    given = [
+        GivenSharding(program.argument_names[n], program.arguments[n], axes, False, tuple(mesh))
+        for n, axes in arguments.items()
+    ] + [
+        GivenSharding(program.result_names[n], program.results[n], axes, False, tuple(mesh))
+        for n, axes in results.items()
+    ]
+    said = {fact.value for fact in given}
+    kept = [fact for fact in program.given if fact.value not in said]
+    return dataclasses.replace(program, given=(*kept, *given))

@@ -91,6 +91,10 @@ def _kind(mode: int) -> str:
         "a directory": stat.S_ISDIR,
         "a pipe": stat.S_ISFIFO,
         "a socket": stat.S_ISSOCK,
-        "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+        "a device": _is_device,
     }
     return next((kind for kind, fits in kinds.items() if fits(mode)), "something")
+
+
+def _is_device(mode: int) -> bool:
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)

@@ -144,8 +144,8 @@ SQUARE_ROWS = [
     ],
 )
 def test_steps(mesh, have, partial, want, expected):
-    type_ = TensorType((8, 16, 8)[: len(have)], "f32")
-    steps = reshard(type_, have, frozenset(partial), want, mesh, latency_bytes=2**16)
+    type_ = TensorType((8, 16, 8)[: len(have)], "f32")  # of 512 bytes, or 4096
+    steps = reshard(type_, have, frozenset(partial), want, mesh, latency_bytes=128)
     assert show(steps, mesh) == expected
 
 

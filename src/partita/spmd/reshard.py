@@ -13,7 +13,8 @@
 
 Steps that shrink the local shard come first, then those that exchange shards, then those that
 enlarge them, so that every step moves as little as it can. What one collective can do is one step:
-axes that go the same way go together. Nothing is gathered that an exchange can bring.
+axes that go the same way go together. Where that takes several collectives, the cheapest way of all
+is looked for (`ways`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from partita.program.collectives import (
     CollectiveKind,
 )
 from partita.program.ir import Halo, TensorType
+from partita.spmd import ways
 from partita.spmd.steps import HaloExchange, Step
 from partita.tiling import Axes, Layout, local_type
 
@@ -63,11 +65,12 @@ def reshard(
 
     wanted = tuple(real(axes) for axes in want)
     start = [real(axes) for axes in have]
-    path = functools.partial(_Path, type_, start, wanted, mesh, combine)
-    steps = path().walk(set(real(tuple(unreduced))))
-    if _roundabout(steps, wanted):
-        turned = path(turns=True).walk(set(real(tuple(unreduced))))
-        steps = min(steps, turned, key=lambda way: traffic(way, mesh, latency_bytes))
+    left = frozenset(real(tuple(unreduced)))
+    steps = _Path(type_, start, wanted, mesh, combine).walk(set(left))
+    if sum(step.is_collective for step in steps) > 1 or _roundabout(steps, wanted):
+        sent = traffic(steps, mesh, latency_bytes)
+        less = ways.cheapest(type_, tuple(start), left, wanted, mesh, combine, latency_bytes, sent)
+        steps = less or steps
     shard = local_type(type_, wanted, mesh)
     if over := real(tuple(sorted(masked))):
         steps += (Step(MASK.name, over, -1, -1, shard, shard),)
@@ -98,8 +101,7 @@ def _halo_steps(shard: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ..
 class _Path:
     """A value on its way: its current layout, and the steps taken so far.
 
-    With `turns`, axes are also added where others should have gone before, and put in order by a
-    permutation; without, what is in their way is gathered.
+    What is in the way of axes to be added is gathered.
     """
 
     def __init__(
@@ -109,14 +111,12 @@ class _Path:
         want: Layout,
         mesh: Mesh,
         combine: str,
-        turns: bool = False,
     ) -> None:
         self.type = type_
         self.layout = list(have)
         self.want = want
         self.mesh = mesh
         self.combine = combine
-        self.turns = turns
         self.steps: list[Step] = []
         self.place = {axis: dim for dim, axes in enumerate(want) for axis in axes}
         """The dimension where each axis is wanted."""
@@ -124,34 +124,23 @@ class _Path:
 
     def walk(self, unreduced: set[int]) -> tuple[Step, ...]:
         """All the way, from a value unreduced over some axes; tries the cheapest steps first."""
-        self.unreduced, turns = unreduced, self.turns
+        self.unreduced = unreduced
         while unreduced or tuple(self.layout) != self.want:
             went = (
                 self._slice(self._next)
-                or (turns and self._slice(self._behind))
                 or self._scatter(self._next)
                 or self._exchange()
                 or self._swap()
-                or (turns and self._turn())
                 or self._reduce()
                 or self._gather()
             )
             assert went, f"no way from {self.layout} to {self.want}"
         return tuple(self.steps)
 
-    def _turn(self) -> bool:
-        return self._scatter(self._behind) or self._exchange_behind() or self._arrange()
-
     def _next(self, dim: int) -> Axes:
         """Axes still to be added to a dimension; none if others have to go first."""
         have, want = self.layout[dim], self.want[dim]
         return want[len(have) :] if want[: len(have)] == have else ()
-
-    def _behind(self, dim: int) -> Axes:
-        """Axes to be added that others should have gone before; those that cost nothing first."""
-        used = self._used()
-        missing = tuple(a for a in self.want[dim] if a not in used)
-        return tuple(a for a in missing if a not in self.unreduced) or missing
 
     def _slice(self, candidates: Callable[[int], Axes]) -> bool:
         """Cuts the shard along every dimension that can be: free, and all that follows is less."""
@@ -207,16 +196,6 @@ class _Path:
 
         return self._slice(behind) or self._scatter(behind)
 
-    def _exchange_behind(self) -> bool:
-        """Moves axes to the dimension that needs them, behind others that have to go first."""
-        for source, axes in enumerate(self.layout):
-            target = self.place.get(axes[-1], source) if axes else source
-            if target != source:
-                stay = [i for i, a in enumerate(axes) if self.place.get(a) != target]
-                if self._move(source, target, axes[stay[-1] + 1 if stay else 0 :]):
-                    return True
-        return False
-
     def _move(self, source: int, target: int, axes: Axes) -> bool:
         layout = list(self.layout)
         layout[source] = layout[source][: -len(axes)]
@@ -233,17 +212,6 @@ class _Path:
         if not alike or self.unreduced & self.place.keys():
             return False
         return self._permute(list(self.want))
-
-    def _arrange(self) -> bool:
-        """Brings axes into order: those that stay, those to be gathered, those to be moved."""
-
-        def rank(dim: int, axis: int) -> tuple[int, int]:
-            place = self.place.get(axis)
-            return (0, self.want[dim].index(axis)) if place == dim else (1 + (place is not None), 0)
-
-        return self._permute(
-            [tuple(sorted(a, key=lambda x: rank(d, x))) for d, a in enumerate(self.layout)]
-        )
 
     def _permute(self, layout: list[Axes]) -> bool:
         if layout == self.layout:
@@ -282,15 +250,9 @@ class _Path:
     def _step(
         self, kind: CollectiveKind, axes: Axes, dim: int, split: int, layout: list[Axes]
     ) -> None:
-        layouts: tuple[Layout, ...] = ()
-        if not self.type.elements:
-            kind = SLICE  # nothing to exchange either
-        elif kind is COLLECTIVE_PERMUTE:
-            layouts = (tuple(self.layout), tuple(layout))
-        before = local_type(self.type, tuple(self.layout), self.mesh)
-        after = local_type(self.type, tuple(layout), self.mesh)
+        layouts = (tuple(self.layout), tuple(layout))
         self.steps.append(
-            Step(kind.name, axes, dim, split, before, after, self.combine, layouts=layouts)
+            ways.step(self.type, self.mesh, kind, axes, (dim, split), layouts, self.combine)
         )
         self.layout = layout
 

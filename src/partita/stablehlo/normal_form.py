@@ -9,6 +9,7 @@ from typing import Any
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
 from partita.stablehlo import constraints, liveness, shard_map, tags, zeros
+from partita.stablehlo.dimensions import unmerge
 from partita.stablehlo.expansions import expand
 from partita.stablehlo.mlir import (
     attributes_of,
@@ -46,6 +47,7 @@ def prepare(text: str) -> str:
     zeros.drop_added_zeros(main_function(module))
     _copy_for_each_use(main_function(module))
     liveness.drop_dead(main_function(module))
+    unmerge(main_function(module))
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
     return text.replace("sdy.constant dense", "stablehlo.constant dense")

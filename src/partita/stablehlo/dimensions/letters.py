@@ -1,0 +1,468 @@
+"""Which dimensions of an operation's operands and results are one, and how its attributes say so.
+
+`letters_of` gives the dimensions of all operands and results letters, as an einsum does: those with
+the same letter are the same dimension. `renumber` rewrites the attributes of an operation, of which
+some dimensions become several, each in its place. Both know the operations of which a dimension may
+be made several without changing what they compute; of others all dimensions are fixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from partita.program.op_traits import traits
+from partita.stablehlo.mlir import hlo, ir, splat
+
+FIXED: Final = None
+"""In place of a letter: this dimension cannot become several."""
+
+EDGE: Final = ""
+"""In place of a letter: the dimension is this operation's own, which is reshaped around it."""
+
+PARTS: Final = "/"
+"""In place of a letter: parts of this dimension are taken out, or put together, at these places."""
+
+Letter = str | None
+Letters = tuple[tuple[Letter, ...], ...]
+"""Of each operand, then of each result."""
+
+Sizes = Sequence[tuple[int, ...]]
+"""The sizes that each dimension of a tensor becomes."""
+
+SizesOf = Callable[[Any], Sizes]
+"""What the dimensions of a value become, by what its type still says."""
+
+
+def shape(value: Any) -> tuple[int, ...]:
+    """The sizes of a tensor, as its type says them."""
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def letters_of(op: Any) -> Letters:
+    """The letters of an operation without regions that read from outside."""
+    known = traits(op.name)
+    row = _ROWS.get(op.name)
+    if row is not None:
+        return row.letters(op)
+    if known.elementwise:
+        return tuple(_names(value) for value in (*op.operands, *op.results))
+    if _is_constant(op):
+        (result,) = op.results
+        return (_names(result) if splat(op) is not None else (EDGE,) * len(shape(result)),)
+    # What every device runs in full anyway loses nothing by a reshape.
+    own = EDGE if known.treatment == "replicated" and not op.regions else FIXED
+    return tuple((own,) * len(shape(value)) for value in (*op.operands, *op.results))
+
+
+def renumber(op: Any, sizes_of: SizesOf) -> Any:
+    """Has the attributes of an operation count dimensions as they will be.
+
+    Returns:
+      The operation; another one in its place where it needs more operands.
+    """
+    row = _ROWS.get(op.name)
+    if row is not None:
+        return row.renumber(op, sizes_of) or op
+    if _is_constant(op) and splat(op) is not None:
+        (result,) = op.results
+        type_ = ir.RankedTensorType(result.type)
+        held = op.attributes["value"]
+        flat = [size for each in sizes_of(result) for size in each]
+        made = ir.RankedTensorType.get(flat, type_.element_type)
+        op.attributes["value"] = ir.DenseElementsAttr.get_splat(made, held.get_splat_value())
+    return op
+
+
+def _is_constant(op: Any) -> bool:
+    return traits(op.name).constant or op.name == "sdy.constant"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    letters: Callable[[Any], Letters]
+    renumber: Callable[[Any, SizesOf], Any]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(f"d{dim}" for dim in range(len(shape(value))))
+
+
+def _places(sizes: Sizes) -> list[list[int]]:
+    """The dimensions that each dimension becomes."""
+    count = itertools.count()
+    return [[next(count) for _ in each] for each in sizes]
+
+
+def _moved(op: Any, key: str, sizes: Sizes) -> None:
+    """Rewrites a list of dimensions of a tensor."""
+    places = _places(sizes)
+    op.attributes[key] = ir.DenseI64ArrayAttr.get(_flat(places[d] for d in op.attributes[key]))
+
+
+def _flat(lists: Iterable[Iterable[int]]) -> list[int]:
+    return [each for inner in lists for each in inner]
+
+
+def _one(op: Any, key: str, sizes: Sizes) -> None:
+    """Rewrites the number of a dimension that stays one."""
+    known = op.attributes[key]
+    op.attributes[key] = ir.IntegerAttr.get(known.type, _places(sizes)[known.value][0])
+
+
+def _per_dimension(
+    op: Any, key: str, sizes: Sizes, split: Callable[[tuple[int, ...]], Any]
+) -> None:
+    """Rewrites a list with an entry per dimension; `split` says those of one made several."""
+    known = list(op.attributes[key])
+    op.attributes[key] = ir.DenseI64ArrayAttr.get(
+        _flat([k] if len(s) == 1 else split(s) for k, s in zip(known, sizes, strict=True))
+    )
+
+
+def _zeros(sizes: tuple[int, ...]) -> list[int]:
+    return [0] * len(sizes)
+
+
+def _ones(sizes: tuple[int, ...]) -> list[int]:
+    return [1] * len(sizes)
+
+
+def _unmoved(op: Any, sizes_of: SizesOf) -> None:
+    """No attribute counts dimensions, or only from the last one, which stays."""
+
+
+# Letters of kinds whose dimensions are one where they have the same number.
+
+
+def _same_but(fixed: Callable[[Any], Iterable[int]]) -> Callable[[Any], Letters]:
+    """All tensors of full rank have the same dimensions; those that an operation works on stay."""
+
+    def write(op: Any) -> Letters:
+        rank = len(shape(op.results[0]))
+        stay = set(fixed(op))
+        names = tuple(FIXED if dim in stay else f"d{dim}" for dim in range(rank))
+        tensors = (*op.operands, *op.results)
+        return tuple(names if len(shape(v)) == rank else (FIXED,) * len(shape(v)) for v in tensors)
+
+    return write
+
+
+def _its_dimension(key: str) -> Callable[[Any], list[int]]:
+    return lambda op: [op.attributes[key].value]
+
+
+def _last(count: int) -> Callable[[Any], range]:
+    """Operations on matrices, or vectors, that stand in the last dimensions."""
+
+    def dims(op: Any) -> range:
+        rank = len(shape(op.results[0]))
+        return range(rank - count, rank)
+
+    return dims
+
+
+def _transformed(op: Any) -> Iterable[int]:
+    return _last(len(op.attributes["fft_length"]))(op)
+
+
+def _resized(op: Any) -> list[int]:
+    """Of which a part is read or written."""
+    other = op.operands[1] if op.name == "stablehlo.dynamic_update_slice" else op.results[0]
+    pairs = zip(shape(op.operands[0]), shape(other), strict=True)
+    return [dim for dim, (a, b) in enumerate(pairs) if a != b]
+
+
+def _padded(op: Any) -> list[int]:
+    kinds = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    widths = zip(*(op.attributes[kind] for kind in kinds), strict=True)
+    return [dim for dim, each in enumerate(widths) if any(each)]
+
+
+# Kinds with letters of their own.
+
+
+def _transpose(op: Any) -> Letters:
+    names = _names(op.operands[0])
+    return names, tuple(names[dim] for dim in op.attributes["permutation"])
+
+
+def _broadcast(op: Any) -> Letters:
+    operand, result = op.operands[0], op.results[0]
+    made = shape(result)
+    dims = list(op.attributes["broadcast_dimensions"])
+    pairs = zip(shape(operand), dims, strict=True)
+    return tuple(f"d{d}" if n == made[d] else EDGE for n, d in pairs), _names(result)
+
+
+def _renumber_broadcast(op: Any, sizes_of: SizesOf) -> None:
+    operand, places = sizes_of(op.operands[0]), _places(sizes_of(op.results[0]))
+    dims = op.attributes["broadcast_dimensions"]
+    op.attributes["broadcast_dimensions"] = ir.DenseI64ArrayAttr.get(
+        _flat(places[dim][: len(each)] for dim, each in zip(dims, operand, strict=True))
+    )
+
+
+def _reduce(op: Any) -> Letters:
+    names = _names(op.operands[0])
+    over = set(op.attributes["dimensions"])
+    kept = tuple(name for dim, name in enumerate(names) if dim not in over)
+    count = len(op.results)
+    return (names,) * count + ((),) * count + (kept,) * count
+
+
+def _dot(op: Any) -> Letters:
+    numbers = hlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left = [f"l{dim}" for dim in range(len(shape(op.operands[0])))]
+    right = [f"r{dim}" for dim in range(len(shape(op.operands[1])))]
+    shared = list(
+        zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True)
+    )
+    summed = list(
+        zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
+    )
+    for mine, other in (*shared, *summed):
+        right[other] = left[mine]
+    paired = {left[mine] for mine, _ in (*shared, *summed)}
+    free = [name for name in (*left, *right) if name not in paired]
+    return tuple(left), tuple(right), (*(left[mine] for mine, _ in shared), *free)
+
+
+def _renumber_dot(op: Any, sizes_of: SizesOf) -> None:
+    numbers = hlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left, right = (_places(sizes_of(operand)) for operand in op.operands)
+    op.attributes["dot_dimension_numbers"] = hlo.DotDimensionNumbers.get(
+        lhs_batching_dimensions=_flat(left[d] for d in numbers.lhs_batching_dimensions),
+        rhs_batching_dimensions=_flat(right[d] for d in numbers.rhs_batching_dimensions),
+        lhs_contracting_dimensions=_flat(left[d] for d in numbers.lhs_contracting_dimensions),
+        rhs_contracting_dimensions=_flat(right[d] for d in numbers.rhs_contracting_dimensions),
+    )
+
+
+def _reshape(op: Any) -> Letters:
+    """The same dimension where it is one on both sides; others are merged or split here."""
+    sides = [[EDGE] * len(shape(value)) for value in (op.operands[0], op.results[0])]
+    for number, group in enumerate(groups(op)):
+        sizes = [
+            [d for d in dims if shape(v)[d] > 1]
+            for dims, v in zip(group, (op.operands[0], op.results[0]), strict=True)
+        ]
+        if len(sizes[0]) == len(sizes[1]) == 1:
+            for side, (dim,) in zip(sides, sizes, strict=True):
+                side[dim] = f"g{number}"
+    return tuple(map(tuple, sides))
+
+
+def groups(op: Any) -> list[tuple[list[int], list[int]]]:
+    """The dimensions of a reshape's operand and result that hold the same elements, the least."""
+    before, after = shape(op.operands[0]), shape(op.results[0])
+    if 0 in before:
+        return [(list(range(len(before))), list(range(len(after))))]
+    found: list[tuple[list[int], list[int]]] = []
+    left, right = list(range(len(before))), list(range(len(after)))
+    while left or right:
+        mine, theirs = left[:1], right[:1]
+        a, b = math.prod(before[d] for d in mine), math.prod(after[d] for d in theirs)
+        while a != b:
+            if a < b:
+                mine.append(left[len(mine)])
+                a *= before[mine[-1]]
+            else:
+                theirs.append(right[len(theirs)])
+                b *= after[theirs[-1]]
+        left, right = left[len(mine) :], right[len(theirs) :]
+        found.append((mine, theirs))
+    return found
+
+
+def _iota(op: Any) -> Letters:
+    """Whole numbers along several dimensions are made of those along each."""
+    along = op.attributes["iota_dimension"].value
+    names = _names(op.results[0])
+    if "i" in str(ir.RankedTensorType(op.results[0].type).element_type):
+        return (names,)
+    return (tuple(EDGE if dim == along else name for dim, name in enumerate(names)),)
+
+
+def _gather(op: Any) -> Letters:
+    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    sizes, offsets = list(op.attributes["slice_sizes"]), list(numbers.offset_dims)
+    operand, indices, result = (shape(v) for v in (*op.operands, *op.results))
+    vector, moving = numbers.index_vector_dim, list(numbers.start_index_map)
+    rows = [FIXED if d == vector else f"i{d}" for d in range(len(indices))]
+    table: list[Letter] = [FIXED] * len(operand)
+    shared = dict(
+        zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    )
+    for mine, other in shared.items():
+        table[mine] = rows[other]
+    made: list[Letter] = [FIXED] * len(result)
+    dropped = {*numbers.collapsed_slice_dims, *shared}
+    window = [dim for dim in range(len(operand)) if dim not in dropped]
+    for dim, place in zip(window, offsets, strict=True):
+        if sizes[dim] == operand[dim] and dim not in moving:
+            table[dim] = made[place] = f"o{dim}"
+    batch = [dim for dim in range(len(result)) if dim not in offsets]
+    for place, name in zip(batch, [r for d, r in enumerate(rows) if d != vector], strict=True):
+        made[place] = name
+    return tuple(table), tuple(rows), tuple(made)
+
+
+def _renumber_gather(op: Any, sizes_of: SizesOf) -> None:
+    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    table, rows, made = (_places(sizes_of(v)) for v in (*op.operands, *op.results))
+    op.attributes["dimension_numbers"] = hlo.GatherDimensionNumbers.get(
+        offset_dims=_flat(made[d] for d in numbers.offset_dims),
+        collapsed_slice_dims=_flat(table[d] for d in numbers.collapsed_slice_dims),
+        operand_batching_dims=_flat(table[d] for d in numbers.operand_batching_dims),
+        start_indices_batching_dims=_flat(rows[d] for d in numbers.start_indices_batching_dims),
+        start_index_map=_flat(table[d] for d in numbers.start_index_map),
+        index_vector_dim=_vector(rows, numbers.index_vector_dim),
+    )
+    batch = set(numbers.operand_batching_dims)
+    sizes = [
+        list(_ones(each) if dim in batch else each) if len(each) > 1 else [known]
+        for dim, (known, each) in enumerate(
+            zip(op.attributes["slice_sizes"], sizes_of(op.operands[0]), strict=True)
+        )
+    ]
+    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(_flat(sizes))
+
+
+def _renumber_slice(op: Any, sizes_of: SizesOf) -> None:
+    sizes = sizes_of(op.operands[0])
+    _per_dimension(op, "start_indices", sizes, _zeros)
+    _per_dimension(op, "limit_indices", sizes, list)
+    _per_dimension(op, "strides", sizes, _ones)
+
+
+def _renumber_pad(op: Any, sizes_of: SizesOf) -> None:
+    for key in ("edge_padding_low", "edge_padding_high", "interior_padding"):
+        _per_dimension(op, key, sizes_of(op.operands[0]), _zeros)
+
+
+def _renumber_dynamic(op: Any, sizes_of: SizesOf) -> Any:
+    """An index for each dimension; where all of it is read or written, any is clamped to 0."""
+    sizes = sizes_of(op.operands[0])
+    if "slice_sizes" in op.attributes:
+        _per_dimension(op, "slice_sizes", sizes, list)
+    first = len(op.operands) - len(sizes)
+    values = list(op.operands)
+    indices = [value for value, each in zip(values[first:], sizes, strict=True) for _ in each]
+    with ir.InsertionPoint(op), op.location:
+        return ir.Operation.create(
+            op.name,
+            results=[op.results[0].type],
+            operands=[*values[:first], *indices],
+            attributes=dict(op.attributes.items()),
+        )
+
+
+def _scatter(op: Any) -> Letters:
+    if len(op.results) > 1:
+        return tuple((FIXED,) * len(shape(v)) for v in (*op.operands, *op.results))
+    numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    operand, indices, update = (shape(v) for v in op.operands)
+    vector = numbers.index_vector_dim
+    rows = [FIXED if d == vector else f"i{d}" for d in range(len(indices))]
+    table: list[Letter] = [FIXED] * len(operand)
+    shared = dict(
+        zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
+    for mine, other in shared.items():
+        table[mine] = rows[other]
+    made: list[Letter] = [FIXED] * len(update)
+    dropped = {*numbers.inserted_window_dims, *shared}
+    window = [dim for dim in range(len(operand)) if dim not in dropped]
+    for dim, place in zip(window, numbers.update_window_dims, strict=True):
+        if update[place] == operand[dim] and dim not in numbers.scattered_dims_to_operand_dims:
+            table[dim] = made[place] = f"o{dim}"
+    batch = [dim for dim in range(len(update)) if dim not in numbers.update_window_dims]
+    for place, name in zip(batch, [r for d, r in enumerate(rows) if d != vector], strict=True):
+        made[place] = name
+    return tuple(table), tuple(rows), tuple(made), tuple(table)
+
+
+def _renumber_scatter(op: Any, sizes_of: SizesOf) -> None:
+    numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    table, rows, made = (_places(sizes_of(v)) for v in op.operands)
+    op.attributes["scatter_dimension_numbers"] = hlo.ScatterDimensionNumbers.get(
+        update_window_dims=_flat(made[d] for d in numbers.update_window_dims),
+        inserted_window_dims=_flat(table[d] for d in numbers.inserted_window_dims),
+        input_batching_dims=_flat(table[d] for d in numbers.input_batching_dims),
+        scatter_indices_batching_dims=_flat(rows[d] for d in numbers.scatter_indices_batching_dims),
+        scattered_dims_to_operand_dims=_flat(
+            table[d] for d in numbers.scattered_dims_to_operand_dims
+        ),
+        index_vector_dim=_vector(rows, numbers.index_vector_dim),
+    )
+
+
+def _vector(rows: list[list[int]], dim: int) -> int:
+    """Where indices stand that go together; behind the last dimension if each is alone."""
+    return [*rows, [len(_flat(rows))]][dim][0]
+
+
+def _windowed(op: Any) -> list[int]:
+    keys = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    widths = zip(*(list(op.attributes[key]) for key in keys if key in op.attributes), strict=True)
+    return [dim for dim, each in enumerate(widths) if set(each) != {1}]
+
+
+def _renumber_window(op: Any, sizes_of: SizesOf) -> None:
+    sizes = sizes_of(op.operands[0])
+    for key in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
+        if key in op.attributes:
+            _per_dimension(op, key, sizes, _ones)
+    if "padding" in op.attributes:
+        known = np.array(op.attributes["padding"], np.int64).reshape(-1, 2)
+        padding: Any = np.repeat(known, [len(each) for each in sizes], axis=0)
+        op.attributes["padding"] = ir.DenseIntElementsAttr.get(padding)
+
+
+def _along(fixed: Callable[[Any], Iterable[int]], *keys: str) -> _Row:
+    """Elementwise but for some dimensions, one of which an attribute counts."""
+
+    def write(op: Any, sizes_of: SizesOf) -> None:
+        for key in keys:
+            _one(op, key, sizes_of(op.results[0]))
+
+    return _Row(_same_but(fixed), write)
+
+
+_ROWS: dict[str, _Row] = {
+    "stablehlo.broadcast_in_dim": _Row(_broadcast, _renumber_broadcast),
+    "stablehlo.cholesky": _Row(_same_but(_last(2)), _unmoved),
+    "stablehlo.concatenate": _along(_its_dimension("dimension"), "dimension"),
+    "stablehlo.dot_general": _Row(_dot, _renumber_dot),
+    "stablehlo.dynamic_slice": _Row(_same_but(_resized), _renumber_dynamic),
+    "stablehlo.dynamic_update_slice": _Row(_same_but(_resized), _renumber_dynamic),
+    "stablehlo.fft": _Row(_same_but(_transformed), _unmoved),
+    "stablehlo.gather": _Row(_gather, _renumber_gather),
+    "stablehlo.iota": _Row(
+        _iota, lambda op, sizes_of: _one(op, "iota_dimension", sizes_of(op.results[0]))
+    ),
+    "stablehlo.pad": _Row(_same_but(_padded), _renumber_pad),
+    "stablehlo.reduce": _Row(
+        _reduce, lambda op, sizes_of: _moved(op, "dimensions", sizes_of(op.operands[0]))
+    ),
+    "stablehlo.reduce_window": _Row(_same_but(_windowed), _renumber_window),
+    "stablehlo.reshape": _Row(_reshape, _unmoved),
+    "stablehlo.reverse": _Row(
+        _same_but(lambda op: ()),
+        lambda op, sizes_of: _moved(op, "dimensions", sizes_of(op.operands[0])),
+    ),
+    "stablehlo.scatter": _Row(_scatter, _renumber_scatter),
+    "stablehlo.slice": _Row(_same_but(_resized), _renumber_slice),
+    "stablehlo.sort": _along(_its_dimension("dimension"), "dimension"),
+    "stablehlo.transpose": _Row(
+        _transpose, lambda op, sizes_of: _moved(op, "permutation", sizes_of(op.operands[0]))
+    ),
+    "stablehlo.triangular_solve": _Row(_same_but(_last(2)), _unmoved),
+    "chlo.top_k": _Row(_same_but(_last(1)), _unmoved),
+}

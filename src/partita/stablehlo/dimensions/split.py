@@ -1,0 +1,122 @@
+"""Makes several dimensions of one, in every value and every operation that has it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from partita.stablehlo.dimensions.classes import RESHAPE, STRUCTURES, around
+from partita.stablehlo.dimensions.letters import EDGE, PARTS, Letter, letters_of, renumber, shape
+from partita.stablehlo.mlir import hlo, ir
+
+
+def split(sizes: dict[Any, list[tuple[int, ...]]]) -> None:
+    """Has values have other dimensions, and all operations at them count those.
+
+    Args:
+      sizes: for each value, what each of its dimensions becomes.
+    """
+    if sizes:
+        _Split(sizes).run()
+
+
+class _Split:
+    def __init__(self, sizes: dict[Any, list[tuple[int, ...]]]) -> None:
+        self.sizes = sizes
+        self.replaced: list[Any] = []
+        self.counted: list[tuple[Any, int]] = []
+        """Those that number elements, and along which dimension."""
+
+    def run(self) -> None:
+        """Attributes first: what becomes of them is told by types that are still as they were."""
+        ops = {op: None for value in list(self.sizes) for op in around(value)}
+        for op in ops:
+            if op.name not in STRUCTURES:
+                self._operation(op)
+        for value, sizes in self.sizes.items():
+            element = ir.RankedTensorType(value.type).element_type
+            value.set_type(ir.RankedTensorType.get(list(itertools.chain(*sizes)), element))
+        for op, along in self.counted:
+            _count(op, self.sizes[op.results[0]], along)
+        for op in ops:
+            if op.name == RESHAPE and op.operands[0].type == op.results[0].type:
+                op.results[0].replace_all_uses_with(op.operands[0])
+                self.replaced.append(op)
+        for op in self.replaced:
+            op.erase()
+
+    def _operation(self, op: Any) -> None:
+        if op.name != RESHAPE:
+            self._reshape_around(op)
+        if op.name == "stablehlo.iota":
+            along = op.attributes["iota_dimension"].value
+            if len(self.of(op.results[0])[along]) > 1:
+                self.counted.append((op, along))
+                self.replaced.append(op)
+        made = renumber(op, self.of)
+        if made != op:
+            self.replaced.append(op)
+            for old, new in zip(op.results, made.results, strict=True):
+                self.sizes[new] = list(self.of(old))
+                old.replace_all_uses_with(new)
+
+    def of(self, value: Any) -> Sequence[tuple[int, ...]]:
+        """The sizes that each dimension of a value becomes."""
+        return self.sizes.get(value) or [(size,) for size in shape(value)]
+
+    def _reshape_around(self, op: Any) -> None:
+        """Puts reshapes where a value's dimensions are others than those the operation has."""
+        wanted = self._wanted(op)
+        for number, value in enumerate(op.operands):
+            if wanted[number] != list(self.of(value)):
+                with ir.InsertionPoint(op), op.location:
+                    made = hlo.reshape(value.type, value)
+                self.sizes[made] = wanted[number]
+                op.operands[number] = made
+        for value, own in zip(op.results, wanted[len(op.operands) :], strict=True):
+            if own != list(self.of(value)):
+                with ir.InsertionPoint.after(op), op.location:
+                    made = hlo.reshape(value.type, value)
+                value.replace_all_uses_except(made, made.owner.operation)
+                self.sizes[made], self.sizes[value] = list(self.of(value)), own
+
+    def _wanted(self, op: Any) -> list[list[tuple[int, ...]]]:
+        """What each dimension becomes in an operation itself: those of one letter the same."""
+        known: dict[Letter, tuple[int, ...]] = {}
+        tensors = list(zip((*op.operands, *op.results), letters_of(op), strict=True))
+        for value, letters in tensors:
+            for letter, sizes in zip(letters, self.of(value), strict=True):
+                if len(sizes) > 1 and letter != EDGE:
+                    known.setdefault(letter, sizes)
+        return [
+            [
+                _part(size, known.get(PARTS)) if letter == PARTS else known.get(letter, (size,))
+                for size, letter in zip(shape(value), letters, strict=True)
+            ]
+            for value, letters in tensors
+        ]
+
+
+def _part(size: int, whole: tuple[int, ...] | None) -> tuple[int, ...]:
+    """What a dimension of this size becomes whose whole consists of several, or of one."""
+    if whole is None:
+        return (size,)
+    each = math.prod(whole[1:])
+    return (size // each, *whole[1:])
+
+
+def _count(op: Any, sizes: Sequence[tuple[int, ...]], along: int) -> None:
+    """Numbers elements along a dimension that has become several, the last running fastest."""
+    (result,) = op.results
+    type_ = ir.RankedTensorType(result.type)
+    first, step, total = sum(map(len, sizes[:along])), math.prod(sizes[along]), None
+    with ir.InsertionPoint(op), op.location:
+        for dim, size in enumerate(sizes[along], first):
+            step //= size
+            number = ir.IntegerAttr.get(type_.element_type, step)
+            factor = hlo.constant(ir.DenseElementsAttr.get_splat(type_, number))
+            part = hlo.multiply(hlo.iota(type_, dim), factor)
+            total = part if total is None else hlo.add(total, part)
+    result.replace_all_uses_with(total)

@@ -97,7 +97,7 @@ def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]
             and item.step.kind == ALL_REDUCE.name
         ):
             step = item.step
-            key = (step.axes, step.combine, step.before.dtype)
+            key = (step.axes, step.combine, step.dtype)
             number = latest.get(key, -1)
             fits = number >= 0 and found[number].bytes + step.bytes <= limit
             if not fits or _reaches(found, needs, number):

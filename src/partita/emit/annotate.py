@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from partita.emit.builder import COMBINE
+from partita.emit.ordered import reduced
 from partita.emit.spmd import Writer, per_value, sharding
 from partita.program.collectives import REDUCE_SCATTER
+from partita.program.combining import EXTREMES, NEUTRAL
+from partita.program.ir import Operation
 from partita.program.op_traits import MANUAL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
@@ -58,9 +62,32 @@ class _Annotator(Writer):
         return self.build.type(self.spmd.program.values[self.spmd.buffers[buffer].value].type)
 
     def operate(self, item: Run) -> None:
-        view = self.with_inputs(item)
-        self.build.body.append(view)
+        view, operation = self.with_inputs(item), self.spmd.program.operations[item.op]
+        if self.spmd.form(item.op).sums and operation.combine:
+            view = self._combined(view, operation).owner
+        else:
+            self.build.body.append(view)
         self.wrote(view, item.outputs)
+
+    def _combined(self, view: Any, operation: Operation) -> Any:
+        """The result of an operation of which devices combine what they make.
+
+        A partitioner has them do so as they do in the partitioned form: NaN is kept, and the start
+        of a reduction counts once.
+        """
+        combine, start = operation.combine, None
+        if operation.traits.reduces and not (combine == "add" and operation.zero_init):
+            start = view.operands[1]
+            if combine in NEUTRAL:
+                view.operands[1] = self.build.fill(start.type, NEUTRAL[combine])
+        if combine in EXTREMES:
+            result = reduced(self.build, view, combine)
+        else:
+            self.build.body.append(view)
+            result = view.results[0]
+        if start is None:
+            return result
+        return COMBINE[combine](result, self.build.propagation(start, result))
 
     def wrote(self, operation: Any, outputs: Sequence[int]) -> None:
         super().wrote(operation, outputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import filled, hlo, ir
 from partita.tiling import Axes
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -119,17 +119,7 @@ class Builder:
 
     def fill(self, type_: Any, value: Any) -> Any:
         """A tensor of one Python number."""
-        ranked = ir.RankedTensorType(type_)
-        element = ranked.element_type
-        attribute: Any
-        if isinstance(element, ir.ComplexType):
-            part = ir.RankedTensorType.get(list(ranked.shape), ir.ComplexType(element).element_type)
-            return hlo.complex(self.fill(part, value), self.fill(part, 0))
-        if isinstance(element, ir.IntegerType):
-            attribute = ir.IntegerAttr.get(element, int(value))
-        else:
-            attribute = ir.FloatAttr.get(element, float(value))
-        return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
+        return filled(type_, value)
 
     def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
         """`value` on the first device along the axes, `neutral` on the others."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.emit.ordered import as_made, as_ordered
 from partita.program.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -76,12 +78,17 @@ def _reduce_scatter(build: Builder, value: Any, step: Step) -> Any:
 
 def _reducing(build: Builder, value: Any, step: Step, attributes: dict[str, Any]) -> Any:
     attributes = {**attributes, "use_global_device_ids": ir.UnitAttr.get()}
-    op = _operation(build, value, step, attributes, regions=1)
-    scalar = build.type(TensorType((), step.before.dtype))
+    moved = dataclasses.replace(
+        step,
+        before=TensorType(step.before.shape, step.dtype),
+        after=TensorType(step.after.shape, step.dtype),
+    )
+    op = _operation(build, as_ordered(build, value, step.combine), moved, attributes, regions=1)
+    scalar = build.type(TensorType((), step.dtype))
     block = op.regions[0].blocks.append(scalar, scalar)
     with ir.InsertionPoint(block):
         hlo.return_([COMBINE[step.combine](*block.arguments)])
-    return op.results[0]
+    return as_made(build, op.results[0], step.after.dtype)
 
 
 def _all_to_all(build: Builder, value: Any, step: Step) -> Any:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.program.combining import NEUTRAL
 from partita.program.ir import Operation, TensorType
 from partita.program.op_traits import CONSTRAINT, MANUAL
 from partita.stablehlo import mlir
+from partita.stablehlo.bodies import starts_of_parts
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.windows import paddings, slides
 from partita.tiling import Layout, OpForm
@@ -115,7 +117,7 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     if not run.sums or known:
         return build.place(op, run.outputs)
     combine, init = COMBINE[run.operation.combine], op.operands[1]
-    neutral = {"add": 0, "mul": 1}.get(run.operation.combine)
+    neutral = NEUTRAL.get(run.operation.combine)
     if neutral is not None:
         op.operands[1] = build.fill(init.type, neutral)
         init = build.only_first(init, op.operands[1], run.sums)
@@ -244,15 +246,14 @@ def _pad_shards(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
 
 
 def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Pools shards with their halos; beyond the ends stands the initial value, as padding does."""
-    count = len(op.results)
+    """Pools shards with their halos; beyond the ends stands what changes nothing."""
     layout, halo = run.form.needs[0], run.form.halos[0]
-    for number in range(count if halo else 0):
+    for number, nothing in enumerate(starts_of_parts(op) if halo else ()):
         for dim, reach in enumerate(halo):
             if any(reach):
                 size = run.inputs[number].shape[dim] - sum(reach)
                 op.operands[number] = build.fill_ends(
-                    op.operands[number], op.operands[count + number], dim, reach, size, layout[dim]
+                    op.operands[number], nothing, dim, reach, size, layout[dim]
                 )
     _pad_shards(op, run, range(len(layout)))
     return build.place(op, run.outputs)
@@ -391,9 +392,11 @@ def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
             # Of a single index XLA makes a slice and an update. A slice out of bounds of a shard
             # it then takes together with the one that cut the shard, as if it were in bounds.
             op.operands[0] = set_apart(op.operands[0])
-    if run.form.sums and not run.operation.zero_init:
-        operand = op.operands[0]
-        op.operands[0] = build.only_first(operand, build.fill(operand.type, 0), run.form.sums)
+    how = run.operation.combine
+    known = run.operation.zero_init and how == "add"
+    if run.form.sums and how in NEUTRAL and not known:
+        operand, nothing = op.operands[0], build.fill(op.operands[0].type, NEUTRAL[how])
+        op.operands[0] = build.only_first(operand, nothing, run.form.sums)
     return build.place(op, run.outputs)
 
 

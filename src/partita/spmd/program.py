@@ -68,7 +68,7 @@ class SpmdProgram(LocalProgram):
             value=self.program.describe(value),
             source="" if producer is None else self.program.operations[producer].source,
             group=self.mesh.size(step.axes),
-            dtype=step.before.dtype,
+            dtype=step.dtype,
             index=index,
             pairs=tuple(permutation(self.mesh, *step.layouts)) if step.layouts else (),
         )

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, LOCAL, CollectiveKind, payload
+from partita.program.combining import travels_as
 from partita.program.ir import TensorType
 from partita.tiling import Axes, Layout
 
@@ -48,6 +49,12 @@ class Step:
     def collective(self) -> CollectiveKind:
         """What is known of its kind."""
         return LOCAL.get(self.kind) or COLLECTIVES[self.kind]
+
+    @property
+    def dtype(self) -> str:
+        """The element type in which it moves, as StableHLO names it."""
+        own = self.before.dtype
+        return travels_as(own, self.combine) if self.collective.reduces else own
 
     @property
     def bytes(self) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "chlo",
     "context",
     "element_types",
+    "filled",
     "hlo",
     "inlined",
     "ir",
@@ -135,6 +136,21 @@ def element_types() -> dict[str, np.dtype]:
     """The types of array elements in JAX, by their names in StableHLO."""
     with context():
         return internals.element_types() | {"i1": np.dtype(bool)}
+
+
+def filled(type_: Any, value: Any) -> Any:
+    """A tensor of one Python number, made at the current insertion point."""
+    ranked = ir.RankedTensorType(type_)
+    element = ranked.element_type
+    attribute: Any
+    if isinstance(element, ir.ComplexType):
+        part = ir.RankedTensorType.get(list(ranked.shape), ir.ComplexType(element).element_type)
+        return hlo.complex(filled(part, value), filled(part, 0))
+    if isinstance(element, ir.IntegerType):
+        attribute = ir.IntegerAttr.get(element, int(value))
+    else:
+        attribute = ir.FloatAttr.get(element, float(value))
+    return hlo.constant(ir.DenseElementsAttr.get_splat(ranked, attribute))
 
 
 def splat(constant: Any) -> Any | None:

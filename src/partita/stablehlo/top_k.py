@@ -15,6 +15,7 @@ from typing import Any
 
 from partita.program.ir import Operation, Program
 from partita.stablehlo import mlir, tags
+from partita.stablehlo.bodies import starts_of_parts, works_in_parts
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.mlir import chlo, hlo, ir
 
@@ -99,7 +100,9 @@ def _dimension(op: Any) -> int | None:
     if op.name == "chlo.top_k":
         return len(ir.RankedTensorType(op.operands[0].type).shape) - 1
     dimensions = list(op.attributes["dimensions"])
-    return dimensions[0] if len(dimensions) == 1 and len(op.results) > 1 else None
+    if len(dimensions) != 1 or len(op.results) == 1 or not works_in_parts(op):
+        return None
+    return int(dimensions[0])
 
 
 def _kept(op: Any) -> int:
@@ -110,7 +113,8 @@ def _reduce(op: Any, dim: int, parts: int) -> list[Any]:
     """A reduction of several operands together, such as values and their positions."""
     count = len(op.results)
     operands, inits = list(op.operands)[:count], list(op.operands)[count:]
-    first = _again(op, [_in_parts(v, dim, parts) for v in operands], inits, dim + 1)
+    parted = [_in_parts(v, dim, parts) for v in operands]
+    first = _again(op, parted, starts_of_parts(op), dim + 1)
     return _again(op, first, inits, dim)
 
 

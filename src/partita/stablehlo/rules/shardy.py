@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from partita.program.ir import Factor, FactorKind, Rule, TensorType, bits
+from partita.program.combining import combines
+from partita.program.ir import Factor, FactorKind, Rule, TensorType
 from partita.program.op_traits import traits
+from partita.stablehlo.bodies import combiner
 from partita.stablehlo.mlir import sdy
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import own as rules
@@ -43,9 +45,10 @@ class Rules:
             rule = self._shardy(op, combine)
             narrow = NARROWED.get(op.name)
             rule = rule if narrow is None else narrow(op, rule, operands, results)
-        if any(bits(t.dtype) < 8 for t in results):
-            # XLA reduces nothing narrower than a byte over devices.
-            rule = block_kind(rule, "reduction", f"parts of {results[0].dtype} have no sum")
+        how = combine or "add"
+        if not all(combines(t.dtype, how) for t in results):
+            what = "sum" if how == "add" else how
+            rule = block_kind(rule, "reduction", f"parts of {results[0].dtype} have no {what}")
         return rule
 
     def _shardy(self, op: Any, combine: str | None) -> Rule:
@@ -80,16 +83,11 @@ def combiner_of(op: Any) -> str | None:
     known = traits(op.name)
     if known.sums:
         return "add"
-    if not (known.reduces or known.scatters) or len(op.results) != 1:
+    if not (known.reduces or known.scatters):
         return None
-    body = [inner.operation for inner in op.regions[0].blocks[0].operations]
-    if len(body) != 2 or set(body[0].operands) != set(op.regions[0].blocks[0].arguments):
-        return None
-    found = traits(body[0].name).combiner or None
-    if found in ("and", "or") and "i1>" not in str(body[0].results[0].type):
+    found = combiner(op)
+    if found in ("and", "or") and "i1>" not in str(op.results[0].type):
         return None  # compilers combine booleans in this way, not the bits of integers
-    if known.scatters and found != "add":
-        return None
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from partita.program.ir import Factor, Halo, Rule, TensorType
 from partita.program.op_traits import traits
+from partita.stablehlo.bodies import works_in_parts
 from partita.stablehlo.mlir import hlo, ir
 
 Splits = Literal["result", "window", "nothing"]
@@ -119,8 +120,11 @@ def slide_rule(
     else:
         dims = ((dim, None, dim) for dim in range(len(found)))
     draft = _Draft(rule, op.name.rpartition(".")[2])
+    fills = traits(op.name).convolution or works_in_parts(op)
     for slide, (image, kernel, made) in zip(found, dims, strict=True):
-        if kernel is not None or slide != Slide(slide.size, 1, slide.size):
+        if not fills and any(slide.halo):
+            draft.apart(slide, image, kernel, made)  # it is not known what changes nothing
+        elif kernel is not None or slide != Slide(slide.size, 1, slide.size):
             draft.slide(slide, image, kernel, made)
     return draft.rule()
 
@@ -159,7 +163,7 @@ class _Draft:
         least = max(1, -(-least * shared // slide.size))
         if splits == "nothing" or shared < 2 * least or (splits == "window" and kernel is None):
             # No shard is wide enough, or results do not line up with elements.
-            self._apart(slide, image, kernel, made)
+            self.apart(slide, image, kernel, made)
             return
         factor = self._add(
             Factor(shared, "reduction" if splits == "window" else "parallel", "", least)
@@ -185,7 +189,7 @@ class _Draft:
         self.operands[0][dim] = self.results[0][dim] = all_of_it
         self.operands[1][dim] = each
 
-    def _apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
+    def apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
         """Every dimension by itself; it requires replication."""
         for number in range(self.images):
             self.operands[number][image] = self._blocked(slide.size)

@@ -1,0 +1,76 @@
+"""Floats as integers of the same order: maxima and minima that keep NaN.
+
+The bits of a float are a sign and a magnitude. Where the sign is set, turning all other bits over
+makes them a signed integer, and integers are ordered as the floats were. NaN, whatever its bits,
+becomes the largest integer for a maximum and the smallest for a minimum; both are NaN again when
+they are turned back. Of zeros the negative one is the smaller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.emit.builder import Builder
+from partita.program.combining import travels_as
+from partita.stablehlo.mlir import hlo, ir
+
+
+def as_ordered(build: Builder, value: Any, combine: str) -> Any:
+    """A value in the form in which devices combine it: floats of which one may be NaN as integers.
+
+    Args:
+      build: at the place where it is made.
+      value: of any type that can be combined over devices so.
+      combine: how it will be combined.
+    """
+    type_ = ir.RankedTensorType(value.type)
+    dtype = str(type_.element_type)
+    moved = travels_as(dtype, combine)
+    if moved == dtype:
+        return value
+    integers = ir.RankedTensorType.get(list(type_.shape), ir.Type.parse(moved))
+    last = 2 ** (ir.IntegerType(integers.element_type).width - 1) - 1
+    ordered = _turned(build, hlo.bitcast_convert(integers, value))
+    extreme = build.fill(integers, last if combine == "max" else -last - 1)
+    return hlo.select(build.compare(value, value, "NE"), extreme, ordered)
+
+
+def as_made(build: Builder, value: Any, dtype: str) -> Any:
+    """What `as_ordered` made of a value of this element type, as it was."""
+    type_ = ir.RankedTensorType(value.type)
+    if str(type_.element_type) == dtype:
+        return value
+    made = ir.RankedTensorType.get(list(type_.shape), ir.Type.parse(dtype))
+    return hlo.bitcast_convert(made, _turned(build, value))
+
+
+def reduced(build: Builder, op: Any, combine: str) -> Any:
+    """Places a reduction or scatter that takes extremes of floats as one of ordered integers.
+
+    For a partitioner that will have devices combine what they make of it.
+
+    Args:
+      build: whose body it goes to the end of.
+      op: with one result, its operands in place.
+      combine: what its body does.
+
+    Returns:
+      its result, in floats again.
+    """
+    (result,) = op.results
+    dtype = str(ir.RankedTensorType(result.type).element_type)
+    for number in (0, len(op.operands) - 1):  # between them are indices, if anything
+        op.operands[number] = as_ordered(build, op.operands[number], combine)
+    build.body.append(op)
+    block = op.regions[0].blocks[0]
+    for inside in (*block.arguments, *block.operations[0].results, result):
+        shape = list(ir.RankedTensorType(inside.type).shape)
+        inside.set_type(ir.RankedTensorType.get(shape, ir.Type.parse(travels_as(dtype, combine))))
+    return as_made(build, result, dtype)
+
+
+def _turned(build: Builder, integers: Any) -> Any:
+    """Integers with all bits but the sign turned over where that is set; twice is not at all."""
+    width = ir.IntegerType(ir.RankedTensorType(integers.type).element_type).width
+    signs = hlo.shift_right_arithmetic(integers, build.fill(integers.type, width - 1))
+    return hlo.xor(integers, hlo.shift_right_logical(signs, build.fill(integers.type, 1)))

@@ -1,0 +1,55 @@
+"""What the body of a reduction or scatter makes of two elements, which it is written out for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.program.combining import NEUTRAL
+from partita.program.op_traits import traits
+from partita.stablehlo.mlir import filled
+
+_CHOICE = "choice"
+"""One of the two elements, whichever."""
+
+
+def combiner(op: Any) -> str | None:
+    """How an operation of one result combines elements, as `Traits.combiner`; None if otherwise."""
+    body = [inner.operation for inner in op.regions[0].blocks[0].operations]
+    if len(op.results) != 1 or len(body) != 2:
+        return None
+    found = _combiners(op)[0]
+    return None if found == _CHOICE else found
+
+
+def works_in_parts(op: Any) -> bool:
+    """Whether a reduction can be done part by part, and its initial values still count once."""
+    how = _combiners(op)
+    # What is chosen may depend on what is added up.
+    return None not in how and not (_CHOICE in how and not NEUTRAL.keys().isdisjoint(how))
+
+
+def starts_of_parts(op: Any) -> list[Any]:
+    """What to start the parts from: the initial values, where it does not matter how often."""
+    starts, how = list(op.operands)[len(op.results) :], _combiners(op)
+    return [
+        filled(start.type, NEUTRAL[each]) if each in NEUTRAL else start
+        for start, each in zip(starts, how, strict=True)
+    ]
+
+
+def _combiners(op: Any) -> list[str | None]:
+    """For each result, how it combines its own two elements; None if it is something else."""
+    block = op.regions[0].blocks[0]
+    *_, end = block.operations
+    found: list[str | None] = []
+    for number, made in enumerate(end.operation.operands):
+        own = {block.arguments[number], block.arguments[number + len(op.results)]}
+        found.append(None if made.owner == block else _combined(made.owner, own))
+    return found
+
+
+def _combined(maker: Any, own: set[Any]) -> str | None:
+    """How an operation combines these two elements."""
+    if maker.name == "stablehlo.select":
+        return _CHOICE if set(list(maker.operands)[1:]) == own else None
+    return traits(maker.name).combiner or None if set(maker.operands) == own else None

@@ -490,8 +490,10 @@ they are; axes propagate from them, and tactics do not split them otherwise.
 
 - `sdy.sharding_constraint` (`jax.lax.with_sharding_constraint`, `partita.constrain`): the value is
   moved to the layout given. Nothing is left of it in the partitioned program.
-- `sdy.manual_computation` (`jax.shard_map`): over all axes of the mesh of the plan. Operands are
-  moved to where the body needs them; what is inside stays, its collectives included.
+- `sdy.manual_computation` (`jax.shard_map`): over the mesh of the plan. Operands are moved to where
+  the body needs them; what is inside stays, its collectives included. Over some axes only, it is
+  split along the others like the operations around it: an `all_reduce` or a `collective_permute`
+  along every dimension, other collectives along those that they neither cut nor join.
 """
 
 REWRITTEN = """

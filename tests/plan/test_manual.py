@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, PartitionSpec
 
 import partita as pt
@@ -125,6 +126,194 @@ def test_arguments_closed_over_and_several_of_them():
     checked(lambda a: scale(scale(a)) + jnp.sum(scale(a)), numbers(16, 8))
 
 
+# -------------------------------------------------------------------------- over some axes only
+
+
+def partly(in_specs, out_specs, axis_names=frozenset("x"), **options):
+    return mapped(in_specs, out_specs, axis_names=axis_names, check_vma=False, **options)
+
+
+RING = [(i, (i + 1) % 4) for i in range(4)]
+
+
+@partly((P("x"), P()), P("x"))
+def dense(a, w):
+    return jnp.tanh(a @ w) - jax.lax.pmean(a, "x").sum()
+
+
+def stages(w, xs):
+    """A pipeline: stage `i`, with its weights, is on device `i` along `x`."""
+
+    def ticks(w, xs):
+        stage, last = jax.lax.axis_index("x"), xs.shape[0] - 1
+
+        def tick(carry, t):
+            passed, out = carry
+            made = jnp.tanh(jnp.where(stage == 0, xs[jnp.minimum(t, last)], passed) @ w[0])
+            done = out.at[jnp.maximum(t - 3, 0)].set(made)
+            out = jnp.where((stage == 3) & (t >= 3), done, out)
+            return (jax.lax.ppermute(made, "x", RING), out), None
+
+        zeros = jnp.zeros_like(xs)
+        (_, out), _ = jax.lax.scan(tick, (zeros[0], zeros), jnp.arange(last + 4))
+        return jax.lax.psum(jnp.where(stage == 3, out, 0), "x")
+
+    return partly((P("x"), P()), P())(ticks)(w, xs)
+
+
+def every_collective(a, b):
+    def body(a, b):
+        both = jnp.tanh(a @ b) + jax.lax.axis_index("x")
+        gathered = jax.lax.all_gather(both, "x", tiled=True)
+        return (
+            both * jax.lax.psum(both.sum(), "x") + jax.lax.ppermute(both, "x", RING),
+            jax.lax.psum_scatter(gathered, "x", tiled=True) + jax.lax.pmax(both, "x"),
+            jax.lax.all_to_all(both, "x", 1, 0, tiled=True),
+        )
+
+    return partly((P("x"), P()), P("x"))(body)(a, b)
+
+
+def experts(tokens, w):
+    """Tokens go to the device of their expert and back; each expert is split like any product."""
+
+    def body(tokens, w):
+        sent = jax.lax.all_to_all(tokens.reshape(4, -1, 8), "x", 0, 0, tiled=True)
+        made = jnp.einsum("td,df->tf", sent.reshape(-1, 8), w[0]).reshape(4, -1, 8)
+        return jax.lax.all_to_all(made, "x", 0, 0, tiled=True).reshape(-1, 8)
+
+    return partly((P("x"), P("x")), P("x"))(body)(tokens, w)
+
+
+def constrained(a, b):
+    body = lambda a, b: jnp.sin(jax.lax.with_sharding_constraint(a @ b, P(None, "y")))  # noqa: E731
+    return partly((P("x"), P()), P("x"))(body)(a, b)
+
+
+def nested(a):
+    def outer(a):
+        inner = lambda b: jax.lax.psum(b, "y") + b  # noqa: E731
+        spec, mesh = P(None, "y"), jax.sharding.get_abstract_mesh()
+        over_y = partly(spec, spec, {"y"}, mesh=mesh)(inner)
+        return jax.lax.psum(over_y(jnp.sin(a)), "x")
+
+    return partly(P("x"), P())(outer)(a)
+
+
+def scanned(a, w):
+    return jax.lax.scan(lambda a, _: (dense(a, w), None), a, None, length=3)[0]
+
+
+def branches(a):
+    late = lambda a: jax.lax.cond(jax.lax.axis_index("x") > 1, jnp.sin, jnp.cos, a)  # noqa: E731
+    return partly(P("x"), P("x"))(late)(a)
+
+
+def constants(a):
+    """Values that are the same everywhere, beside one that is not."""
+    rows = lambda a: a * jnp.arange(8.0) + a.shape[0] * jax.lax.axis_index("x")  # noqa: E731
+    return partly(P(), P("x"))(rows)(a)
+
+
+PARTLY = {
+    "dense": (dense, (numbers(16, 8), numbers(8, 8))),
+    "in a scan": (scanned, (numbers(16, 8), numbers(8, 8))),
+    "gradient of a scan": (
+        jax.grad(lambda a, w: scanned(a, w).sum(), argnums=(0, 1)),
+        (numbers(16, 8), numbers(8, 8)),
+    ),
+    "pipeline": (stages, (numbers(4, 8, 8), numbers(3, 8, 8))),
+    "gradient of a pipeline": (
+        jax.grad(lambda w, xs: (stages(w, xs) ** 2).sum()),
+        (numbers(4, 8, 8), numbers(3, 8, 8)),
+    ),
+    "every collective": (every_collective, (numbers(16, 8), numbers(8, 8))),
+    "experts": (experts, (numbers(64, 8), numbers(4, 8, 8))),
+    "branches": (branches, (numbers(16, 8),)),
+    "constants": (constants, (numbers(4, 8),)),
+    "nested": (nested, (numbers(16, 8),)),
+    "top_k": (partly(P("x"), P("x"))(lambda a: jax.lax.top_k(a, 2)[0]), (numbers(16, 64),)),
+    "convolution": (
+        partly((P("x"), P()), P("x"))(lambda a, k: jax.lax.conv(a, k, (1, 1), "SAME")),
+        (numbers(8, 4, 8, 8), numbers(4, 4, 3, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTLY)
+def test_over_some_axes_the_others_split_what_is_inside(case):
+    """Whichever dimension of the arguments the other axis splits."""
+    fn, args = PARTLY[case]
+    for dim in (None, 0, -1):
+        hands = [] if dim is None else [pt.ManualPartition({"args*": dim}, "y")]
+        checked(lambda *args: fn(*args), *args, tactics=hands)
+
+
+def test_over_some_axes_a_search_splits_along_the_others():
+    fn, args = PARTLY["experts"]
+    plan = checked(fn, *args, tactics=[pt.AutomaticPartition(budget=30)])
+    assert plan.in_shardings[1][0] == "x"
+    assert all(c.axes == ("x",) for c in plan.collectives if c.kind == "all_to_all")
+
+
+def test_what_is_inside_is_split_like_the_rest():
+    plan = checked(dense, *PARTLY["dense"][1], tactics=[pt.ManualPartition({"w": 1}, "y")])
+    assert plan.in_shardings == (P("x"), P(None, "y"))
+    assert plan.out_shardings == P("x", "y")
+    assert {(c.kind, c.axes, c.bytes) for c in plan.collectives} == {("all_reduce", ("x",), 128)}
+    (reduced,) = plan.collectives
+    assert reduced.value.startswith("inside of a shard_map, of ")
+    assert f"keeps the shard_map at {HERE}" in str(plan)
+    assert "manual over x" in str(plan)
+
+
+def test_a_collective_inside_moves_what_each_device_has():
+    def body(a):
+        return jax.lax.psum(jnp.tanh(a), "x")
+
+    fn = partly(P("x"), P())(body)
+    whole = checked(fn, numbers(16, 8))
+    split = checked(fn, numbers(16, 8), tactics=[pt.ManualPartition({"a": 1}, "y")])
+    assert [c.bytes for c in whole.collectives] == [128]
+    assert [c.bytes for c in split.collectives] == [64]
+    assert split.estimate.traffic["all_reduce", ("x",)].bytes == 64
+
+
+def test_constraints_inside_are_kept():
+    fn = lambda a, b: constrained(a, b)  # noqa: E731
+    with jax.set_mesh(MESH):
+        plan = planner(mesh="x=4,y=2")(fn, numbers(16, 8), numbers(8, 8))
+    assert plan.out_shardings == P("x", "y")
+    assert plan.in_shardings[1] == P(None, "y")
+
+
+def test_a_named_value_inside_is_not_split_along_manual_axes():
+    def body(a):
+        return checkpoint_name(jnp.sin(a), "inner") + 1
+
+    fn = partly(P("x"), P("x"))(body)
+    plan = checked(fn, numbers(16, 8), tactics=[pt.ManualPartition({"inner": 1}, "x")])
+    assert any("it is pinned along x" in str(refused) for refused in plan.history[1].refused)
+    plan = checked(fn, numbers(16, 8), tactics=[pt.ManualPartition({"inner": 1}, "y")])
+    assert plan.out_shardings == P("x", "y")
+
+
+def test_it_is_saved_and_explained(tmp_path):
+    fn, args = PARTLY["dense"]
+    plan = checked(fn, *args, tactics=[pt.ManualPartition({"w": 1}, "y")])
+    plan.save(tmp_path / "plan.json")
+    again = pt.load(tmp_path / "plan.json", fn, *args)
+    assert again.out_shardings == plan.out_shardings
+    runs_as_the_original(again, *args)
+    assert "propagates along" in str(plan.explain("result"))
+
+
+def test_axes_of_one_device():
+    mesh = jax.make_mesh((4, 1), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    fn = partly(P("x"), P("x"), mesh=mesh)(lambda a: a + jax.lax.axis_index("x"))
+    runs_as_the_original(planner(mesh=mesh)(fn, numbers(16, 8)), numbers(16, 8))
+
+
 # ----------------------------------------------------------------------------------------- refused
 
 
@@ -134,17 +323,40 @@ def refused(fn, *args, mesh="x=4,y=2"):
     return str(caught.value)
 
 
-def test_one_that_is_manual_over_some_axes_only():
-    fn = mapped(P("x"), P("x"), axis_names={"x"})(lambda a: 2 * a)
-    message = refused(fn, numbers(16, 8))
-    assert "the shard_map at" in message
-    assert "is manual over x, but not over y; make it manual over all axes of the mesh" in message
-
-
 def test_one_over_another_mesh():
     for mesh in ("x=8", "y=2,x=4", "x=2,y=4"):
         message = refused(product, numbers(16, 8), numbers(8, 4), mesh=mesh)
         assert f"is over mesh x=4,y=2, but the plan is for mesh {mesh}" in message
+
+
+def test_one_over_some_axes_of_another_mesh():
+    for mesh in ("x=8", "y=2,x=4", "x=4"):
+        message = refused(dense, numbers(16, 8), numbers(8, 8), mesh=mesh)
+        assert f"is over mesh x=4,y=2, but the plan is for mesh {mesh}" in message
+
+
+def test_a_pmap_is_called_so():
+    message = refused(jax.pmap(lambda a: 2 * a), numbers(8, 4), mesh="x=8")
+    assert message.startswith(f"the pmap at {HERE}")
+    assert "is over 8 devices of its own; write it as jax.vmap, and say with tactics" in message
+
+
+def test_a_mesh_with_an_axis_of_another_size_is_not_a_misspelling():
+    spec = jax.NamedSharding(MESH, P("x"))
+    fn = jax.jit(lambda a: a, in_shardings=spec)
+    assert "did you mean" not in refused(fn, numbers(16, 8), mesh="x=8")
+    assert refused(fn, numbers(16, 8), mesh="xx=4").endswith("; did you mean 'xx'?")
+
+
+def test_one_over_some_axes_has_no_form_that_annotates_it_or_runs_on_one_device(tmp_path):
+    fn, args = PARTLY["dense"]
+    plan = planner(mesh="x=4,y=2")(fn, *args)
+    with pytest.raises(
+        pt.UnsupportedError, match=r"manual over some axes only, .* the partitioned"
+    ):
+        plan.export(tmp_path / "a.mlir", "annotated")
+    with pytest.raises(pt.UnsupportedError, match=r"the shard_map at .* cannot run on one"):
+        plan.core.run(*args)
 
 
 def test_groups_of_devices_that_are_none_of_axes():

@@ -46,11 +46,15 @@ NEEDING = {
         "reads or writes windows along this dimension",
     ),
     "reshape": (lambda x: x.T.reshape(2, -1), "reshape", "inner factor of a dimension made of"),
-    "qr": (jnp.linalg.qr, "custom_call lapack_sgeqrf_ffi", "local along batch dimensions only"),
+    "qr": (
+        jnp.linalg.qr,
+        "custom_call lapack_sgeqrf_ffi",
+        "_ffi requires replication of this dimension",
+    ),
     "solve": (
         lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(16), x.T),
         "custom_call lapack_strsm_ffi",
-        "local along batch dimensions only",
+        "_ffi requires replication of this dimension",
     ),
 }
 

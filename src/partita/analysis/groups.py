@@ -78,7 +78,8 @@ def analyse_groups(names: Names, conflicts: Conflicts) -> Groups:
 def _signature(program: Program, op: Operation) -> Hashable:
     values = program.values
     types = tuple(values[v].type for v in (*op.operands, *op.results))
-    return (op.kind, op.rule, op.combine, op.zero_init, op.given, op.work, types)
+    said = (op.given, op.manual, op.work)
+    return (op.kind, op.rule, op.combine, op.zero_init, said, types)
 
 
 def _number(keys: Iterable[Hashable]) -> list[int]:

@@ -21,7 +21,9 @@ from partita.cost.memory import Copies, MemoryModel
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import Lowering, ValuePlan
+from partita.spmd.inside import collectives_inside
 from partita.spmd.steps import Step
+from partita.tiling import OpForm
 
 _Kind = tuple[str, tuple[str, ...]]
 """Kind and axes of collectives."""
@@ -111,9 +113,9 @@ class CostModel:
         self._plan_costs: dict[ValuePlan, PlanCost] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
-        self._inside = self._inside_manual()
-        """Traffic inside of manual computations, which compute waits for."""
-        self._waiting = sum(traffic.seconds for _, traffic in self._inside)
+        self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
+        """The operation classes that have collectives inside, which compute waits for."""
+        self._inside_seconds: dict[OpForm, float] = {}
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.
@@ -141,7 +143,8 @@ class CostModel:
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
         compute = sum(seconds) + sum(p.compute for p in moving)
-        exposed = self._waiting + sum(p.exposed for p in moving)
+        waiting = self._waiting(forms)
+        exposed = waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
         fixed = self.memory.arguments(kept) + self.memory.constants
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
@@ -153,7 +156,7 @@ class CostModel:
             smaller = fixed + float(live.max(initial=0.0))
             if smaller < peak or again:
                 peak, regather = smaller, True
-                exposed = self._waiting + sum(p.exposed_again for p in moving)
+                exposed = waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
         return Cost(seconds, plans, kept, StepTime(compute, exposed, hidden), peak, regather)
 
@@ -166,8 +169,9 @@ class CostModel:
                 key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
                 seconds = times * float(self._link_seconds(step).sum())
                 _add(traffic, key, Traffic(times, times * step.bytes, seconds))
-        for key, inside in self._inside:
-            _add(traffic, key, inside)
+        for index in self._with_inside:
+            for key, inside in self._inside(index, lowering.forms[index]):
+                _add(traffic, key, inside)
         return Estimate(
             cost.time.compute_time,
             cost.time.exposed_time,
@@ -180,15 +184,25 @@ class CostModel:
             traffic,
         )
 
-    def _inside_manual(self) -> list[tuple[_Kind, Traffic]]:
-        found = []
-        for op in self.graph.program.operations:
-            for own in op.work.collectives if op.work else ():
-                axes = tuple(self.mesh.axis(name) for name in own.axes)
-                once = self.interconnect.collective_seconds(own.kind, axes, own.bytes)
-                times = op.times * own.times
-                traffic = Traffic(times, times * own.bytes, times * once)
-                found.append(((own.kind, own.axes), traffic))
+    def _waiting(self, forms: Sequence[OpForm]) -> float:
+        """Seconds of the collectives inside of manual computations, in the whole program."""
+        total = 0.0
+        for index in self._with_inside:
+            form = forms[index]
+            if form not in self._inside_seconds:
+                inside = self._inside(index, form)
+                self._inside_seconds[form] = sum(traffic.seconds for _, traffic in inside)
+            total += self._inside_seconds[form]
+        return total
+
+    def _inside(self, index: int, form: OpForm) -> list[tuple[_Kind, Traffic]]:
+        """The traffic inside of all members of an operation class, under a form."""
+        found, op = [], self.graph.ops[index]
+        for own in collectives_inside(op.op, form, self.mesh):
+            axes = tuple(self.mesh.axis(name) for name in own.axes)
+            once = self.interconnect.collective_seconds(own.kind, axes, own.bytes)
+            times = own.times * sum(self.graph.program.operations[m].times for m in op.members)
+            found.append(((own.kind, own.axes), Traffic(times, times * own.bytes, times * once)))
         return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanCost:

@@ -18,12 +18,14 @@ from partita.program.ir import Operation, Rule, Value
 def points(op: Operation, values: Sequence[Value]) -> int:
     """Multiplications of a matrix product or convolution.
 
-    Of a convolution: the kernel, once for each output pixel of each image.
+    Of a convolution: the kernel, once for each output pixel of each image. What is manual over axes
+    counts for each of the devices along them.
     """
     if not op.traits.convolution:
         return math.prod(factor.size for factor in op.rule.factors)
     kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
-    return kernel * result // values[op.results[0]].type.shape[made_feature(op)]
+    copies = math.prod(factor.size for factor in op.rule.factors if factor.kind == "manual")
+    return copies * kernel * result // values[op.results[0]].type.shape[made_feature(op)]
 
 
 def read_feature(op: Operation) -> int:

@@ -17,10 +17,11 @@ from typing import Any
 from partita.emit.builder import COMBINE
 from partita.emit.ordered import reduced
 from partita.emit.spmd import Writer, per_value, sharding
+from partita.errors import UnsupportedError
 from partita.program.collectives import REDUCE_SCATTER
 from partita.program.combining import EXTREMES, NEUTRAL
 from partita.program.ir import Operation
-from partita.program.op_traits import MANUAL
+from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
@@ -62,7 +63,14 @@ class _Annotator(Writer):
         return self.build.type(self.spmd.program.values[self.spmd.buffers[buffer].value].type)
 
     def operate(self, item: Run) -> None:
-        view, operation = self.with_inputs(item), self.spmd.program.operations[item.op]
+        operation = self.spmd.program.operations[item.op]
+        if operation.kind in (FULL_TO_SHARD, SHARD_TO_FULL):
+            raise UnsupportedError(
+                f"the shard_map at {operation.source or 'an unknown line'} is manual over some "
+                "axes only, which annotations of the values inside cannot say; export the "
+                "partitioned form, or make it manual over all axes"
+            )
+        view = self.with_inputs(item)
         if self.spmd.form(item.op).sums and operation.combine:
             view = self._combined(view, operation).owner
         else:

@@ -17,7 +17,7 @@ import numpy as np
 from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.program.combining import NEUTRAL
 from partita.program.ir import Operation, TensorType
-from partita.program.op_traits import CONSTRAINT, MANUAL
+from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.stablehlo import mlir
 from partita.stablehlo.bodies import starts_of_parts
 from partita.stablehlo.mlir import hlo, ir
@@ -51,7 +51,7 @@ def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     return build.place(op, run.outputs)
 
 
-def _constraint(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+def _operand(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Nothing: its operand has been moved to where it should be."""
     return [op.operands[0]]
 
@@ -67,6 +67,12 @@ def _manual(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         build.body.append(each)
         each.walk(lambda inner: _renumber(inner, build))
     return results
+
+
+def _collective(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """What a computation that is manual over some axes has devices exchange, as it is."""
+    _renumber(op, build)
+    return build.place(op, run.outputs)
 
 
 def _renumber(op: Any, build: Builder) -> Any:
@@ -408,8 +414,15 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
 
 
 LOCALIZERS: dict[str, Localizer] = {
-    CONSTRAINT: _constraint,
+    CONSTRAINT: _operand,
+    FULL_TO_SHARD: _operand,
+    SHARD_TO_FULL: _operand,
     MANUAL: _manual,
+    "stablehlo.all_gather": _collective,
+    "stablehlo.all_reduce": _collective,
+    "stablehlo.all_to_all": _collective,
+    "stablehlo.collective_permute": _collective,
+    "stablehlo.reduce_scatter": _collective,
     "chlo.constant": _constant,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,

@@ -18,7 +18,7 @@ from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import Halo, Program, TensorType
-from partita.program.op_traits import CONSTRAINT, MANUAL
+from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import hlo, ir
@@ -116,10 +116,11 @@ class _Sequencer(Writer):
             self.values[item.outputs[0]] = self.values[item.inputs[0]]
             del self.views[item.op]  # and it is erased
             return
-        if operation.kind == MANUAL:
+        if operation.kind in (MANUAL, FULL_TO_SHARD, SHARD_TO_FULL):
             raise UnsupportedError(
-                f"{operation.title} at {operation.source} says what each device does, and devices "
-                "there exchange what they make: it cannot run on one; run the plan with Plan.jit"
+                f"the shard_map at {operation.source or 'an unknown line'} says what each device "
+                "does, and devices there exchange what they make: it cannot run on one; run the "
+                "plan with Plan.jit"
             )
         nest = self.nests.nest(item.op)
         if not nest.loops:

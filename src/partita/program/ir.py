@@ -16,8 +16,9 @@ from partita.errors import renamed
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
 from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 
-FactorKind = Literal["parallel", "reduction", "blocked", "given"]
-"""Of a factor that is `given`, the program itself says how it is split, and it is not otherwise."""
+FactorKind = Literal["parallel", "reduction", "blocked", "given", "manual"]
+"""Of a factor that is `given`, the program itself says how it is split, and it is not otherwise.
+One that is `manual` has no dimension: it stands for an axis over which the operation is manual."""
 
 _WIDTH = re.compile(r"(?:bf|f|ui|si|i)(\d+)")
 
@@ -76,7 +77,8 @@ class Rule:
     """Which dimension of which operand and result is which factor (Shardy's sharding rule).
 
     A dimension may be made of several factors, major first: `[B, H*K]` reshaped to `[B, H, K]`.
-    Only the leading factor larger than one can carry a shard of such a dimension.
+    Only the leading factor larger than one can carry a shard of such a dimension; a given one,
+    which is split into single indices, leaves that to the next.
     """
 
     factors: tuple[Factor, ...]
@@ -89,10 +91,24 @@ class Rule:
 
     def leading(self, dimension: tuple[int, ...]) -> int | None:
         """The factor that carries the shards of a dimension, None when it has none."""
+        carriers = self.carriers(dimension)
+        return carriers[-1] if carriers else None
+
+    def carriers(self, dimension: tuple[int, ...]) -> tuple[int, ...]:
+        """The leading factor of a dimension, behind those before it that the program splits."""
+        found: list[int] = []
         for factor in dimension:
             if self.factors[factor].size > 1:
-                return factor
-        return None
+                found.append(factor)
+                if self.factors[factor].kind != "given":
+                    break
+        return tuple(found)
+
+    def is_given(self, dimension: tuple[int, ...]) -> bool:
+        """Whether the program says of all of a dimension how it is split."""
+        factors = [self.factors[factor] for factor in dimension]
+        given = [factor.kind == "given" for factor in factors]
+        return any(given) and all(g or f.size == 1 for g, f in zip(given, factors, strict=True))
 
     def __str__(self) -> str:
         def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> str:
@@ -162,7 +178,10 @@ class Operation:
     given: Given | None = None
     """How the program says that it is split; then its `given` factors are split just so."""
     work: Work | None = None
-    """Of a manual computation, what it does on each device."""
+    """Of a manual computation, what it does on each device; of a collective in one, itself."""
+    manual: tuple[str, ...] = ()
+    """Axes over which the computation around it is manual, so that it cannot be split along them:
+    those of its last factors."""
 
     @property
     def traits(self) -> Traits:
@@ -319,7 +338,7 @@ class Program:
             if op.given
             for value, dims in zip(op.results, op.rule.results, strict=True)
             for dim, made_of in enumerate(dims)
-            if any(op.rule.factors[factor].kind == "given" for factor in made_of)
+            if op.rule.is_given(made_of)
         )
 
     @functools.cached_property

@@ -169,6 +169,13 @@ MANUAL = "sdy.manual_computation"
 Each dimension of each operand and result is a factor of its own, sharded as the program says.
 """
 
+FULL_TO_SHARD = "partita.full_to_shard"
+"""Kind of the operation by which a value enters a computation that is manual over some axes: what
+each device along them has of it."""
+
+SHARD_TO_FULL = "partita.shard_to_full"
+"""Kind of the operation by which a value leaves such a computation."""
+
 _ELEMENTWISE = Traits("elementwise", fusible=True, free=True)
 _BROADCASTING = Traits("broadcasting")
 _GENERATED = Traits("generated", fusible=True, free=True, read_through=True)
@@ -187,6 +194,7 @@ def _refused(why: Refused) -> Traits:
     return Traits("refused", refusal=why)
 
 
+_BOUNDARY = Traits("given", fusible=True, renames=True, linear=(0,))
 _COLLECTIVE = replace(_refused(refused.COLLECTIVE), collective=True, in_manual=True)
 _EFFECT = replace(_refused(refused.HOST), has_effect=True)
 
@@ -392,6 +400,8 @@ OPERATIONS: Mapping[str, Traits] = {
     CHOOSE: _STRUCTURE,
     CONSTRAINT: Traits("given", fusible=True, renames=True),
     MANUAL: Traits("given"),
+    FULL_TO_SHARD: _BOUNDARY,
+    SHARD_TO_FULL: _BOUNDARY,
 }
 """The traits of every kind, by name."""
 

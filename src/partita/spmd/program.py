@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
+from partita.program.ir import Operation
+from partita.spmd.inside import collectives_inside
 from partita.spmd.instructions import Collective, LocalProgram, Reshard, Run, inside
 from partita.spmd.lower import Lowering
 from partita.spmd.show import show
@@ -44,18 +46,24 @@ class SpmdProgram(LocalProgram):
         numbers = itertools.count(start)
         runs = (item for item in inside(self.instructions) if isinstance(item, Run))
         for op in (self.program.operations[item.op] for item in runs):
-            for own in op.work.collectives if op.work else ():
+            for own in collectives_inside(op, self.form(op.index), self.mesh):
                 yield Collective(
                     kind=own.kind,
                     axes=own.axes,
                     bytes=own.bytes,
                     count=op.times * own.times,
-                    value=f"inside of {op.title} at {op.source}",
+                    value=self._exchanged(op),
                     source=own.source,
                     group=self.mesh.size(tuple(map(self.mesh.axis, own.axes))),
                     dtype=own.dtype,
                     index=next(numbers),
                 )
+
+    def _exchanged(self, op: Operation) -> str:
+        """What a collective that the program has moves, in words."""
+        if op.traits.collective:
+            return f"inside of a shard_map, of {self.program.describe(op.operands[0])}"
+        return f"inside of {op.title} at {op.source}"
 
     def _collective(self, index: int, reshard: Reshard) -> Collective:
         step, value = reshard.step, self.buffers[reshard.input].value

@@ -20,7 +20,7 @@ from partita.program.op_traits import (
     Traits,
     traits,
 )
-from partita.stablehlo import constraints, mlir, normal_form, shard_map, tags
+from partita.stablehlo import constraints, manual_regions, mlir, normal_form, shard_map, tags
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.mlir import hlo, ir
@@ -78,6 +78,8 @@ class _Importer:
         """Inside of a manual computation, how that is sharded."""
         self.collectives: list[tuple[Any, int]] = []
         """Those inside of a manual computation, as MLIR operations and by number."""
+        self.manually: dict[int, manual_regions.Manual] = {}
+        """Values inside of computations that are manual over some axes, with these axes."""
         self.region = 0
         self.regions = [Region(0, False)]
 
@@ -117,6 +119,8 @@ class _Importer:
             structured = self._STRUCTURED.get(op.name)
             if constraints.is_constraint(op):
                 structured = _Importer._constraint
+            elif manual_regions.crosses(op):
+                structured = _Importer._crossing
             items.append(structured(self, op) if structured else self._operation(op))
         raise AssertionError("a block without a return")
 
@@ -135,7 +139,8 @@ class _Importer:
     def _operation(self, op: Any) -> int:
         source, scope = self._source(op.location)
         known = traits(op.name)
-        if self.manual is None or not known.in_manual:
+        inside = self.manual is not None or bool(manual_regions.noted(op).axes)
+        if not (inside and known.in_manual):
             check_supported(op, source)
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
@@ -166,18 +171,40 @@ class _Importer:
             target=target_of(op),
             tags=tuple(tags.of(op)),
         )
-        self.operations.append(made)
+        if known.in_manual and self.manual is None:
+            types = ([self.values[v].type for v in side] for side in (operands, results))
+            made = manual_regions.exchange(op, made, *types)
+        self._add(op, made)
         self._note_constants(op, made)
         if known.collective:
             self.collectives.append((op, index))
         return index
 
+    def _add(self, op: Any, made: Operation) -> None:
+        """Adds an operation: with the axes over which it is manual, if it is."""
+        manual = manual_regions.noted(op)
+        for value in made.operands if self.manually else ():
+            if value in self.manually:
+                manual = manual.union(self.manually[value])
+        if manual.axes:
+            made = manual_regions.confined(made, manual)
+            inside = manual_regions.outside(op, manual)
+            self.manually |= dict.fromkeys(made.results if inside.axes else (), inside)
+        self.operations.append(made)
+
     def _same(self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]) -> int:
         """Adds an operation whose operands and results are one value."""
+        made = self._sameness(kind, op, operands, results)
+        self._add(op, made)
+        return made.index
+
+    def _sameness(
+        self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]
+    ) -> Operation:
         index = len(self.operations)
         type_ = self.values[operands[0]].type
         source, scope = self._source(op.location)
-        made = Operation(
+        return Operation(
             index=index,
             kind=kind,
             operands=tuple(operands),
@@ -188,17 +215,36 @@ class _Importer:
             scope=scope,
             region=self.region,
         )
-        self.operations.append(made)
+
+    def _crossing(self, op: Any) -> int:
+        """Where a value enters or leaves a computation that is manual over some axes."""
+        source, scope = self._source(op.location)
+        index, operand = len(self.operations), self.numbers[op.operands[0]]
+        result = self._define(op.results[0], index, 0)
+        before, after = (self.values[v].type for v in (operand, result))
+        rule, given = manual_regions.crossing(op, before, after, source)
+        made = Operation(
+            index,
+            manual_regions.crosses(op),
+            (operand,),
+            (result,),
+            rule,
+            source=source,
+            scope=scope,
+            region=self.region,
+            tags=tuple(tags.of(op)),
+            given=given,
+        )
+        self._add(op, made)
         return index
 
     def _constraint(self, op: Any) -> int:
-        index = self._same(CONSTRAINT, op, [self.numbers[op.operands[0]]], op.results)
-        made = self.operations[index]
+        made = self._sameness(CONSTRAINT, op, [self.numbers[op.operands[0]]], op.results)
         said = constraints.said_by(op, f"the constraint at {made.source or 'an unknown line'}")
         rule, given = constraints.facts(said, made.rule)
         made = dataclasses.replace(made, rule=rule, given=given, tags=tuple(tags.of(op)))
-        self.operations[index] = made
-        return index
+        self._add(op, made)
+        return made.index
 
     def _manual(self, op: Any) -> int:
         """A manual computation: one operation. What is inside is read as a program of its own."""
@@ -219,7 +265,7 @@ class _Importer:
             collective
             for view, number in inside.collectives
             for collective in shard_map.collectives(
-                view, given, inside.operations[number].times, inside.operations[number].source
+                view, given.mesh, inside.operations[number].times, inside.operations[number].source
             )
         ]
         work = Work(tuple(inside.values), tuple(inside.operations), tuple(collectives))
@@ -307,7 +353,8 @@ class _Importer:
         choose = len(self.operations)
         rule = rules.opaque([type_], [])
         rule = dataclasses.replace(rule, known=True)
-        self.operations.append(
+        self._add(
+            op,
             Operation(
                 choose,
                 CHOOSE,
@@ -317,7 +364,7 @@ class _Importer:
                 source=source,
                 scope=scope,
                 region=self.region,
-            )
+            ),
         )
         blocks, yields = [], []
         for region in op.regions:

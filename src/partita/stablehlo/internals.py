@@ -26,6 +26,9 @@ LoweringRule = tuple[Primitive, Callable[..., Any]]
 serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 """A module as a portable artifact of a version of StableHLO."""
 
+PMAP_AXIS = "_internal_pmap_axis_name"
+"""The axis of the mesh of a `jax.pmap` to which its user gives no name."""
+
 NAME: Primitive = name_p
 """The primitive of `jax.ad_checkpoint.checkpoint_name`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
-from partita.stablehlo import constraints, liveness, shard_map, tags, zeros
+from partita.stablehlo import constraints, liveness, manual_regions, shard_map, tags, zeros
 from partita.stablehlo.dimensions import unmerge
 from partita.stablehlo.expansions import expand
 from partita.stablehlo.mlir import (
@@ -44,6 +44,7 @@ def prepare(text: str) -> str:
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     run_passes(module, "symbol-dce,sdy-constant-or-scalar-splitter")
+    manual_regions.unfold(main_function(module))
     zeros.drop_added_zeros(main_function(module))
     _copy_for_each_use(main_function(module))
     liveness.drop_dead(main_function(module))

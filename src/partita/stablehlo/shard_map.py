@@ -1,7 +1,8 @@
 """Manual computations, the bodies of `shard_map`: they say themselves what each device does.
 
 One over all axes of the mesh is one operation, whose operands are needed and whose results
-are made as it says. What is inside stays as it is, collectives included.
+are made as it says. What is inside stays as it is, collectives included. One over some axes only is
+part of the program around it, see `partita.stablehlo.manual_regions`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, payload
 from partita.program.ir import Factor, Given, ManualCollective, Rule, TensorType
 from partita.program.op_traits import MANUAL
+from partita.stablehlo.internals import PMAP_AXIS
 from partita.stablehlo.mlir import ir, sdy
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
 from partita.stablehlo.versions import axes_of_groups
@@ -32,7 +34,7 @@ def note(module: Any, main: Any) -> None:
     def visit(op: Any) -> Any:
         if op.name == MANUAL:
             for side in _SIDES:
-                own = [str(with_mesh(s, meshes)) for s in _shardings(op, side)]
+                own = [str(with_mesh(s, meshes)) for s in shardings_of(op, side)]
                 inner = ", ".join(text.removeprefix("#sdy.sharding") for text in own)
                 op.attributes[side] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
         elif _GROUPS in op.attributes:
@@ -57,24 +59,21 @@ def facts(
     """The rule of a manual computation and how it says that it is sharded.
 
     Raises:
-      UnsupportedError: it is not manual over all axes of its mesh, is nested in another one, or
-        says what no `PartitionSpec` can say.
+      UnsupportedError: it says what no `PartitionSpec` can say, or is a `pmap`.
     """
-    name = _name(source)
+    name = title(source)
     said = [
-        [read_sharding(sharding, {}, name) for sharding in _shardings(op, side)] for side in _SIDES
+        [read_sharding(sharding, {}, name) for sharding in shardings_of(op, side)]
+        for side in _SIDES
     ]
     meshes = {each.mesh for side in said for each in side}
-    manual = _manual_axes(op)
     if len(meshes) != 1:
         raise UnsupportedError(f"{name} is over {len(meshes)} meshes; expected one")
     (mesh,) = meshes
-    automatic = [axis for axis, size in mesh if axis not in manual and size > 1]
-    if automatic:
+    if [axis for axis, _ in mesh] == [PMAP_AXIS]:
         raise UnsupportedError(
-            f"{name} is manual over {', '.join(manual) or 'no axis'}, but not over "
-            f"{', '.join(automatic)}; make it manual over all axes of the mesh (leave axis_names "
-            "out), or write it without shard_map and split it with tactics"
+            f"the pmap{f' at {source}' if source else ''} is over {mesh[0][1]} devices of its own; "
+            "write it as jax.vmap, and say with tactics what is sharded"
         )
     factors: list[Factor] = []
     axes: list[tuple[str, ...]] = []
@@ -109,20 +108,28 @@ def check_inside(op: Any, source: str) -> None:
 
     op.walk(visit, ir.WalkOrder.PRE_ORDER)
     if nested:
-        raise UnsupportedError(f"{_name(source)} holds another one; write it without")
+        raise UnsupportedError(f"{title(source)} holds another one; write it without")
     if outside:
         raise UnsupportedError(
-            f"{_name(source)} reads a value from outside of it; pass it as an argument"
+            f"{title(source)} reads a value from outside of it; pass it as an argument"
         )
 
 
-def collectives(op: Any, given: Given, times: int, source: str) -> list[ManualCollective]:
+def collectives(
+    op: Any, over: Sequence[tuple[str, int]], times: int, source: str
+) -> list[ManualCollective]:
     """A collective inside of a manual computation, each operand by itself.
+
+    Args:
+      op: the MLIR operation.
+      over: the axes of the mesh, with their sizes.
+      times: how often it runs each time that the computation does.
+      source: `file:line` of the collective.
 
     Raises:
       UnsupportedError: its groups of devices are not those along axes of the mesh.
     """
-    mesh = Mesh(tuple(n for n, _ in given.mesh), tuple(s for _, s in given.mesh))
+    mesh = Mesh(tuple(n for n, _ in over), tuple(s for _, s in over))
     axes = _axes(op, mesh)
     if axes is None:
         raise UnsupportedError(
@@ -164,14 +171,17 @@ def _within(pairs: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> 
     return all(number[a] == number[b] for a, b in pairs)
 
 
-def _shardings(op: Any, side: str) -> list[Any]:
+def shardings_of(op: Any, side: str) -> list[Any]:
+    """The shardings of its operands (`in_shardings`) or results (`out_shardings`)."""
     return list(sdy.TensorShardingPerValueAttr(op.attributes[side]).shardings)
 
 
-def _manual_axes(op: Any) -> list[str]:
+def manual_axes(op: Any) -> list[str]:
+    """The axes over which a computation is manual."""
     axes: Any = sdy.ManualAxesAttr(op.attributes["manual_axes"])
     return [str(axis) for axis in axes]
 
 
-def _name(source: str) -> str:
+def title(source: str) -> str:
+    """A manual computation, in the user's words."""
     return f"the shard_map at {source}" if source else "the shard_map"

@@ -81,14 +81,15 @@ def read_sharding(sharding: Any, meshes: dict[str, Any], name: str) -> Said:
 
 
 def says_nothing(sharding: Any, meshes: dict[str, Any]) -> bool:
-    """Whether a sharding leaves everything open, as those that JAX adds to random keys."""
+    """Whether a sharding leaves everything open, as those that JAX adds to random keys and in
+    manual computations; one of a scalar has nothing to say."""
     given = sdy.TensorShardingAttr(with_mesh(sharding, meshes))
     reference = given.mesh_or_ref
     written = not isinstance(reference, ir.FlatSymbolRefAttr)
     if written and not list(sdy.MeshAttr(reference).axes):
         return True
     dims = [sdy.DimensionShardingAttr(dim) for dim in given.dimension_shardings]
-    return bool(dims) and all(not dim.is_closed and not list(dim.axes) for dim in dims)
+    return all(not dim.is_closed and not list(dim.axes) for dim in dims)
 
 
 def of_plan(axes: Sequence[Sequence[str]], open_: Sequence[bool]) -> str:

@@ -13,12 +13,14 @@ from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
-from partita.program.op_traits import MANUAL
+from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.tactics.combine import joined
 from partita.tactics.placement import named_roles, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Outcome, Stage, Tactic, searches
 from partita.tactics.stops import after_propagation
 from partita.tiling import Assignment, Axes, Layout, Propagator
+
+_CROSSINGS = (FULL_TO_SHARD, SHARD_TO_FULL)
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -47,19 +49,27 @@ class GivenShardings:
     @property
     def name(self) -> str:
         """What reports call it."""
-        return f"Shardings in the program ({len(self.given) + len(self._unnamed)})"
+        said = dict.fromkeys(map(_said, self._unnamed))
+        return f"Shardings in the program ({len(self.given) + len(said)})"
 
     @property
     def _unnamed(self) -> list[Operation]:
-        """Operations whose values have no name that is given a sharding, too."""
+        """Operations whose values have no name that is given a sharding, too, and no scalars."""
         named = {given.value for given in self.given}
-        return [op for op in self.operations if named.isdisjoint(op.results)]
+        return [
+            op
+            for op in self.operations
+            if named.isdisjoint(op.results) and len(op.rule.factors) > len(op.manual)
+        ]
 
     def apply(self, stage: Stage) -> Outcome:
         """Places every sharding, then propagates each axis from where it is."""
         program, mesh = stage.context.analysis.program, stage.context.mesh
         ops, values = list(stage.assignment.ops), list(stage.assignment.values)
         placed = _placed(program, self.given, self.operations, mesh)
+        for op in program.operations:
+            if op.manual:
+                ops[op.index] = _manual_layout(op, mesh)
         for op in self.operations:
             ops[op.index] = _given_layout(op, mesh)
         for value, layout in placed.items():
@@ -69,6 +79,7 @@ class GivenShardings:
         for value in {v for each in closed for v in sharing_a_buffer(program, each)}:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
+        pins |= set(_manual_pins(program, mesh))
         stage = stage.at(Assignment(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
@@ -79,7 +90,7 @@ class GivenShardings:
             outcomes.append(facts.apply(after))
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
-        keeps += [f"keeps {_title(op)} as {_said(op)}" for op in self._unnamed]
+        keeps += [f"keeps {each}" for each in dict.fromkeys(map(_said, self._unnamed))]
         actions = tuple(
             Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
             for given in self.given
@@ -170,15 +181,22 @@ def _title(op: Operation) -> str:
 
 
 def _said(op: Operation) -> str:
-    """What the program says of an operation: of its result, or of operands and results."""
+    """What the program says of an operation: of its result, or of operands and results.
+
+    Of a computation that is manual over some axes, all operands and results say the same: these.
+    """
     assert op.given is not None
     axes = op.given.axes
+    if op.kind in _CROSSINGS:
+        over = [*(a for names in axes for a in names), *op.manual]
+        names = [name for name, _ in op.given.mesh if name in over]
+        return f"the shard_map at {op.source or 'an unknown line'}, manual over {', '.join(names)}"
 
     def side(tensors: Iterable[Iterable[tuple[int, ...]]]) -> str:
         return ", ".join(show_axes(axes[dim[0]] for dim in tensor) for tensor in tensors)
 
     sides = f"{side(op.rule.operands)} -> {side(op.rule.results)}"
-    return sides if op.kind == MANUAL else str(op.given)
+    return f"{_title(op)} as {sides if op.kind == MANUAL else op.given}"
 
 
 def _propagate(
@@ -252,14 +270,30 @@ def _placed(
 def _given_layout(op: Operation, mesh: Mesh) -> Layout:
     """The axes of every factor of an operation, as the program gives them."""
     assert op.given is not None
-    if op.kind == MANUAL and op.given.mesh != tuple(mesh):
+    if op.kind in (MANUAL, *_CROSSINGS) and op.given.mesh != tuple(mesh):
         theirs = ",".join(f"{name}={size}" for name, size in op.given.mesh)
+        where = op.source or "an unknown line"
         raise MeshError(
-            f"the shard_map at {op.source or 'an unknown line'} is over mesh {theirs}, but "
-            f"the plan is for mesh {mesh}; plan for mesh {theirs}, in this order"
+            f"the shard_map at {where} is over mesh {theirs}, but the plan is for mesh {mesh}; "
+            f"plan for mesh {theirs}, in this order"
         )
     sizes = tuple(factor.size for factor in op.rule.factors)
     return _layout(_title(op), op.given.axes, op.given.mesh, mesh, sizes)
+
+
+def _manual_layout(op: Operation, mesh: Mesh) -> Layout:
+    """The axes of every factor of an operation that is manual over some, but for what is given."""
+    others = len(op.rule.factors) - len(op.manual)
+    return (*((),) * others, *((mesh.axis(axis),) for axis in op.manual))
+
+
+def _manual_pins(program: Program, mesh: Mesh) -> Iterable[tuple[int, int]]:
+    """Values with names, that tactics could ask for, and the axes over which they are manual."""
+    for _, value in program.tagged:
+        producer = program.values[value].producer
+        op = None if producer is None else program.operations[producer]
+        if op is not None and op.kind != SHARD_TO_FULL:
+            yield from ((value, mesh.axis(axis)) for axis in op.manual)
 
 
 def _layout(
@@ -279,10 +313,11 @@ def _layout(
                 raise AxisError(f"{name} is given the sharding {shown}, but {error}") from None
         elif dict(mesh).get(axis) != sizes[axis]:
             other = ",".join(f"{name}={size}" for name, size in theirs)
+            hint = "" if axis in mesh.names else closest(axis, mesh.names)
             raise MeshError(
                 f"{name} comes with the sharding {shown} over mesh {other}, but the plan is "
-                f"for mesh {mesh}; plan for a mesh that has {axis}={sizes[axis]}"
-                f"{closest(axis, mesh.names)}, or take the sharding out of the program"
+                f"for mesh {mesh}; plan for a mesh that has {axis}={sizes[axis]}, or take the "
+                f"sharding out of the program{hint}"
             )
     layout = tuple(tuple(mesh.axis(axis) for axis in axes) for axes in given)
     for dim, (size, axes) in enumerate(zip(shape, layout, strict=True)):

@@ -57,8 +57,7 @@ def form_of(rule: Rule, layout: Layout) -> OpForm:
 
     def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[Layout, ...]:
         def axes(dimension: tuple[int, ...]) -> Axes:
-            factor = rule.leading(dimension)
-            return () if factor is None else layout[factor]
+            return tuple(axis for factor in rule.carriers(dimension) for axis in layout[factor])
 
         return tuple(tuple(axes(dim) for dim in tensor) for tensor in tensors)
 

@@ -109,13 +109,15 @@ class Propagator:
             for mappings, classes in sides:
                 for tensor, sources in zip(mappings, classes, strict=True):
                     for dim, made_of in enumerate(tensor):
-                        factor = rule.leading(made_of)
+                        *given, factor = rule.carriers(made_of) or (None,)
                         if factor is None or not self._carries(op, factor):
                             continue
                         for source in sources:
                             value = self.graph.values[source]
                             if value.colors[dim] >= 0 or self._closed(value, dim):
                                 join(("op", op.index, factor), ("value", source, dim))
+                                for each in given:  # axes leave from there, none gets there
+                                    joined["op", op.index, each].append(("value", source, dim))
         for value in self.graph.values:
             for partner in value.aliases:
                 if partner > value.index:

@@ -1,0 +1,276 @@
+"""Computations that are manual over some axes of a mesh only: `shard_map` with `axis_names`.
+
+Along these axes the body says itself what each device does; along the others it is a program like
+any. So it becomes part of the program around it: `unfold` puts its operations where it stood, and a
+call at each operand and result, by which a value enters or leaves. Inside, values are what the
+devices along the manual axes have of them. Their operations note these axes, have a factor more for
+each, which is split along it, and so cannot be split along it otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from partita.errors import UnsupportedError
+from partita.program.ir import (
+    Factor,
+    Given,
+    ManualCollective,
+    Operation,
+    Rule,
+    TensorType,
+    Work,
+)
+from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, traits
+from partita.stablehlo import attributes
+from partita.stablehlo.mlir import ir
+from partita.stablehlo.rules import notation, own
+from partita.stablehlo.shard_map import collectives, manual_axes, shardings_of, title
+from partita.stablehlo.shardings import read_sharding
+
+_AXES = "partita.manual_axes"
+"""Note of an operation: the axes over which it is manual."""
+
+_SHARDING = "partita.manual_sharding"
+"""Note of a call by which a value enters or leaves: its axes, and its sharding outside."""
+
+
+def unfold(main: Any) -> None:
+    """Makes computations that are manual over some axes only part of the program around them.
+
+    They stand for themselves, as `partita.stablehlo.shard_map.note` leaves them.
+    """
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == MANUAL:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)  # those inside of others first
+    for op in [op for op in found if _is_partial(_outermost(op))]:
+        _unfold(op)
+
+
+def _outermost(op: Any) -> Any:
+    """The manual computation that holds another one, and is in none itself."""
+    found, around = op, op.parent
+    while around is not None:
+        found = around if around.name == MANUAL else found
+        around = around.parent
+    return found
+
+
+def _is_partial(op: Any) -> bool:
+    return any(axis not in manual_axes(op) for axis, _ in _mesh(op))
+
+
+def _mesh(op: Any) -> tuple[tuple[str, int], ...]:
+    sides = ("in_shardings", "out_shardings")
+    said = [read_sharding(s, {}, title("")) for side in sides for s in shardings_of(op, side)]
+    return said[0].mesh if said else ()
+
+
+def _unfold(op: Any) -> None:
+    block = op.regions[0].blocks[0]
+    *inside, returned = [view.operation for view in block.operations]
+    here = Manual(tuple(manual_axes(op)), _mesh(op))
+    for each in inside:
+        _note(each, here)
+
+    def cross(kind: str, value: Any, type_: Any, sharding: Any) -> Any:
+        call = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[type_],
+            operands=[value],
+            attributes={"call_target_name": ir.StringAttr.get(kind)},
+        )
+        attributes.put(call, _SHARDING, json.dumps([here.axes, str(sharding)]))
+        _note(call, here)
+        return call.results[0]
+
+    def sides(values: Any, types: Any, which: str) -> Any:
+        return zip(values, types, shardings_of(op, which), strict=True)
+
+    with ir.InsertionPoint(op), op.location:
+        arguments = list(block.arguments)
+        types = [argument.type for argument in arguments]
+        for number, row in enumerate(sides(op.operands, types, "in_shardings")):
+            arguments[number].replace_all_uses_with(cross(FULL_TO_SHARD, *row))
+        for each in inside:
+            each.move_before(op)
+        types = [result.type for result in op.results]
+        for number, row in enumerate(sides(returned.operands, types, "out_shardings")):
+            op.results[number].replace_all_uses_with(cross(SHARD_TO_FULL, *row))
+    op.erase()
+
+
+class Manual(NamedTuple):
+    """The axes over which an operation is manual."""
+
+    axes: tuple[str, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
+    """All axes of the mesh, with their sizes."""
+
+    def union(self, other: Manual) -> Manual:
+        """The axes of both, in the order of the mesh."""
+        mesh = self.mesh or other.mesh
+        axes = {*self.axes, *other.axes}
+        return Manual(tuple(axis for axis, _ in mesh if axis in axes), mesh)
+
+
+def _note(op: Any, manual: Manual) -> None:
+    """Notes further axes on an operation, and on those that it orders.
+
+    Constants are the same on all devices, and can be like those of the program around.
+    """
+    if op.name == "sdy.constant":
+        return
+    attributes.put(op, _AXES, json.dumps(noted(op).union(manual)))
+    if traits(op.name).treatment == "structure":
+        for region in op.regions:
+            for view in region.blocks[0].operations:
+                _note(view.operation, manual)
+
+
+def noted(op: Any) -> Manual:
+    """The axes over which an operation is noted to be manual.
+
+    What makes a value in a manual computation is noted; what another pass has put there may not be.
+    """
+    return _parsed(attributes.get(op, _AXES))
+
+
+@functools.cache
+def _parsed(text: str) -> Manual:
+    if not text:
+        return Manual()
+    axes, mesh = json.loads(text)
+    return Manual(tuple(axes), tuple((name, size) for name, size in mesh))
+
+
+def crosses(op: Any) -> str:
+    """The kind of an operation by which a value enters or leaves; empty for others."""
+    if op.name != "stablehlo.custom_call" or not attributes.get(op, _SHARDING):
+        return ""
+    return str(op.attributes["call_target_name"].value)
+
+
+def outside(op: Any, manual: Manual) -> Manual:
+    """The axes over which the result of an operation is manual: fewer, where a value leaves."""
+    if crosses(op) != SHARD_TO_FULL:
+        return manual
+    left, _ = json.loads(attributes.get(op, _SHARDING))
+    return manual._replace(axes=tuple(axis for axis in manual.axes if axis not in left))
+
+
+def crossing(op: Any, operand: TensorType, result: TensorType, source: str) -> tuple[Rule, Given]:
+    """The rule of an operation by which a value enters or leaves, and how it is given sharded.
+
+    A dimension that is split manually is made of two factors: what the manual axes split, and what
+    each device has of it, which others may split further.
+
+    Args:
+      op: the call.
+      operand: the type of what enters or leaves, outside if it enters.
+      result: the same on the other side.
+      source: `file:line` of the manual computation.
+
+    Raises:
+      UnsupportedError: it says what no `PartitionSpec` can say.
+    """
+    axes_here, text = json.loads(attributes.get(op, _SHARDING))
+    enters = crosses(op) == FULL_TO_SHARD
+    full, shard = (operand, result) if enters else (result, operand)
+    said = read_sharding(ir.Attribute.parse(text), {}, title(source))
+    sizes = dict(said.mesh)
+    factors: list[Factor] = []
+    axes: list[tuple[str, ...]] = []
+    full_dims, shard_dims = [], []
+    for whole, part, here, is_open in zip(
+        full.shape, shard.shape, said.axes, said.open, strict=True
+    ):
+        manual = tuple(axis for axis in here if axis in axes_here and sizes[axis] > 1)
+        made_of = []
+        if manual:
+            made_of.append(len(factors))
+            factors.append(Factor(whole // part if part else 1, "given"))
+            axes.append(manual)
+        made_of.append(len(factors))
+        shard_dims.append((len(factors),))
+        factors.append(Factor(part, "parallel" if is_open else "given"))
+        axes.append(tuple(axis for axis in here if axis not in axes_here))
+        full_dims.append(tuple(made_of))
+    sides = (tuple(full_dims),), (tuple(shard_dims),)
+    operands, results = sides if enters else sides[::-1]
+    return Rule(tuple(factors), operands, results), Given(tuple(axes), said.mesh)
+
+
+def confined(made: Operation, manual: Manual) -> Operation:
+    """An operation with a factor more for each axis over which it is manual."""
+    used = {axis for names in made.given.axes for axis in names} if made.given else set()
+    rest = [(axis, size) for axis, size in manual.mesh if axis in manual.axes and axis not in used]
+    factors = tuple(Factor(size, "manual") for _, size in rest)
+    rule = dataclasses.replace(made.rule, factors=(*made.rule.factors, *factors))
+    axes = tuple(axis for axis, _ in rest)
+    given = made.given
+    if given is not None:
+        given = dataclasses.replace(given, axes=(*given.axes, *((axis,) for axis in axes)))
+    return dataclasses.replace(made, rule=rule, given=given, manual=axes)
+
+
+def exchange(
+    op: Any, made: Operation, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Operation:
+    """An operation that only a manual computation may have, with its rule and what it exchanges.
+
+    Raises:
+      UnsupportedError: its groups of devices are not those along manual axes.
+    """
+    if not made.traits.collective:  # what tells devices apart: a scalar
+        return dataclasses.replace(made, rule=own.same(results[0], len(operands), len(results)))
+    manual = noted(op)
+    found = collectives(op, manual.mesh, 1, made.source)
+    _check(found, manual)
+    work = Work((), (), tuple(found))
+    return dataclasses.replace(made, rule=_collective_rule(op, operands, results), work=work)
+
+
+def _collective_rule(
+    op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Rule:
+    """Along what a collective can be split: dimensions that it neither cuts nor joins.
+
+    Whatever devices do along other axes, it has them exchange element by element.
+    """
+    kind = op.name.rpartition(".")[2]
+    moved = {
+        int(op.attributes[name].value)
+        for name in ("all_gather_dim", "scatter_dimension", "split_dimension", "concat_dimension")
+        if name in op.attributes
+    }
+    sides = (
+        ", ".join(
+            " ".join(
+                f"{side}{number}_{dim}!" if dim in moved else f"d{number}_{dim}"
+                for dim in range(len(type_.shape))
+            )
+            for number, type_ in enumerate(types)
+        )
+        for types, side in ((operands, "i"), (results, "o"))
+    )
+    return notation.read(" -> ".join(sides), operands, results, kind)
+
+
+def _check(found: Sequence[ManualCollective], manual: Manual) -> None:
+    for each in found:
+        if other := [axis for axis in each.axes if axis not in manual.axes]:
+            raise UnsupportedError(
+                f"the shard_map has a collective at {each.source or 'an unknown line'} along "
+                f"{', '.join(other)}, over which it is not manual; add "
+                f"{'it' if len(other) == 1 else 'them'} to its axis_names"
+            )

@@ -9,6 +9,7 @@ of a unit of 128.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from partita.cost.hardware import TileShape
@@ -22,7 +23,10 @@ def points(op: Operation, values: Sequence[Value]) -> int:
     counts for each of the devices along them.
     """
     if not op.traits.convolution:
-        return math.prod(factor.size for factor in op.rule.factors)
+        # Every row is multiplied by the weight of its group alone: groups are no more work.
+        tensors = [_factors(tensor) for tensor in (*op.rule.operands[:2], op.rule.results[0])]
+        common = Counter(factor for tensor in tensors for factor in tensor)
+        return math.prod(op.rule.factors[factor].size for factor in common if common[factor] > 1)
     kernel, result = (values[v].type.elements for v in (op.operands[1], op.results[0]))
     copies = math.prod(factor.size for factor in op.rule.factors if factor.kind == "manual")
     return copies * kernel * result // values[op.results[0]].type.shape[made_feature(op)]

@@ -121,6 +121,19 @@ class Builder:
         """A tensor of one Python number."""
         return filled(type_, value)
 
+    def total(self, value: Any, dim: int, combine: str = "add") -> Any:
+        """Elements along one dimension added up, or combined otherwise from zeros or ones."""
+        type_ = ir.RankedTensorType(value.type)
+        shape = [size for d, size in enumerate(type_.shape) if d != dim]
+        made = ir.RankedTensorType.get(shape, type_.element_type)
+        scalar = ir.RankedTensorType.get([], type_.element_type)
+        init = self.fill(scalar, {"add": 0, "and": 1}[combine])
+        reduce = hlo.ReduceOp([made], [value], [init], ir.DenseI64ArrayAttr.get([dim]))
+        block = reduce.regions[0].blocks.append(scalar, scalar)
+        with ir.InsertionPoint(block):
+            hlo.return_([COMBINE[combine](*block.arguments)])
+        return reduce.results[0]
+
     def only_first(self, value: Any, neutral: Any, axes: Iterable[int]) -> Any:
         """`value` on the first device along the axes, `neutral` on the others."""
         first = self.compare(self.index(tuple(sorted(axes))), self.scalar(0), "EQ")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.emit.ragged import ragged_dot
 from partita.program.combining import NEUTRAL
 from partita.program.ir import Operation, TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
@@ -346,7 +347,7 @@ def _shift_indices(
         inside = fits if inside is None else hlo.and_(inside, fits)
         indices = hlo.select(here, shifted, indices)
     if vector < len(shape):
-        inside = _all_along(inside, vector, build)
+        inside = build.total(inside, vector, "and")
     return indices, inside
 
 
@@ -357,20 +358,6 @@ def _wide(indices: Any) -> Any:
         return indices
     i32 = ir.IntegerType.get_signless(32)
     return hlo.convert(ir.RankedTensorType.get(list(type_.shape), i32), indices)
-
-
-def _all_along(mask: Any, dim: int, build: Builder) -> Any:
-    """Logical and of a mask along one dimension."""
-    shape = [s for d, s in enumerate(ir.RankedTensorType(mask.type).shape) if d != dim]
-    boolean = ir.IntegerType.get_signless(1)
-    init = build.fill(ir.RankedTensorType.get([], boolean), 1)
-    reduce = hlo.ReduceOp(
-        [ir.RankedTensorType.get(shape, boolean)], [mask], [init], ir.DenseI64ArrayAttr.get([dim])
-    )
-    block = reduce.regions[0].blocks.append(init.type, init.type)
-    with ir.InsertionPoint(block):
-        hlo.return_([hlo.and_(*block.arguments)])
-    return reduce.results[0]
 
 
 def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -413,6 +400,11 @@ def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
     return hlo.broadcast_in_dim(result, mask, ir.DenseI64ArrayAttr.get(dims))
 
 
+def _ragged_dot(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Devices have other group sizes."""
+    return ragged_dot(op, run.form, run.outputs, build)
+
+
 LOCALIZERS: dict[str, Localizer] = {
     CONSTRAINT: _operand,
     FULL_TO_SHARD: _operand,
@@ -424,6 +416,7 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.collective_permute": _collective,
     "stablehlo.reduce_scatter": _collective,
     "chlo.constant": _constant,
+    "chlo.ragged_dot": _ragged_dot,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,
     "stablehlo.reduce": _reduce,

@@ -18,9 +18,11 @@ from partita.errors import FileError, UnsupportedError, renamed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
 from partita.stablehlo import mlir
+from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import donate, import_stablehlo
+from partita.stablehlo.internals import platform_of
 
 _BYTECODE = b"ML\xefR"
 SUFFIXES = (".mlir", ".mlirbc", ".bin")
@@ -56,7 +58,9 @@ class Module(Traced):
     @cached_property
     def _exported(self) -> jax.export.Exported:
         with mlir.context():
-            module = mlir.serialize(mlir.parse(self.program.module))
+            parsed = mlir.parse(self.program.module)
+            adapt(parsed, platform_of())
+            module = mlir.serialize(parsed)
         return artifact(module, self.program.name, self.arguments, self.results)
 
     def hoisting(self, least: int) -> Module:

@@ -341,6 +341,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.custom_call": replace(_OWN, sums=True),
     "stablehlo.einsum": replace(_OWN, sums=True),
     "stablehlo.map": replace(_OWN, scalar_body=True),
+    "chlo.ragged_dot": replace(_OWN, product=True, multiplies=True, sums=True),
     "chlo.top_k": _OWN,
     # structure
     "stablehlo.case": _STRUCTURE,
@@ -365,7 +366,6 @@ OPERATIONS: Mapping[str, Traits] = {
     # run in full by every device
     "stablehlo.rng_bit_generator": _replicated("the bits depend on the size of the whole"),
     "stablehlo.torch_index_select": _replicated("no local form is known"),
-    "chlo.ragged_dot": replace(_replicated("no local form is known"), multiplies=True),
     "chlo.scan": _replicated("each index depends on those before it"),
     # refused
     "stablehlo.after_all": _refused(refused.HOST),

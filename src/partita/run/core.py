@@ -13,7 +13,9 @@ from partita.emit.sequential import sequential
 from partita.errors import renamed
 from partita.run.executable import Completed
 from partita.stablehlo import mlir
+from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
+from partita.stablehlo.internals import platform_of
 from partita.tiling import LoopNests
 from partita.tiling.show import show
 
@@ -73,7 +75,9 @@ class Core:
     def jitted(self) -> Any:
         """What `run` calls: a function for one device that behaves as `jax.jit`'s."""
         with mlir.context():
-            module = mlir.serialize(sequential(self.nests))
+            written = sequential(self.nests)
+            adapt(written, platform_of())
+            module = mlir.serialize(written)
         exported = artifact(module, self.nests.program.name, self.arguments, self.results)
         jitted = jax.jit(exported.call)
         return Completed(jitted, self.keywords, self.closed_over) if self.closed_over else jitted

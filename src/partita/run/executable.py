@@ -21,7 +21,9 @@ from partita.frontend.files import contents, format_of
 from partita.mesh import Mesh
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
+from partita.stablehlo.adapt import adapt, lacks
 from partita.stablehlo.artifact import artifact
+from partita.stablehlo.internals import platform_of
 from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated"]
@@ -44,7 +46,7 @@ def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, in
 
 
 def export(
-    spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None
+    spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None, platform: str = ""
 ) -> jax.export.Exported:
     """The SPMD program as an `Exported` over an abstract mesh; needs no device.
 
@@ -53,6 +55,7 @@ def export(
       arguments: `(args, kwargs)` of the original function, as `ShapeDtypeStruct`s.
       results: its results, as `ShapeDtypeStruct`s.
       module: another form of the program, within its MLIR context.
+      platform: what runs it, if that is not what it is lowered for.
     """
     mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
 
@@ -60,7 +63,9 @@ def export(
         return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
 
     with mlir.context():
-        serialized = mlir.serialize(emit(spmd) if module is None else module)
+        module = emit(spmd) if module is None else module
+        adapt(module, platform)
+        serialized = mlir.serialize(module)
     return artifact(
         serialized,
         spmd.program.name,
@@ -119,7 +124,7 @@ class Executable:
           MeshError: too few devices, or a mesh with other axes.
         """
         concrete = self.device_mesh(mesh)
-        jitted = self._jitted(concrete, self.exported, donate_argnums)
+        jitted = self._jitted(concrete, self._exported_on(concrete), donate_argnums)
         if not (self.closed_over or self.arguments[1]):
             return jitted
         constants: tuple[Any, ...] = ()
@@ -142,13 +147,19 @@ class Executable:
           FileError: there is no such form.
         """
         args, kwargs = self.signature
+        concrete = self.device_mesh(mesh)
         with mlir.context():
-            exported = self.exported
-            if form != "partitioned":
-                module = _emitter(form)(self.spmd)
-                exported = export(self.spmd, self.signature, self.results, module)
-        jitted = self._jitted(self.device_mesh(mesh), exported)
+            module = None if form == "partitioned" else _emitter(form)(self.spmd)
+            exported = self._exported_on(concrete, module)
+        jitted = self._jitted(concrete, exported)
         return jitted.lower(*args, *([kwargs] if kwargs else []))
+
+    def _exported_on(self, mesh: jax.sharding.Mesh, module: Any = None) -> jax.export.Exported:
+        """A form of the program for the devices of a mesh."""
+        platform = platform_of(mesh.devices.flat[0])
+        if module is None and not lacks(self.spmd.program, platform):
+            return self.exported
+        return export(self.spmd, self.signature, self.results, module, platform)
 
     def _jitted(
         self,

@@ -8,7 +8,15 @@ from typing import Any
 
 from partita.errors import UnsupportedError
 from partita.program.op_traits import traits
-from partita.stablehlo import constraints, liveness, manual_regions, shard_map, tags, zeros
+from partita.stablehlo import (
+    composites,
+    constraints,
+    liveness,
+    manual_regions,
+    shard_map,
+    tags,
+    zeros,
+)
 from partita.stablehlo.dimensions import unmerge
 from partita.stablehlo.expansions import expand
 from partita.stablehlo.mlir import (
@@ -21,7 +29,9 @@ from partita.stablehlo.mlir import (
     run_passes,
 )
 
-_SYMBOLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+COMPOSITE = "stablehlo.composite"
+
+_SYMBOLS = {"func.call": "callee", COMPOSITE: "decomposition"}
 """Operations that stand for a function of the module, and the attribute that names it."""
 
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
@@ -96,6 +106,7 @@ def _rewrite(module: Any) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    found = [op for op in found if op.name != COMPOSITE or not composites.restore(op)]
     for op in found:
         expand(op)
     if found:

@@ -8,6 +8,7 @@ from typing import Any
 from partita.program.ir import Factor, Rule, TensorType
 from partita.program.op_traits import traits
 from partita.stablehlo.rules import notation
+from partita.stablehlo.rules.ragged import ragged_dot
 
 Types = Sequence[TensorType]
 
@@ -99,6 +100,7 @@ OWN: dict[str, Callable[[Any, Types, Types], str | None]] = {
     "stablehlo.batch_norm_training": _batch_norm_training,
     "stablehlo.einsum": _einsum,
     "stablehlo.map": _map,
+    "chlo.ragged_dot": ragged_dot,
     "chlo.top_k": _top_k,
 }
 """For the kinds whose rule is partita's own, what writes it as text, as `notation` reads it."""

@@ -187,7 +187,7 @@ def test_all_of_them_run_sharded_along_any_dimension():
         return {name: RUN[name][0](x) for name, x in xs.items()}
 
     values = {name: value for name, (_, value) in RUN.items()}
-    plan = planner(mesh="x=2,y=2")
+    plan = planner(mesh="x=2,y=2", hardware="cpu")
     for dims in ((0, 1), (1, 2), (2, 0)):
         tactics = [
             pt.ManualPartition({"xs*": dim}, axis) for dim, axis in zip(dims, "xy", strict=True)

@@ -132,7 +132,7 @@ class ComputeModel:
         if traits.slices or traits.looks_up:
             read = [min(read[0], written[0]), *read[1:]]
         elif traits.writes_window:
-            read, written = [0, *read[1:]], [read[1]]
+            read, written = [0, *read[1:]], [min(read[1], written[0])]
         if traits.looks_up:
             slower = self._slower
             return [slower * read[0], *read[1:]], [slower * size for size in written]

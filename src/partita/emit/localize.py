@@ -8,38 +8,23 @@ is known of the run; it changes attributes and operands, puts the operation in i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from partita.emit.builder import COMBINE, Builder, set_apart
+from partita.emit import indexed
+from partita.emit.builder import COMBINE, Builder
+from partita.emit.local_run import LocalRun
 from partita.emit.ragged import ragged_dot
 from partita.program.combining import NEUTRAL
-from partita.program.ir import Operation, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.stablehlo import mlir
 from partita.stablehlo.bodies import starts_of_parts
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.windows import paddings, slides
-from partita.tiling import Layout, OpForm
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalRun:
-    """One operation as a device runs it."""
-
-    operation: Operation
-    form: OpForm
-    sums: frozenset[int]
-    """Axes over which the result is partial."""
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
-    global_inputs: tuple[TensorType, ...]
-    """Types of the operands before they were split."""
-    global_outputs: tuple[TensorType, ...]
-
+from partita.tiling import Layout
 
 Localizer = Callable[[Any, LocalRun, Builder], Sequence[Any]]
 
@@ -142,84 +127,6 @@ def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     return build.place(op, run.outputs)
 
 
-def _dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Where one index of a split dimension is read, its device has it and the others zeros."""
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
-    inside = _enter_shard(op, 1, run, build)
-    _stay_inside(op, run, build)
-    results = build.place(op, run.outputs)
-    if inside is None:
-        return results
-    (result,) = results
-    return [hlo.select(build.propagation(inside, result), result, build.fill(result.type, 0))]
-
-
-def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
-    """Has windows of several indices start where they fit, as the operation says they do.
-
-    XLA makes one of two slices that follow each other, adding up where they start, and forgets
-    that the first one stays inside: the second one may be the shard that a device keeps.
-    """
-    sizes = zip(run.inputs[0].shape, run.outputs[0].shape, strict=True)
-    last = {
-        dim: operand - shard for dim, (operand, shard) in enumerate(sizes) if 1 < shard < operand
-    }
-    if last:
-        for number in range(1, len(op.operands)):
-            op.operands[number] = _wide(op.operands[number])
-    for dim, most in last.items():
-        op.operands[1 + dim] = _clamped(op.operands[1 + dim], most, build)
-
-
-def _dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Where one index of a split dimension is written, the other devices write what was there."""
-    inside = _enter_shard(op, 2, run, build)
-    if inside is not None:
-        operand, update, *starts = op.operands
-        shape = list(ir.RankedTensorType(update.type).shape)
-        before = hlo.dynamic_slice(operand, starts, ir.DenseI64ArrayAttr.get(shape))
-        op.operands[1] = hlo.select(build.propagation(inside, update), update, before)
-    return build.place(op, run.outputs)
-
-
-def _enter_shard(op: Any, first: int, run: LocalRun, build: Builder) -> Any:
-    """Makes the start of a window (operands from `first` on) relative to this device's shard.
-
-    Returns whether the window lies in the shard; None if no dimension along which it moves is
-    split. Starts are clamped first, as the operation does on all of it, and then to the shard, as
-    in `_stay_inside`.
-    """
-    inside: Any = None
-    rule, layout = run.operation.rule, run.form.needs[0]
-    for dim, axes in enumerate(layout):
-        factor = rule.leading(rule.operands[0][dim])
-        if not axes or factor is None or not _moves_along(run, dim, factor):
-            continue
-        start = _clamped(_wide(op.operands[first + dim]), rule.factors[factor].size - 1, build)
-        offset = hlo.convert(start.type, build.offset(axes, run.inputs[0].shape[dim]))
-        local = hlo.subtract(start, offset)
-        here = _clamped(local, run.inputs[0].shape[dim] - 1, build)
-        fits = build.compare(here, local, "EQ")
-        inside = fits if inside is None else hlo.and_(inside, fits)
-        for number in range(first, len(op.operands)):
-            op.operands[number] = _wide(op.operands[number])
-        op.operands[first + dim] = here
-    return inside
-
-
-def _clamped(start: Any, last: int, build: Builder) -> Any:
-    """An index, moved to between 0 and `last`."""
-    return hlo.clamp(build.fill(start.type, 0), start, build.fill(start.type, last))
-
-
-def _moves_along(run: LocalRun, dim: int, factor: int) -> bool:
-    """Whether a window is one index wide along a dimension, and the operand is wider."""
-    rule = run.operation.rule
-    if run.operation.traits.reads_window:
-        return rule.factors[factor].kind == "reduction"
-    return factor not in rule.operands[1][dim]
-
-
 def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Groups are split together with the features that they consist of; halos stand for padding."""
     numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
@@ -266,140 +173,6 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     return build.place(op, run.outputs)
 
 
-def _gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Along a split dimension that is indexed, each device looks up what lies in its shard."""
-    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    _local_slice_sizes(op, run)
-    layout, local = run.form.needs[0], run.inputs[0]
-    split = {
-        place: dim
-        for place, dim in enumerate(numbers.start_index_map)
-        if dim in set(numbers.collapsed_slice_dims) and layout[dim]
-    }
-    if not split:
-        return build.place(op, run.outputs)
-    # Every device looks up what lies in its shard; the others contribute zeros to the sum.
-    vector = numbers.index_vector_dim
-    operand = run.operation.rule.operands[0]
-    sizes = {
-        dim: run.operation.rule.factors[run.operation.rule.leading(operand[dim]) or 0].size
-        for dim in split.values()
-    }
-    indices, inside = _shift_indices(
-        op.operands[1], vector, split, layout, local, build, clamp_to=sizes
-    )
-    op.operands[1] = indices
-    (result,) = build.place(op, run.outputs)
-    batch = [d for d in range(len(run.outputs[0].shape)) if d not in set(numbers.offset_dims)]
-    shape = ir.RankedTensorType(result.type).shape
-    mask_type = ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(1))
-    mask = hlo.broadcast_in_dim(mask_type, inside, ir.DenseI64ArrayAttr.get(batch))
-    return [hlo.select(mask, result, build.fill(result.type, 0))]
-
-
-def _local_slice_sizes(op: Any, run: LocalRun) -> None:
-    sizes = list(op.attributes["slice_sizes"])
-    for dim, axes in enumerate(run.form.needs[0]):
-        if axes and sizes[dim] > 1:
-            sizes[dim] = run.inputs[0].shape[dim]
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
-
-
-def _shift_indices(
-    indices: Any,
-    vector: int,
-    split: dict[int, int],
-    layout: Layout,
-    local: TensorType,
-    build: Builder,
-    clamp_to: dict[int, int] | None = None,
-) -> tuple[Any, Any]:
-    """Index vectors relative to this device's shard, and a mask of those that fall into it.
-
-    Components along unsplit dimensions stay. With `clamp_to`, indices are first clamped to the
-    global operand's size, as gather does with those that are out of bounds.
-    """
-    indices = _wide(indices)
-    type_ = ir.RankedTensorType(indices.type)
-    shape, element = list(type_.shape), type_.element_type
-    scalar = ir.RankedTensorType.get([], element)
-    component = (
-        hlo.iota(
-            ir.RankedTensorType.get(shape, element),
-            ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector),
-        )
-        if vector < len(shape)
-        else build.fill(type_, 0)
-    )
-    inside: Any = None
-    for place, dim in split.items():
-        here = build.compare(component, build.fill(type_, place), "EQ")
-        if clamp_to is not None:
-            low, high = build.fill(type_, 0), build.fill(type_, clamp_to[dim] - 1)
-            indices = hlo.select(here, hlo.clamp(low, indices, high), indices)
-        offset = hlo.convert(scalar, build.offset(layout[dim], local.shape[dim]))
-        shifted = hlo.subtract(indices, build.propagation(offset, indices))
-        fits = hlo.and_(
-            build.compare(shifted, build.fill(type_, 0), "GE"),
-            build.compare(shifted, build.fill(type_, local.shape[dim]), "LT"),
-        )
-        fits = hlo.or_(fits, hlo.not_(here))
-        inside = fits if inside is None else hlo.and_(inside, fits)
-        indices = hlo.select(here, shifted, indices)
-    if vector < len(shape):
-        inside = build.total(inside, vector, "and")
-    return indices, inside
-
-
-def _wide(indices: Any) -> Any:
-    """Indices in a type that holds every offset: 32 bits at least."""
-    type_ = ir.RankedTensorType(indices.type)
-    if ir.IntegerType(type_.element_type).width >= 32:
-        return indices
-    i32 = ir.IntegerType.get_signless(32)
-    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), i32), indices)
-
-
-def _scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Indices outside of a device's shard are dropped."""
-    attribute = op.attributes["scatter_dimension_numbers"]
-    numbers = hlo.ScatterDimensionNumbers(attribute)
-    layout, local = run.form.needs[0], run.inputs[0]
-    split = {
-        place: dim
-        for place, dim in enumerate(numbers.scattered_dims_to_operand_dims)
-        if layout[dim]
-    }
-    if split:
-        # Indices outside of this device's shard become out of bounds, which scatter drops.
-        indices, inside = _shift_indices(
-            op.operands[1], numbers.index_vector_dim, split, layout, local, build
-        )
-        outside = build.fill(indices.type, -1)
-        op.operands[1] = hlo.select(
-            _along_vector(inside, indices, numbers.index_vector_dim), indices, outside
-        )
-        for promise in ("indices_are_sorted", "unique_indices"):
-            op.attributes[promise] = ir.BoolAttr.get(False)
-        if run.inputs[1].elements == len(numbers.scattered_dims_to_operand_dims):
-            # Of a single index XLA makes a slice and an update. A slice out of bounds of a shard
-            # it then takes together with the one that cut the shard, as if it were in bounds.
-            op.operands[0] = set_apart(op.operands[0])
-    how = run.operation.combine
-    known = run.operation.zero_init and how == "add"
-    if run.form.sums and how in NEUTRAL and not known:
-        operand, nothing = op.operands[0], build.fill(op.operands[0].type, NEUTRAL[how])
-        op.operands[0] = build.only_first(operand, nothing, run.form.sums)
-    return build.place(op, run.outputs)
-
-
-def _along_vector(mask: Any, indices: Any, vector: int) -> Any:
-    shape = list(ir.RankedTensorType(indices.type).shape)
-    dims = [d for d in range(len(shape)) if d != vector]
-    result = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(1))
-    return hlo.broadcast_in_dim(result, mask, ir.DenseI64ArrayAttr.get(dims))
-
-
 def _ragged_dot(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """Devices have other group sizes."""
     return ragged_dot(op, run.form, run.outputs, build)
@@ -422,9 +195,9 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_window": _reduce_window,
     "stablehlo.slice": _slice,
-    "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+    "stablehlo.dynamic_slice": indexed.dynamic_slice,
+    "stablehlo.dynamic_update_slice": indexed.dynamic_update_slice,
     "stablehlo.convolution": _convolution,
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
+    "stablehlo.gather": indexed.gather,
+    "stablehlo.scatter": indexed.scatter,
 }

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.emit.builder import COMBINE, Builder
-from partita.emit.localize import LocalRun, localize
+from partita.emit.local_run import LocalRun
+from partita.emit.localize import localize
 from partita.emit.spmd import Writer
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh

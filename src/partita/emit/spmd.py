@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from partita.emit.builder import Builder, set_apart
 from partita.emit.collectives import EMITTERS
-from partita.emit.localize import LocalRun, localize
+from partita.emit.local_run import LocalRun
+from partita.emit.localize import localize
 from partita.mesh import Mesh
 from partita.program.blocks import Block, Branch, Loop
 from partita.program.ir import Program

@@ -1,10 +1,11 @@
 """Indexed and windowed operations: which factors of Shardy's rule have a purely local form.
 
-A device can do its part of a look-up or an update alone only if that is one index wide: then
-indices outside of its shard are masked, and a look-up is summed over the devices. Wider windows
-could cross from one shard into the next. So it is for gather, scatter, and the dynamic slices by
-which a loop reads one layer of a stack and writes one. Padding moves elements into the next
-shard too, even where a dimension keeps its size.
+A device can do its part of a look-up alone only if that is one index wide: then indices outside of
+its shard are masked, and the look-up is summed over the devices. Wider windows could cross from one
+shard into the next. So it is for gather, and the dynamic slices by which a loop reads one layer of
+a stack. What is written may be wider, as long as no two windows overlap: each device writes what
+falls into its shard. Padding moves elements into the next shard, even where a dimension keeps its
+size.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from partita.program.ir import FactorKind, Rule, TensorType
 from partita.stablehlo.mlir import hlo
+from partita.stablehlo.rules.scatters import numbers_of, window_dims, writes_apart
 from partita.stablehlo.rules.windows import scatter_rule, slide_rule
 from partita.stablehlo.versions import reshape_rule
 
@@ -60,17 +62,21 @@ def _gather(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     wide = [
         dim
         for dim in numbers.start_index_map
-        if dim not in collapsed and sizes[dim] < operands[0].shape[dim]
+        if dim not in collapsed and 1 < sizes[dim] < operands[0].shape[dim]
     ]
     return _block(rule, _leading(rule, 0, wide), _WINDOWS.format("gather"))
 
 
 def _scatter(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    attribute = op.attributes["scatter_dimension_numbers"]
-    numbers = hlo.ScatterDimensionNumbers(attribute)
-    inserted = set(numbers.inserted_window_dims)
-    wide = [dim for dim in numbers.scattered_dims_to_operand_dims if dim not in inserted]
-    return _block(rule, _leading(rule, 0, wide), _WINDOWS.format("scatter"))
+    """Devices drop indices outside of their shards; of wider windows they write their own part."""
+    lying = window_dims(op)
+    widths = {dim: operands[-1].shape[lying[dim]] for dim in lying}
+    moving = [dim for dim, width in widths.items() if width < operands[0].shape[dim]]
+    indexed = set(numbers_of(op).scattered_dims_to_operand_dims)
+    local = [d for d in moving if d in indexed and (widths[d] == 1 or writes_apart(op))]
+    rule = _set_kind(rule, _leading(rule, 0, local), "parallel")
+    others = [dim for dim in moving if dim not in local]
+    return _block(rule, _leading(rule, 0, others), _WINDOWS.format("scatter"))
 
 
 def _dynamic_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
@@ -83,17 +89,15 @@ def _dynamic_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule
 
 
 def _dynamic_update_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Of a dimension that is written in part, one index at a time is written by its device.
+    """Of a dimension that is written in part, each device writes what falls into its shard.
 
     The update itself requires replication along such a dimension, whatever its size.
     """
     whole, update = operands[0].shape, operands[1].shape
     moving = [dim for dim, (a, b) in enumerate(zip(whole, update, strict=True)) if a != b]
-    one_wide = [dim for dim in moving if update[dim] == 1]
-    wide = [dim for dim in moving if dim not in one_wide]
-    blocked = [*_leading(rule, 1, moving), *_leading(rule, 0, wide)]
-    rule = _block(rule, blocked, _WINDOWS.format("dynamic_update_slice"))
-    return _set_kind(rule, _leading(rule, 0, one_wide), "parallel")
+    reason = _WINDOWS.format("dynamic_update_slice")
+    rule = _block(rule, _leading(rule, 1, moving), reason)
+    return _set_kind(rule, _leading(rule, 0, moving), "parallel")
 
 
 def _leading(rule: Rule, operand: int, dims: Iterable[int]) -> list[int]:

@@ -1,0 +1,137 @@
+"""Windows that are written where a dimension is sharded: each device writes what is its own.
+
+A device writes a window of its shard, as long as the whole one, or all of the shard if that is
+shorter: where the window lies, or at the end of the shard that is nearest. What of the window falls
+into the shard is moved to its place, the rest is written as it was. So arrays are updated in place,
+and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from partita.emit.builder import Builder
+from partita.stablehlo.mlir import hlo, ir
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a device writes instead of one window, or of many, along one dimension."""
+
+    dim: int
+    """Of the windows."""
+    window: int
+    """How wide each is."""
+    start: Any
+    """Where the part begins in the shard: a tensor of integers, one for each window."""
+    shift: Any
+    """The index of the window that comes there first; negative if that is before its first."""
+    width: int
+
+
+def part_of(
+    build: Builder, dim: int, start: Any, window: int, offset: Any, shard: int, last: int | None
+) -> Part:
+    """The parts of windows that a device writes.
+
+    Args:
+      build: at the place where they are written.
+      dim: the dimension of the windows.
+      start: where each window begins in all of the dimension, signed.
+      window: its width.
+      offset: where the device's shard begins, a scalar.
+      shard: its size.
+      last: where windows may begin at most; those that begin elsewhere are not written. None if
+        none does.
+    """
+    scalar = ir.RankedTensorType.get([], ir.RankedTensorType(start.type).element_type)
+    local = hlo.subtract(start, build.propagation(hlo.convert(scalar, offset), start))
+    width = min(window, shard)
+    here = clamped(local, shard - width, build)
+    shift = hlo.subtract(here, local)
+    if last is not None:
+        fits = build.compare(clamped(start, last, build), start, "EQ")
+        shift = hlo.select(fits, shift, build.fill(shift.type, window))
+    return Part(dim, window, here, shift, width)
+
+
+def in_parts(
+    build: Builder, update: Any, parts: Sequence[Part], batch: Sequence[int]
+) -> tuple[Any, Any]:
+    """The parts of an update that a device writes, and a mask of what of them it has to.
+
+    Args:
+      build: at the place where it is written.
+      update: the windows.
+      parts: what of them is written, for every dimension along which that is less than all.
+      batch: the dimensions of the update of which each index is a window.
+    """
+    for part in parts:
+        if part.window > 1:
+            update = _moved(build, update, part, batch)
+    shape = list(ir.RankedTensorType(update.type).shape)
+    inside: Any = None
+    for part in parts:
+        element = ir.RankedTensorType(part.shift.type).element_type
+        places = ir.RankedTensorType.get(shape, element)
+        along = hlo.iota(places, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), part.dim))
+        shift = hlo.broadcast_in_dim(places, part.shift, ir.DenseI64ArrayAttr.get(list(batch)))
+        index = hlo.add(along, shift)
+        low = build.compare(index, build.fill(places, 0), "GE")
+        there = hlo.and_(low, build.compare(index, build.fill(places, part.window), "LT"))
+        inside = there if inside is None else hlo.and_(inside, there)
+    return update, inside
+
+
+def _moved(build: Builder, update: Any, part: Part, batch: Sequence[int]) -> Any:
+    """Of an update what a part has of it in its places; beyond its ends there is anything."""
+    type_ = ir.RankedTensorType(update.type)
+    shape, beyond = list(type_.shape), [0] * len(type_.shape)
+    shape[part.dim] = beyond[part.dim] = part.width
+    nothing = build.fill(ir.RankedTensorType.get([], type_.element_type), 0)
+    widths = (ir.DenseI64ArrayAttr.get(each) for each in (beyond, beyond, [0] * len(shape)))
+    wider = hlo.pad(update, nothing, *widths)
+    within = clamped(part.shift, part.window, build, first=-part.width)
+    at = hlo.add(within, build.fill(within.type, part.width))
+    if not batch:
+        zero = build.fill(at.type, 0)
+        starts = [at if dim == part.dim else zero for dim in range(len(shape))]
+        return hlo.dynamic_slice(wider, starts, ir.DenseI64ArrayAttr.get(shape))
+    rank = len(batch)
+    numbers = hlo.GatherDimensionNumbers.get(
+        offset_dims=[dim for dim in range(len(shape)) if dim not in batch],
+        collapsed_slice_dims=[],
+        operand_batching_dims=list(batch),
+        start_indices_batching_dims=list(range(rank)),
+        start_index_map=[part.dim],
+        index_vector_dim=rank,
+    )
+    sizes = [1 if dim in batch else size for dim, size in enumerate(shape)]
+    return hlo.gather(wider, at, numbers, ir.DenseI64ArrayAttr.get(sizes))
+
+
+def clamped(start: Any, last: int, build: Builder, first: int = 0) -> Any:
+    """Indices, moved to between `first` and `last`."""
+    return hlo.clamp(build.fill(start.type, first), start, build.fill(start.type, last))
+
+
+def wide(indices: Any) -> Any:
+    """Indices in a type that holds every offset: 32 bits at least."""
+    type_ = ir.RankedTensorType(indices.type)
+    if ir.IntegerType(type_.element_type).width >= 32:
+        return indices
+    i32 = ir.IntegerType.get_signless(32)
+    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), i32), indices)
+
+
+def signed(indices: Any) -> Any:
+    """Indices in a type that holds every offset, and differences."""
+    indices = wide(indices)
+    type_ = ir.RankedTensorType(indices.type)
+    element = ir.IntegerType(type_.element_type)
+    if not element.is_unsigned:
+        return indices
+    same = ir.IntegerType.get_signless(element.width)
+    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), same), indices)

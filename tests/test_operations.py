@@ -200,6 +200,10 @@ EXAMPLES = {
     "stablehlo.optimization_barrier": Function(lambda x: lax.optimization_barrier(x) + 1),
     "stablehlo.return": Function(lambda x: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x)),
     # rewritten
+    "arith.constant": of_module(
+        f"(%x: {M}) -> {M}",
+        f"%0 = arith.constant dense<2.0> : {M} %1 = stablehlo.add %x, %0 : {M} return %1 : {M}",
+    ),
     "stablehlo.composite": COMPOSITE,
     "stablehlo.broadcast": op("stablehlo.broadcast", "v", M, "broadcast_sizes = array<i64: 16>"),
     "stablehlo.dot": of_module(

@@ -22,7 +22,8 @@ from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import donate, import_stablehlo
-from partita.stablehlo.internals import platform_of
+from partita.stablehlo.internals import exported_nodes, platform_of
+from partita.stablehlo.reading import UnreadableError
 
 _BYTECODE = b"ML\xefR"
 SUFFIXES = (".mlir", ".mlirbc", ".bin")
@@ -30,6 +31,9 @@ SUFFIXES = (".mlir", ".mlirbc", ".bin")
 
 MOST = 2**32
 """Bytes that such a file may have."""
+
+MOST_NODES = 1_000_000
+"""Of the pytrees of arguments and results in a `jax.export` file."""
 
 _EXPECTED = (
     "expected StableHLO as text, as bytecode or as a portable artifact, or a serialized "
@@ -123,10 +127,9 @@ def read(path: str | Path) -> Module:
     try:
         with mlir.context():
             text, exported = _decode(data, path)
-    except UnsupportedError as error:
-        raise FileError(f"cannot read {str(path)!r}: {error}; {_EXPECTED}") from None
-    try:
         return _module(text, exported, path)
+    except UnreadableError as error:
+        raise FileError(f"cannot read {str(path)!r}: {error}; {_EXPECTED}") from None
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: {error}") from None
 
@@ -176,10 +179,14 @@ def _decode(data: bytes, path: Path) -> tuple[str, jax.export.Exported | None]:
     except UnicodeDecodeError:
         pass
     try:
+        if exported_nodes(data) > MOST_NODES:
+            raise UnreadableError(f"its arguments are nested in more than {MOST_NODES} nodes")
         exported = jax.export.deserialize(bytearray(data))
+    except UnreadableError:
+        raise
     except Exception as error:  # flatbuffers raises whatever it stumbles over
         reason = f" ({error})" if isinstance(error, ValueError) else ""
-        raise UnsupportedError(f"this is neither MLIR nor a jax.export file{reason}") from None
+        raise UnreadableError(f"this is neither MLIR nor a jax.export file{reason}") from None
     return mlir.load(exported.mlir_module_serialized, str(path)), exported
 
 

@@ -350,6 +350,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.return": _STRUCTURE,
     "stablehlo.while": _STRUCTURE,
     # rewritten
+    "arith.constant": _REWRITTEN,
     "stablehlo.broadcast": _REWRITTEN,
     "stablehlo.composite": _REWRITTEN,
     "stablehlo.dot": _REWRITTEN,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.refusals import tensor_type
 
 
 def _size(op: Any) -> Any:
@@ -16,6 +17,11 @@ def _size(op: Any) -> Any:
     if operand.is_dynamic_dim(dimension):
         return None
     return _filled(op.results[0].type, operand.get_dim_size(dimension))
+
+
+def _of_stablehlo(constant: Any) -> Any:
+    tensor_type(constant.results[0].type)  # complains of others
+    return hlo.constant(constant.attributes["value"])
 
 
 def _high_bits_of_product(op: Any) -> Any:
@@ -49,6 +55,7 @@ def _filled(type_: Any, number: int) -> Any:
 
 
 _EXPANSIONS: dict[str, Callable[[Any], Any]] = {
+    "arith.constant": _of_stablehlo,
     "chlo.mulhi": _high_bits_of_product,
     "stablehlo.get_dimension_size": _size,
 }

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from partita.errors import UnsupportedError
 from partita.program.blocks import Barrier, Block, Branch, Loop, Region
 from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
 from partita.program.op_traits import (
@@ -421,24 +422,36 @@ class _Importer:
         return known
 
     def _read_location(self, location: Any) -> tuple[str, str]:
-        if hasattr(location, "filename"):
-            return f"{self.file(location.filename)}:{location.start_line}", ""
-        if hasattr(location, "callee"):
-            return self._source(location.callee)
-        if hasattr(location, "child_loc"):
-            return self._source(location.child_loc)[0], location.name_str
-        for inner in getattr(location, "locations", ()):
-            if (found := self._source(inner))[0]:
-                return found
-        return "", ""
+        waiting, first = [(location, "")], ""
+        while waiting:
+            inner, scope = waiting.pop()
+            if hasattr(inner, "callee"):
+                waiting.append((inner.callee, scope))
+            elif hasattr(inner, "child_loc"):
+                scope = scope or inner.name_str
+                first = first or scope
+                waiting.append((inner.child_loc, scope))
+            elif hasattr(inner, "locations"):
+                waiting += [(each, scope) for each in reversed(inner.locations)]
+            elif file := getattr(inner, "filename", ""):
+                return f"{self.file(file)}:{inner.start_line}", scope
+        return "", first
 
     def _argument_names(self, arguments: Any) -> list[str]:
         """From locations or attributes; one that several arguments have names the first of them."""
         infos = mlir.attributes_of(self.main, "arg_attrs", len(arguments))
+        given = [
+            getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
+            for argument, info in zip(arguments, infos, strict=True)
+        ]
         names: dict[str, None] = {}
-        for i, (argument, info) in enumerate(zip(arguments, infos, strict=True)):
-            name = getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
-            names[name if name and name not in names else f"arg{i}"] = None
+        taken = set(given)
+        for i, name in enumerate(given):
+            if not name or name in names:
+                name = f"arg{i}"
+                while name in taken or name in names:
+                    name += "_"
+            names[name] = None
         return list(names)
 
     def _result_names(self, count: int) -> list[str]:
@@ -449,9 +462,25 @@ class _Importer:
     def _aliases(self, count: int, results: Sequence[int]) -> dict[int, int]:
         infos = mlir.attributes_of(self.main, "arg_attrs", count)
         key = "tf.aliasing_output"
-        known = {i: info[key].value for i, info in enumerate(infos) if key in info}
-        donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
         types = [value.type for value in self.values]
+        known: dict[int, int] = {}
+        for i, info in enumerate(infos):
+            if key in info:
+                number = getattr(info[key], "value", None)
+                if type(number) is not int or not 0 <= number < len(results):
+                    wrong = f"it has {len(results)} of them"
+                elif types[results[number]].bytes != types[i].bytes:
+                    wrong = f"that is a {types[results[number]]}, and the argument a {types[i]}"
+                elif number in known.values():
+                    wrong = "another argument is donated to that, too"
+                else:
+                    known[i] = number
+                    continue
+                raise UnsupportedError(
+                    f"argument {i} of the program is donated to result {info[key]} ({key}), but "
+                    f"{wrong}; take the attribute away, or correct it"
+                )
+        donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
         return donate(donors, types[:count], [types[v] for v in results], known)
 
 

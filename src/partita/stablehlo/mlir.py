@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,8 +17,9 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
-from partita.program.refused import QUANTIZED
 from partita.stablehlo import internals
+from partita.stablehlo.limits import check_text
+from partita.stablehlo.reading import UnreadableError, decode, unreadable
 
 __all__ = [
     "attributes_of",
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _RESOURCE = re.compile(r"dense_resource<([\w.$-]+)>")
+_GROUPS = re.compile(r"replica_groups|source_target_pairs")
 _BLOB = re.compile(r'^\s*([\w.$-]+): "0x([0-9A-Fa-f]*)",?$', re.M)
 
 
@@ -52,20 +53,13 @@ def context() -> Iterator[None]:
         yield
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str) -> Any:
     """Parses a module; raises `UnsupportedError` with MLIR's own reason for an unreadable one."""
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
-        reason = error.error_diagnostics[0]
-        if "quant" in str(reason):  # a dialect of its own, which JAX does not load
-            what, advice = QUANTIZED
-            raise UnsupportedError(f"the program contains {what}; {advice}") from None
-        line = re.search(r'"-":([1-9]\d*)', str(reason.location))
-        where = f" (line {line[1]})" if line else ""
-        raise UnsupportedError(
-            f"this is not a readable StableHLO module: {reason.message}{where}"
-        ) from None
+        first = error.error_diagnostics[0]
+        raise unreadable(first.message, str(first.location)) from None
 
 
 def load(data: str | bytes, file: str) -> str:
@@ -75,21 +69,24 @@ def load(data: str | bytes, file: str) -> str:
     What has no other location gets its line in `file`.
 
     Raises:
-      UnsupportedError: it cannot be read.
+      UnsupportedError: it cannot be read, or is beyond a limit.
     """
-    module = parse(data)
-    if any(op.operation.name.startswith("vhlo.") for op in module.body.operations):
-        raw = data.encode() if isinstance(data, str) else data
-        with ir.Context.current.attach_diagnostic_handler(lambda _: True):
-            try:
-                module = hlo.deserialize_portable_artifact(ir.Context.current, raw)
-            except ValueError:
-                raise UnsupportedError(
-                    "this portable artifact cannot be brought to the StableHLO of this jaxlib "
-                    f"({hlo.get_current_version()}); write it for an older version"
-                ) from None
-    text = _inline_resources(module.operation.get_asm(enable_debug_info=True))
-    return text.replace('loc("-":', f"loc({json.dumps(file)}:")
+    if isinstance(data, str):
+        check_text(data)
+        if _GROUPS.search(data):
+            text = decode(data.encode())
+        else:
+            text = parse(data).operation.get_asm(enable_debug_info=True)
+    else:
+        text = decode(data)
+        check_text(text)
+    return _inline_resources(text).replace('loc("-":', f"loc({_quoted(file)}:")
+
+
+def _quoted(text: str) -> str:
+    """A string as MLIR writes it: bytes that are no printable ASCII as two digits."""
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def main_function(module: Any) -> Any:
@@ -164,14 +161,14 @@ def splat(constant: Any) -> Any | None:
 
 def _inline_resources(text: str) -> str:
     """Puts constants from the module's resource section into the constants themselves."""
-    body, found, section = text.partition("\n{-#")
-    if not found:
+    if "dense_resource<" not in text:
         return text
+    body, _, section = text.partition("\n{-#")
     blobs = dict(_BLOB.findall(section))
 
     def dense(match: re.Match[str]) -> str:
         if match[1] not in blobs:
-            raise UnsupportedError(f"the module lacks the constant that it calls {match[1]!r}")
+            raise UnreadableError(f"the module lacks the constant that it calls {match[1]!r}")
         return f'dense<"0x{blobs[match[1]][8:]}">'  # the first four bytes are the alignment
 
     return _RESOURCE.sub(dense, body)
@@ -185,8 +182,16 @@ def serialize(module: Any) -> bytes:
 
 
 def run_passes(module: Any, passes: str) -> None:
-    """Runs MLIR passes, in MLIR's syntax of a pipeline, on a module in place."""
-    passmanager.PassManager.parse(f"builtin.module({passes})").run(module.operation)
+    """Runs MLIR passes, in MLIR's syntax of a pipeline, on a module in place.
+
+    Raises:
+      UnsupportedError: a pass fails over the module.
+    """
+    try:
+        passmanager.PassManager.parse(f"builtin.module({passes})").run(module.operation)
+    except ir.MLIRError as error:
+        first = error.error_diagnostics[0]
+        raise UnsupportedError(f"MLIR cannot process the program: {first.message}") from None
 
 
 def inlined(function: Any, operands: Sequence[Any], location: Any) -> Sequence[Any]:

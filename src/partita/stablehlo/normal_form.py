@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from partita.errors import UnsupportedError
@@ -19,6 +21,7 @@ from partita.stablehlo import (
 )
 from partita.stablehlo.dimensions import unmerge
 from partita.stablehlo.expansions import expand
+from partita.stablehlo.limits import OPERATIONS
 from partita.stablehlo.mlir import (
     attributes_of,
     hlo,
@@ -28,6 +31,7 @@ from partita.stablehlo.mlir import (
     parse,
     run_passes,
 )
+from partita.stablehlo.refusals import check_all
 
 COMPOSITE = "stablehlo.composite"
 
@@ -53,7 +57,7 @@ def prepare(text: str) -> str:
     tags.note(main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
-    run_passes(module, "symbol-dce,sdy-constant-or-scalar-splitter")
+    _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
     manual_regions.unfold(main_function(module))
     zeros.drop_added_zeros(main_function(module))
     _copy_for_each_use(main_function(module))
@@ -73,8 +77,17 @@ def inline(module: Any) -> None:
 def with_rules(text: str) -> Any:
     """Parses a prepared module and has Shardy attach a sharding rule to every operation."""
     module = parse(text)
-    run_passes(module, "func.func(sdy-populate-op-sharding-rules)")
+    _run(module, "func.func(sdy-populate-op-sharding-rules)")
     return module
+
+
+def _run(module: Any, passes: str) -> None:
+    """Runs passes; where one fails, what the program must not contain is the better reason."""
+    try:
+        run_passes(module, passes)
+    except UnsupportedError:
+        check_all(module)
+        raise
 
 
 def without_shardings(text: str) -> str:
@@ -112,37 +125,76 @@ def _rewrite(module: Any) -> None:
     if found:
         hlo.register_stablehlo_passes()
         passes = ",".join(_REWRITES)
-        run_passes(module, f"func.func({passes})")
+        _run(module, f"func.func({passes})")
 
 
-def _calls(operation: Any) -> list[Any]:
-    found = []
+def _calls(operation: Any) -> tuple[list[Any], int]:
+    """The calls in an operation, and how many operations it contains."""
+    found, count = [], 0
 
     def visit(op: Any) -> Any:
+        nonlocal count
+        count += 1
         if op.name in _SYMBOLS:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     operation.walk(visit)
-    return found
+    return found, count
+
+
+def _callee(call: Any) -> str:
+    return str(call.attributes[_SYMBOLS[call.name]].value)
 
 
 def _inline_calls(module: Any) -> None:
     symbols = ir.SymbolTable(module.operation)
     main = main_function(module)
-    while calls := _calls(main.operation):
+    if not (calls := _calls(main.operation)[0]):
+        return
+    _check_size(symbols, main)
+    while calls:
         for call in calls:
-            name = call.attributes[_SYMBOLS[call.name]].value
-            callee = symbols[name]
-            if not callee.regions[0].blocks:
-                raise UnsupportedError(
-                    f"the module calls the function {name!r}, which it declares but does not have"
-                )
+            callee = symbols[_callee(call)]
             with ir.InsertionPoint(call):
                 results = inlined(callee, call.operands, call.location)
             for old, new in zip(call.results, results, strict=True):
                 old.replace_all_uses_with(new)
             call.erase()
+        calls, _ = _calls(main.operation)
+
+
+def _check_size(symbols: Any, main: Any) -> None:
+    """Raises `UnsupportedError` if a program cannot be inlined, or would be too large then."""
+    called: dict[str, Counter[str]] = {}
+    own: dict[str, int] = {}
+    waiting = [main.name.value]
+    while waiting:
+        name = waiting.pop()
+        if not symbols[name].regions[0].blocks:
+            raise UnsupportedError(
+                f"the module calls the function {name!r}, which it declares but does not have"
+            )
+        calls, own[name] = _calls(symbols[name].operation)
+        called[name] = Counter(map(_callee, calls))
+        waiting += [callee for callee in called[name] if callee not in called]
+    try:
+        order = list(TopologicalSorter(called).static_order())
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise UnsupportedError(
+            f"the function {error.args[1][0]!r} calls itself ({circle}); write it as a loop"
+        ) from None
+    sizes: dict[str, int] = {}
+    for name in order:  # what is called comes first
+        calls_of = called[name].items()
+        size = own[name] + sum(count * sizes[callee] for callee, count in calls_of)
+        sizes[name] = min(size, OPERATIONS + 1)
+    if sizes[main.name.value] > OPERATIONS:
+        raise UnsupportedError(
+            f"with its calls inlined the program has more than {OPERATIONS:,} operations, the most "
+            "that can be planned; write what is repeated as a loop"
+        )
 
 
 def _make_main(module: Any) -> None:

@@ -21,6 +21,10 @@ def tensor_type(type_: Any) -> TensorType:
         for start, refused in TYPES.items():
             if str(type_).startswith(start):
                 raise _refusal(refused, str(type_)) from None
+        if not str(type_).startswith("tensor<*"):
+            raise UnsupportedError(
+                f"the program contains a value of type {type_}; expected tensors"
+            ) from None
         ranked = None
     if ranked is None or not ranked.has_static_shape:
         raise UnsupportedError(
@@ -28,6 +32,27 @@ def tensor_type(type_: Any) -> TensorType:
             "passing jax.ShapeDtypeStruct arguments"
         )
     return TensorType(tuple(ranked.shape), str(ranked.element_type))
+
+
+def check_all(module: Any) -> None:
+    """Raises `UnsupportedError` for the first thing in a module that a program must not contain.
+
+    It looks at operations in order, and first at the types of what they make.
+    """
+
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        if op.name not in ("builtin.module", "func.func"):
+            for value in (*op.operands, *op.results):
+                tensor_type(value.type)
+            if op.name.partition(".")[0] not in ("func", "sdy"):
+                check_supported(op, "")
 
 
 def check_supported(op: Any, source: str) -> None:

@@ -377,9 +377,9 @@ def make_plan(kind, folder):
 
 
 def test_every_operation_of_the_dialects_has_a_row_and_an_example():
-    listed = {kind for kind in OPERATIONS if kind.startswith(("stablehlo.", "chlo."))}
-    assert listed == dialect_operations()
-    assert EXAMPLES.keys() | NOT_BUILT.keys() == dialect_operations()
+    dialects = {*dialect_operations(), "arith.constant"}  # of which modules are written, too
+    assert {kind for kind in OPERATIONS if not kind.startswith(("partita.", "sdy."))} == dialects
+    assert EXAMPLES.keys() | NOT_BUILT.keys() == dialects
 
 
 @pytest.mark.parametrize("kind", RUN)

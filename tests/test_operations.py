@@ -333,7 +333,7 @@ def dialect_operations():
 
 def treated(*treatments):
     """The operations of the dialects that are treated so, in order."""
-    dialects = ("stablehlo", "chlo")
+    dialects = ("stablehlo", "chlo", "arith")
     return sorted(
         kind
         for kind, known in OPERATIONS.items()

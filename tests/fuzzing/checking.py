@@ -214,7 +214,9 @@ def _distance(mine: np.ndarray, theirs: np.ndarray) -> float:
     finite = np.isfinite(theirs)
     if not np.array_equal(np.isfinite(mine), finite):
         return np.inf
-    if not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True):
+    # A sum that is multiplied before it has been added up: 3 inf - 1 inf is no number, 2 inf is.
+    rest = ~finite & ~(np.isnan(mine) & ~np.isnan(theirs))
+    if not np.array_equal(mine[rest], theirs[rest], equal_nan=True):
         return np.inf
     scale = max(1.0, float(np.max(np.abs(theirs[finite]), initial=0.0)))
     return float(np.max(np.abs(mine[finite] - theirs[finite]), initial=0.0)) / scale

@@ -141,12 +141,78 @@ def gather_pairs(pool: Pool) -> None:
     )
 
 
+def batched(pool: Pool) -> None:
+    """A slice, or an update, at a place of its own for each of a batch."""
+    a = pool.value(rank(2), NUMBERS)
+    i = pool.value(lambda v: a is not None and v.type.size >= a.shape[0], WHOLE)
+    if a is None:
+        return
+    dim = pool.integer(0, a.ndim - 2)
+    size = pool.choice((1, 1, max(1, a.shape[dim + 1] // 2), max(1, a.shape[dim + 1] - 1)))
+
+    def places(x, n):
+        return n.reshape(-1)[: x.shape[0]]
+
+    if pool.chance(50):
+        pool.add(
+            f"dynamic slice of {size} in {dim}, of each of a batch",
+            lambda x, n: jax.vmap(lambda y, at: jax.lax.dynamic_slice_in_dim(y, at, size, dim))(
+                x, places(x, n)
+            ),
+            a,
+            i,
+            moves=True,
+        )
+    else:
+        pool.add(
+            f"dynamic update of {size} in {dim}, of each of a batch",
+            lambda x, n: jax.vmap(
+                lambda y, at: jax.lax.dynamic_update_slice_in_dim(
+                    y, _apart(jax.lax.slice_in_dim(y, 0, size, axis=dim)), at, dim
+                )
+            )(x, places(x, n)),
+            a,
+            i,
+            moves=True,
+        )
+
+
+def write_window(pool: Pool) -> None:
+    """One window, at a computed place where it may not fit, or at a fixed one."""
+    a, i = pool.value(rank(1)), _places(pool, 1)
+    if a is None:
+        return
+    dim = pool.integer(0, a.ndim - 1)
+    size = a.shape[dim]
+    wide = pool.choice((1, 1, max(1, size // 2), max(1, size - 1)))
+    name = pool.choice(("set", "add", "multiply", "max", "min"))
+    piece = along(dim, slice(0, wide))
+    if pool.chance(50):
+        at = pool.integer(0, size - wide)
+        pool.add(
+            f"{name} {wide} from {at} in {dim}",
+            lambda x: getattr(x.at[along(dim, slice(at, at + wide))], name)(_apart(0.5 * x[piece])),
+            a,
+        )
+        return
+    fn = getattr(
+        jax.lax, {"set": "scatter", "multiply": "scatter_mul"}.get(name, f"scatter_{name}")
+    )
+    numbers = jax.lax.ScatterDimensionNumbers(tuple(range(a.ndim)), (), (dim,))
+    pool.add(
+        f"scatter {name} of a window of {wide} in {dim}",
+        lambda x, n: fn(x, n.reshape(-1)[:1], _apart(0.5 * x[piece]), numbers),
+        a,
+        i,
+    )
+
+
 def gather_windows(pool: Pool) -> None:
-    """Windows wider than one index."""
+    """Windows that keep their dimension, mostly wider than one index."""
     a, i = pool.value(rank(2, 2), [FLOAT]), pool.value(rank(1, 1), WHOLE)
     if a is None or i is None:
         return
-    wide = max(1, a.shape[0] // 2)
+    wide = pool.choice((1, max(1, a.shape[0] // 2)))
     numbers = jax.lax.GatherDimensionNumbers((1, 2), (), (0,))
     pool.add(
         f"gather windows of {wide}",
@@ -206,7 +272,9 @@ def scatter(pool: Pool) -> None:
     if i is None or u is None:
         return
     rest = u.shape[1:]
-    kind = pool.choice(("into zeros", "into ones", "add", "max", "multiply", "second", "set"))
+    kind = pool.choice(
+        ("into zeros", "into ones", "add", "max", "min", "multiply", "second", "set")
+    )
     if kind.startswith("into"):
         size, start = pool.choice((4, 8)), float(kind == "into ones")
         pool.add(
@@ -267,6 +335,8 @@ def segments(pool: Pool) -> None:
         {
             "sums": jax.ops.segment_sum,
             "products": lambda x, *how, **kw: jax.ops.segment_prod(jnp.cos(x), *how, **kw),
+            "maxima": lambda x, *how, **kw: jnp.maximum(jax.ops.segment_max(x, *how, **kw), -9),
+            "minima": lambda x, *how, **kw: jnp.minimum(jax.ops.segment_min(x, *how, **kw), 9),
         }.items()
     )
     pool.add(
@@ -283,6 +353,7 @@ def search(pool: Pool) -> None:
 
 OPERATIONS = (
     *(dynamic, dynamic, dynamic, dynamic_pairs, gather, gather, gather, gather_pairs),
+    *(batched, batched, write_window, write_window),
     *(gather_windows, along_axis, along_axis, one_hot, scatter, scatter, scatter, scatter_whole),
     *(scatter_pairs, segments, search),
 )

@@ -30,6 +30,7 @@ from fuzzing.pool import (
 )
 
 MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
+SPECIAL = 8  # one program in so many gets arguments that are no numbers, or infinite
 MOST_TACTICS, MOST_WISHES = 3, 3
 
 Request = tuple[Value | str, Any]
@@ -98,10 +99,16 @@ class Program:
             return [max(self.error, 1e-4)] * len(made)
         return [v.error for v in self.results]
 
+    @property
+    def special(self) -> bool:
+        """Whether some of its arguments are no numbers, or infinite."""
+        return self.seed % SPECIAL == 0
+
     def arguments(self, seed: int = 0) -> dict[str, Any]:
         """Example arguments."""
         rng = np.random.default_rng(self.seed + seed)
-        return {name: _example(v.type, rng) for v, name in self.names().items()}
+        args = {name: _example(v.type, rng) for v, name in self.names().items()}
+        return {name: _with_special(a, rng) for name, a in args.items()} if self.special else args
 
     def __str__(self) -> str:
         names: dict[Value, str] = self.names()
@@ -126,6 +133,15 @@ def _example(type_: Any, rng: np.random.Generator) -> Any:
             np.complex64
         )
     return np.asarray(rng.standard_normal(type_.shape)).astype(type_.dtype)
+
+
+def _with_special(array: Any, rng: np.random.Generator) -> Any:
+    """With a few elements that are no numbers, or infinite."""
+    if array.dtype not in REAL:
+        return array
+    places = rng.random(array.shape) < 0.03
+    kinds = rng.choice([np.nan, np.nan, np.inf, -np.inf], array.shape)
+    return np.where(places, kinds, array.astype(np.float32)).astype(array.dtype)
 
 
 def program(seed: int) -> Program:

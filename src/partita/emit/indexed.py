@@ -124,7 +124,7 @@ def gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Indices outside of a device's shard are dropped, and so are those of wider windows."""
+    """Indices outside of a device's shard are dropped; of wider windows it writes its part."""
     numbers, lying, count = numbers_of(op), window_dims(op), len(op.results)
     layout, whole = run.form.needs[0], run.global_inputs[0].shape
     narrow: dict[int, int] = {}

@@ -32,6 +32,7 @@ from partita.stablehlo.rules.calls import CALLS as KNOWN_CALLS
 from partita.stablehlo.rules.shardy import is_shardys
 from partita.stablehlo.versions import LATER_OPERATIONS
 from partita.verify import compare
+from wider_rules import WHY
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
 M, V, INT, BOOL = "tensor<16x8xf32>", "tensor<8xf32>", "tensor<16x8xi32>", "tensor<16x8xi1>"
@@ -473,6 +474,16 @@ these. One that neither says so nor is listed here is replicated, unless
 [`register_rule`](reference.md#register_rule) has a rule for it.
 """
 
+WIDER = """## Where Shardy's rules are wider
+
+Shardy's rules say how shardings propagate; compilers move data where an operation needs more than
+a device has. partita's say along what each device can do its part: a value that is sharded
+otherwise is gathered first, which the plan shows with its price. What is *passed on* or *summed*
+is sharded by Shardy's rule; what is *moved* or *gathered* is sharded before and after, and
+exchanged between devices for the operation. `tests/program/test_shardys_rules.py` reads Shardy's
+rules from jaxlib and holds the differences to this list.
+"""
+
 STRUCTURE = """## Structure
 
 What is inside is sharded like the rest; what is carried or chosen has one layout. The condition
@@ -561,6 +572,8 @@ def page(folder):
     lines += [CUSTOM_CALLS, "| target | split along |", "|---|---|"]
     for call in KNOWN_CALLS:
         lines.append(f"| {', '.join(f'`{target}`' for target in call.targets)} | {call.along} |")
+    lines += ["", WIDER, "| operation | along what is | why it is not here |", "|---|---|---|"]
+    lines += [f"| `{each.operation}` | {each.does} | {why} |" for each, why in WHY.items()]
     lines.append("")
     lines += [STRUCTURE, *(f"- `{kind}`" for kind in treated("structure"))]
     lines += [GIVEN.rstrip()]

@@ -409,3 +409,13 @@ def test_operations_without_a_rule_are_unknown_and_carry_nothing(program):
     assert op.rule.factors == ()
     assert len(op.rule.operands) == len(op.operands)
     assert len(op.rule.results) == len(op.results)
+
+
+@pytest.mark.parametrize("name", ["x", "y", "result"])
+def test_the_gradient_of_pooling_is_local_along_dimensions_without_windows(bench, name):
+    def fn(x, y):
+        pool = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3), (1, 3), "VALID")  # noqa: E731
+        return jax.vjp(pool, x)[1](y)[0]
+
+    b = bench(fn, "f32[4,9]", "f32[4,3]")
+    assert set(b.layouts(b.propagation(name, 0, "x").tiling)) == {"x", "y", "result"}

@@ -6,8 +6,9 @@ import pytest
 from test_rules import RULES
 
 from partita.program.op_traits import OPERATIONS, traits
+from partita.stablehlo.versions import JAX
 from test_operations import RUN, make_plan
-from wider_rules import WHY, wider
+from wider_rules import LATER, WHY, wider
 
 SQUARE, TALL, VALUES = "tensor<8x4x4xf32>", "tensor<8x6x4xf32>", "tensor<8x4xf32>"
 NUMBERS = "tensor<8x4xi32>"
@@ -58,7 +59,10 @@ def found(tmp_path_factory):
 def test_where_they_are_wider_is_listed(found, program):
     """Whoever widens a rule takes its entry off the list; a wider one of Shardy's is put on it."""
     examples = [program(fn, *types).module for _, fn, types, *_ in RULES]
-    assert found.union(*map(wider, examples)) == WHY.keys()
+    found = found.union(*map(wider, examples))
+    assert found <= WHY.keys()
+    if JAX < (0, 11):
+        assert found == WHY.keys() - LATER
 
 
 def test_every_operation_has_an_example():

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.cost import Hardware
-from partita.errors import AxisError, SpecError, UnknownNameError, closest
+from partita.errors import AxisError, SpecError, UnknownNameError
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
@@ -19,7 +19,7 @@ from partita.plan import Plan
 from partita.planning.fixed import fixed
 from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
-from partita.program.names import matches
+from partita.program.names import matches, nearest
 from partita.stablehlo.top_k import split_top_k
 
 
@@ -125,7 +125,7 @@ def _matched(
         numbers = [number for number, name in enumerate(names) if matches(pattern, name)]
         if not numbers:
             raise UnknownNameError(
-                f"{pattern!r} matches none of what {program} has{closest(pattern, names)}; names "
+                f"{pattern!r} matches none of what {program} has{nearest(pattern, names)}; names "
                 f"are pytree paths as JAX prints them, such as {names[0]!r}, and * and ? are "
                 "wildcards"
             )

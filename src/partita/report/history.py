@@ -36,7 +36,8 @@ def _entry(entry: TacticReport) -> Iterator[Branch]:
         suggestions = () if refusal.suggestions in later else refusal.suggestions
         yield _noted(f"refused {refusal}"), [(f"or {each}", ()) for each in suggestions]
     for blocked in entry.blocked:
-        yield f"stopped {blocked}", ()
+        if not blocked.is_composition or not entry.tiled:
+            yield f"stopped {blocked}", ()
     for conflict in entry.resolved:
         yield f"resolved {conflict}", ()
     for conflict in entry.conflicts:

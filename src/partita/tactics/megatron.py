@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from partita.errors import TacticError
-from partita.program.names import pattern
-from partita.tactics.parts import Patterns, arguments, learned, matched, path
+from partita.program.names import path, pattern
+from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
 from partita.tactics.products import DimPurpose, dims_for
 from partita.tactics.protocol import Outcome, Request, Stage

@@ -8,12 +8,11 @@ otherwise says so with patterns.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.program import Program
-from partita.program.names import match
+from partita.program.names import match, path
 from partita.tactics.placement import Dims
 from partita.tactics.protocol import Request, Stage
 
@@ -32,14 +31,6 @@ OPTIMIZER = frozenset(
     """opt opt_state optimizer optimizer_state mu nu trace momentum v_row v_col""".split()
 )
 """Parts of the paths of optimizer state; `mu`, `nu`, `trace` and the last two are Optax's."""
-
-_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.?([^.\[\]]+)")
-
-
-def path(name: str) -> tuple[str, ...]:
-    """The parts of a pytree path; the `.value` at the end of a Flax variable is none."""
-    parts = tuple("".join(groups) for groups in _PART.findall(name))
-    return parts[:-1] if name.endswith(".value") else parts
 
 
 @dataclasses.dataclass(frozen=True)

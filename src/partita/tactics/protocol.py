@@ -115,6 +115,11 @@ class Blocked:
     example: str
     """The first of them, in the user's words."""
 
+    @property
+    def is_composition(self) -> bool:
+        """Whether earlier decisions have the axis there, which is how tactics compose."""
+        return self.reason == f"{self.axis} is already used there"
+
     def __str__(self) -> str:
         more = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"{self.axis} at {self.example}{more}: {self.reason}"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import pytest
 from typer.main import get_command
 
 import partita as pt
 from partita import cli, cost, models
 from partita.cost.schema import entries
+from partita.search import ALGORITHMS
 from partita.verify import Comparison, HloCollective
 
 PROGRAMS = '''
@@ -359,7 +364,25 @@ ERRORS = [
     ("plan FILE:double --mesh=data=8 --hardware=cpu --axes=dat", "has no axis 'dat'"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=big", 'cannot read memory="big"'),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=1.2.3", "cannot read memory"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=0", 'memory="0": expected bytes'),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=-1", 'cannot read memory="-1"'),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --memory=99999999TiB", "from 1 to"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --budget=0", "budget=0"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --axes=data,", "expected names of mesh axes"),
+    ("plan FILE:double --mesh=data=99999999 --hardware=cpu", "more than 1,048,576 devices"),
+    (f"plan FILE:double --mesh=data={'9' * 5000} --hardware=cpu", "cannot read 'data=99"),
+    (
+        f"plan FILE:double --mesh=data=8 --hardware=cpu --manual=x:{'9' * 5000}@data",
+        "cannot read --manual",
+    ),
+    ("plan FILE:double --mesh=data=8 --hardware=/dev/zero", "unknown device type '/dev/zero'"),
+    ("plan /dev/zero --mesh=data=8 --hardware=cpu", "it is a device, not a regular file"),
+    ("show /dev/zero FILE:double", "it is a device, not a regular file"),
+    ("explain FILE:double x --mesh=data=8 --hardware=cpu --alternatives=-1", "alternatives=-1"),
+    ("verify FILE:double --mesh=a=100000 --hardware=cpu", "100000 host devices are too many, 2048"),
+    ("calibrate x.toml --seconds=nan", "seconds=nan: expected a time above 0"),
+    ("calibrate x.toml --seconds=-1", "seconds=-1.0: expected a time above 0"),
+    ("calibrate x.json", "a hardware file ends in .toml"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x", "cannot read --manual 'x'"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x:9@data", "no dimension 9"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=y:0@data", "'y' matches no argument"),
@@ -392,6 +415,79 @@ def test_errors_of_the_system_with_files_are_told_as_others_are(partita, monkeyp
     result = partita("plan", "secret.mlir", "--mesh=data=8", "--hardware=cpu")
     assert (result.code, result.out) == (2, "")
     assert result.err == "error: Permission denied: 'secret.mlir'\n"
+
+
+def test_a_platform_that_is_not_there(tmp_path):
+    command = [sys.executable, "-m", "partita.cli", "calibrate", str(tmp_path / "x.toml")]
+    done = subprocess.run([*command, "--platform=nope"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: JAX finds no devices of --platform nope: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_output_that_is_full(programs):
+    command = [sys.executable, "-m", "partita.cli", "hardware"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough(programs):
+    command = [sys.executable, "-m", "partita.cli", "hardware", "tpu_v5e"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+# ------------------------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """A search that is interrupted when it has seen three plans, and then goes on as it was."""
+
+    def search(problem, budget, seed, progress):
+        progress(0, problem.start)
+        for number, move in enumerate(problem.moves * 100):
+            problem.step(problem.start, move)
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            progress(problem.evaluations, problem.best)
+        raise AssertionError("it was not stopped")
+
+    monkeypatch.setitem(ALGORITHMS, "interrupted", search)
+
+
+def test_ctrl_c_in_a_search_gives_the_best_plan_so_far(partita, programs, interrupted):
+    options = ["--mesh=data=8", "--hardware=tpu_v5e", "--search=interrupted"]
+    before = signal.getsignal(signal.SIGINT)
+    result = partita("plan", f"{programs}:double", *options)
+    assert result.code == 0
+    assert result.err == "interrupted: this is the best plan so far\n"
+    assert re.search(
+        r"warning interrupted: this is the best of \d plans evaluated so far", result.out
+    )
+    assert "Tactics" in result.out and "step" in result.out
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_a_search_raises_in_python(interrupted):
+    x = jax.ShapeDtypeStruct((64, 64), "float32")
+    tactic = pt.AutomaticPartition(search="interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        pt.plan(lambda x: x @ x, x, mesh="data=8", hardware="tpu_v5e", tactics=tactic)
+
+
+def test_ctrl_c_before_a_search_ends_the_command(partita, programs, monkeypatch):
+    def stop(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partita.models.load", stop)
+    assert partita("plan", f"{programs}:double", "--mesh=data=8", "--hardware=cpu").code == 130
 
 
 def test_without_arguments_there_is_help(partita):

@@ -14,9 +14,11 @@ from partita.errors import MeshError, TacticError, renamed
 from partita.frontend.specs import axes_of
 from partita.frontend.trace import abstract, sharding_of
 from partita.mesh import Mesh, MeshInput
+from partita.options import function, hoisting, integer, positions
 from partita.plan import Plan
 from partita.planning.prepare import prepare, targeted
 from partita.tactics import AutomaticPartition, Tactic
+from partita.tactics.options import as_tactics
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
 
@@ -79,23 +81,31 @@ def plan(
       >>> p.in_shardings[0]
       P('data',)
     """
-    mesh = Mesh.of(mesh)
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
-    hoist_from = None if hoist_constants is False else _HOISTED
-    if not isinstance(hoist_constants, bool):
-        hoist_from = parse_size(hoist_constants, "hoist_constants")
-    if tactics is None:
-        tactics = [AutomaticPartition(budget=budget, seed=seed)]
-    elif not isinstance(tactics, Sequence):
-        tactics = [tactics]
-    for tactic in tactics:
+    mesh, schedule = _checked(mesh, tactics, seed, budget)
+    hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
+    donated = positions(donate_argnums, "donate_argnums")
+    function(progress, "progress")
+    target = targeted(hardware, memory)
+    prepared = prepare(fn, args, kwargs, mesh, target, donated, hoist_from)
+    return Plan.of(prepared, prepared.schedule(schedule, progress))
+
+
+def _checked(
+    mesh: MeshInput | Mesh, tactics: Sequence[Tactic] | Tactic | None, seed: int, budget: int
+) -> tuple[Mesh, list[Tactic]]:
+    """The mesh and the schedule, once it is known that they fit each other."""
+    mesh = Mesh.of(mesh)
+    integer(seed, "seed")
+    integer(budget, "budget", 1)
+    default = AutomaticPartition(budget=budget, seed=seed)
+    schedule = as_tactics(default if tactics is None else tactics)
+    for tactic in schedule:
         for name in _axes_of(tactic):
             mesh.axis(name)
-    target = targeted(hardware, memory)
-    prepared = prepare(fn, args, kwargs, mesh, target, donate_argnums, hoist_from)
-    return Plan.of(prepared, prepared.schedule(tactics, progress))
+    return mesh, schedule
 
 
 def load(
@@ -193,6 +203,11 @@ def jit(
     }
     if fn is None:
         return functools.partial(jit, saved=saved, **options)
+    function(fn, "fn")
+    positions(donate_argnums, "donate_argnums")
+    hoisting(hoist_constants, "hoist_constants", _HOISTED)
+    if memory is not None:
+        parse_size(memory, "memory")
     make: Callable[..., Plan]
     if saved is not None:
         if tactics is not None:
@@ -202,6 +217,7 @@ def jit(
             load, saved, fn, mesh=mesh, hardware=hardware, memory=memory, donate_argnums=donated
         )
     elif mesh is not None:
+        _checked(mesh, tactics, seed, budget)
         make = functools.partial(plan, fn, **options)
     else:
         raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')

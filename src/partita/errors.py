@@ -46,6 +46,10 @@ class RuleError(PartitaError, ValueError):
     """A sharding rule that cannot be read, or that does not fit the call it is for."""
 
 
+class OptionError(PartitaError, ValueError):
+    """An option of another type than expected, or out of range."""
+
+
 class TraceError(PartitaError):
     """A function that JAX cannot trace; JAX's own error is the cause."""
 

@@ -82,6 +82,8 @@ def _path(path: str | Path) -> Path:
             return Path(path)
     except UnicodeEncodeError:
         pass
+    except TypeError:
+        raise OSError(errno.EINVAL, "a path is a string or a pathlib.Path") from None
     raise OSError(errno.EINVAL, "no file can have this name")
 
 

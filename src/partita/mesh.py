@@ -24,6 +24,9 @@ class _MeshLike(Protocol):
     def shape(self) -> Mapping[str, int]: ...
 
 
+MOST_DEVICES = 2**20
+"""Devices that a mesh may have."""
+
 MeshInput = Mapping[str, int] | str | _MeshLike
 
 
@@ -60,6 +63,8 @@ class Mesh:
                 raise MeshError(f"mesh axis {name!r} has size {size!r}; expected an integer >= 1")
         if len(self.networks) != len(self.names):
             object.__setattr__(self, "networks", ((),) * len(self.names))
+        if self.devices > MOST_DEVICES:
+            raise MeshError(f"mesh {self} has more than {MOST_DEVICES:,} devices, the most for one")
 
     @classmethod
     def of(cls, mesh: MeshInput | Mesh) -> Mesh:
@@ -88,7 +93,8 @@ class Mesh:
         axes = []
         for part in text.split(","):
             match = re.fullmatch(
-                r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*(?:@\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*)?", part
+                r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,18})\s*(?:@\s*([\w-]+(?:\s*\+\s*[\w-]+)*)\s*)?",
+                part,
             )
             if not match:
                 raise MeshError(

@@ -19,6 +19,7 @@ from partita.cost.idle import IdleAxis
 from partita.errors import TacticError, renamed
 from partita.files import write
 from partita.mesh import Mesh, MeshInput
+from partita.options import integer, wrong
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
@@ -27,6 +28,7 @@ from partita.run.executable import Executable, Form
 from partita.spmd import Collective, SpmdProgram
 from partita.stablehlo.internals import platform_of
 from partita.tactics import Suggestion, Tactic
+from partita.tactics.options import as_tactics
 from partita.tiling import Assignment, LoopNests
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Plan:
           PartitaError: a tactic does not fit the mesh or the program.
         """
         done = self.done
-        for tactic in tactics:
+        for tactic in as_tactics(tactics):
             done = done.then(tactic)
         return dataclasses.replace(self, done=done)
 
@@ -84,6 +86,7 @@ class Plan:
         Raises:
           TacticError: the history has no such entry.
         """
+        integer(number, "number", kind=TacticError)
         if not -len(self.history) <= number < len(self.history):
             raise TacticError(f"there is no tactic {number}; the history has {len(self.history)}")
         return self.done.suggestions(number)
@@ -195,6 +198,7 @@ class Plan:
         """
         from partita.explain import explain
 
+        integer(alternatives, "alternatives", 0)
         return explain(self.done, what, alternatives)
 
     def diff(self, other: Plan) -> PlanDiff:
@@ -205,6 +209,8 @@ class Plan:
         """
         from partita.planning.diff import diff
 
+        if not isinstance(other, Plan):
+            raise wrong("other", other, "another plan", TacticError)
         return diff(self.done, other.done)
 
     @cached_property

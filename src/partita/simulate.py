@@ -15,6 +15,7 @@ from partita.errors import AxisError, SpecError, UnknownNameError
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
+from partita.options import positions
 from partita.plan import Plan
 from partita.planning.fixed import fixed
 from partita.planning.prepare import Prepared, targeted, traced_or_read
@@ -74,6 +75,7 @@ def simulate(
       [('all_reduce', ('data',), 4096)]
     """
     mesh = Mesh.of(mesh)
+    donate_argnums = positions(donate_argnums, "donate_argnums")
     target = targeted(hardware, memory)
     platform = target[0].platform
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, platform=platform)

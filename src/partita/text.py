@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +20,9 @@ _UNLIMITED = 10_000
 
 _PREFIXES = (("G", 30), ("M", 20), ("K", 10))
 """Prefixes of sizes in bytes, and the powers of two that they stand for."""
+
+MOST_BYTES = 2**53
+"""The largest size of anything: 8 PiB."""
 
 _NUMBERS = (
     *("size", "count", "bytes", "bytes per device", "time", "predicted"),
@@ -86,13 +91,24 @@ def parse_size(text: float | str, what: str) -> int:
       HardwareError: it cannot be read.
     """
     if not isinstance(text, str):
-        return int(text)
+        return _whole(text, what)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", text)
     if not match:
         raise HardwareError(f'cannot read {what}="{text}"; expected bytes or e.g. "12GiB"')
     power = " KMGT".index((match[2] or " ")[0].upper())
     base = 1024 if (match[2] or "").endswith("i") else 1000
-    return int(float(match[1]) * base**power)
+    return _whole(float(match[1]) * base**power, what, text)
+
+
+def _whole(value: float, what: str, told: str = "") -> int:
+    """Bytes as a whole number of at least 1."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 1 <= value <= MOST_BYTES:
+        shown = f'"{told}"' if told else reprlib.repr(value)
+        raise HardwareError(
+            f'{what}={shown}: expected bytes, from 1 to {MOST_BYTES}, or e.g. "12GiB"'
+        )
+    return int(value)
 
 
 def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:

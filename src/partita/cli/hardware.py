@@ -9,6 +9,7 @@ import jax
 import typer
 from rich.console import Console
 
+import partita as pt
 from partita import cost
 from partita.cli.options import JsonOption
 from partita.cli.output import show
@@ -47,8 +48,11 @@ def calibrate(
 ) -> None:
     """Measure the devices at hand, and write a hardware file to make plans for them."""
     jax.config.update("jax_platforms", platform)
-    console = Console(stderr=True)
-    found = measure(
-        path, like=like, budget=Budget(seconds), progress=lambda text: console.print(text)
-    )
+    console, budget = Console(stderr=True), Budget(seconds)
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise pt.HardwareError(f"JAX finds no devices of --platform {platform}: {reason}") from None
+    found = measure(path, devices, like, budget, progress=lambda text: console.print(text))
     print(found)

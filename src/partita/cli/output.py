@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -46,15 +48,26 @@ def error(message: object) -> None:
     console.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
+def note(message: object) -> None:
+    """Prints a message on standard error that is no error."""
+    console = Console(stderr=True)
+    console.print(str(message), style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
 def run(app: typer.Typer) -> None:
     """Runs a command; what the user can mend is one message, and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()  # here, where it can still be told that there is no room
     except PartitaError as problem:
         message = str(problem)
     except _USAGE_ERROR as problem:
         message = _usage(problem)
+    except BrokenPipeError:  # whoever reads has seen enough
+        _close_output()
+        sys.exit(1)  # as rich does
     except OSError as problem:
+        _close_output()
         message = _file_problem(problem)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -62,6 +75,12 @@ def run(app: typer.Typer) -> None:
         sys.exit(code or 0)
     error(message)
     sys.exit(2)
+
+
+def _close_output() -> None:
+    """Sends the rest of the output nowhere: Python would fail over it once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(problem: Any) -> str:

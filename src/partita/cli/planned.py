@@ -10,7 +10,8 @@ from rich.console import Console
 
 import partita as pt
 from partita import models
-from partita.cli.output import error
+from partita.cli.interrupt import Interruptible
+from partita.cli.output import error, note
 from partita.report.progress import progress_bar
 
 
@@ -24,8 +25,8 @@ def planned(
 ) -> pt.Plan:
     """The plan of a model, named as on the command line; a terminal shows how far a search is."""
     loaded = models.load(model)
-    with progress_bar(Console(stderr=True)) as progress:
-        return pt.plan(
+    with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
+        made = pt.plan(
             loaded.fn,
             *loaded.args,
             mesh=mesh,
@@ -34,8 +35,11 @@ def planned(
             memory=memory,
             donate_argnums=loaded.donate_argnums,
             hoist_constants=hoist_constants,
-            progress=progress,
+            progress=told,
         )
+    if told.interrupted:
+        note("interrupted: this is the best plan so far")
+    return made
 
 
 def schedule(
@@ -51,7 +55,7 @@ def schedule(
 
 def manual_tactic(text: str) -> pt.ManualPartition:
     """The tactic of `PATTERN:DIM@AXIS`; a `TacticError` if it cannot be read."""
-    match = re.fullmatch(r"(.+):(-?\d+|replicate)@(\w+)", text)
+    match = re.fullmatch(r"(.+):(-?\d{1,9}|replicate)@(\w+)", text)
     if not match:
         raise pt.TacticError(
             f"cannot read --manual {text!r}; expected PATTERN:DIM@AXIS, as in 'batch*:0@data'"

@@ -28,12 +28,16 @@ from partita.cost.hardware import Efficiency, Hardware, Network
 from partita.cost.schema import Figure
 from partita.errors import HardwareError
 from partita.files import write
+from partita.options import integer, wrong
 from partita.stablehlo.internals import platform_of
 
 Progress = Callable[[str], None]
 
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}
 """Element types whose products are timed."""
+
+MOST_SECONDS = 3600
+"""The longest time to measure one operation."""
 
 ROW = 256
 """Elements of the rows that are gathered."""
@@ -47,6 +51,11 @@ class Budget:
     """Of each operation; larger ones are tried until one run takes a tenth of it."""
     runs: int = 5
     """How often each operation is timed; the best time counts."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seconds, int | float) and 0 < self.seconds <= MOST_SECONDS):
+            raise wrong("seconds", self.seconds, f"a time above 0, of at most {MOST_SECONDS} s")
+        integer(self.runs, "runs", 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +96,13 @@ def calibrate(
         not end in `.toml`.
       FileError: the file cannot be written.
     """
-    path, budget = Path(path), budget or Budget()
+    path, budget = Path(str(path)), budget or Budget()
     if path.suffix != ".toml":
         raise HardwareError(f"a hardware file ends in .toml, got {str(path)!r}")
     devices = list(jax.devices() if devices is None else devices)
     kinds = sorted({device.device_kind for device in devices})
+    if not devices:
+        raise HardwareError("there are no devices to measure")
     if len(kinds) != 1:
         raise HardwareError(
             f"the devices are of several types: {', '.join(kinds)}; give those of one"

@@ -21,6 +21,7 @@ from partita import files
 from partita.cost.hardware import Hardware
 from partita.cost.schema import Figure
 from partita.errors import HardwareError, closest
+from partita.options import wrong
 
 FOLDER = Path(__file__).parent / "device_types"
 """Where the files of `device_types()` are."""
@@ -70,6 +71,13 @@ def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:
     """
     if isinstance(name_or_path, Hardware):
         return name_or_path
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise wrong(
+            "hardware",
+            name_or_path,
+            "a device type, a path ending in .toml, or Hardware",
+            HardwareError,
+        )
     name = os.fspath(name_or_path)
     if name.endswith(".toml"):
         return _load_file(Path(name))

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from partita.cost.schema import MOST_COUNTED, Figure, Table, check_count, unit
 from partita.errors import HardwareError, closest
 from partita.spmd import COLLECTIVES
+from partita.text import MOST_BYTES
 
 # For each element type, where a peak is taken from when the file does not state it: the first
 # type that the file does state, and the fraction of its peak.
@@ -171,9 +172,6 @@ WINDOW = Figure(48, "assumption: as for the device types that partita knows")
 
 PREFETCH = Figure(2, "assumption: that of XLA's TPU compiler, as the file states none")
 
-MOST_MEMORY = 2**53
-"""Bytes of memory that a plan file can say."""
-
 LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
 
@@ -248,8 +246,8 @@ class Hardware(Table, frozen=True):
                     f"expected some of {', '.join(COLLECTIVES)}"
                 )
         _check_networks(self.networks)
-        if self.memory.value > MOST_MEMORY:
-            raise ValueError(f"memory must be at most {MOST_MEMORY} bytes, got {self.memory.value}")
+        if self.memory.value > MOST_BYTES:
+            raise ValueError(f"memory must be at most {MOST_BYTES} bytes, got {self.memory.value}")
         try:
             re.compile(self.device_kind)
         except re.error as error:

@@ -117,11 +117,11 @@ def read(path: str | Path) -> Module:
       FileError: there is no such file, or it holds no program that can be read.
       UnsupportedError: it does, but one that cannot be partitioned.
     """
-    path = Path(path)
     try:
         data = files.read(path, MOST)
     except OSError as error:
         raise FileError(f"cannot read {str(path)!r}: {error.strerror}; {_EXPECTED}") from None
+    path = Path(path)
     if not data.strip():
         raise FileError(f"{str(path)!r} is empty; {_EXPECTED}")
     try:
@@ -140,7 +140,7 @@ def format_of(path: str | Path) -> str:
     Raises:
       FileError: it has another ending.
     """
-    suffix = Path(path).suffix
+    suffix = Path(str(path)).suffix
     if suffix not in SUFFIXES:
         raise FileError(
             f"what should {str(path)!r} be? expected a name that ends in .mlir (text), .mlirbc "

@@ -11,6 +11,7 @@ from partita.cost import Hardware
 from partita.errors import HardwareError
 from partita.frontend.files import Module, read
 from partita.mesh import Mesh, MeshInput
+from partita.options import positions
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.restore import Saved, read_plan
@@ -29,6 +30,8 @@ def take_up(
     donate_argnums: int | Sequence[int] | None = None,
 ) -> tuple[Prepared, Scheduled]:
     """What a plan file says of a program, lowered and estimated anew, as `partita.load` does."""
+    if donate_argnums is not None:
+        donate_argnums = positions(donate_argnums, "donate_argnums")
     saved = read_plan(path)
     if mesh is not None:
         saved = saved.over(Mesh.of(mesh))

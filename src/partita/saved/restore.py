@@ -192,11 +192,11 @@ def read_plan(path: str | Path) -> Saved:
     Raises:
       FileError: there is none, or it is damaged or of another format.
     """
-    path = Path(path)
     try:
         data = files.read(path, MOST_BYTES)
     except OSError as error:
         raise FileError(f"cannot read the plan file {str(path)!r}: {error.strerror}") from None
+    path = Path(path)
     table = decode(data, path)
     laid = dict(table.networks)
     try:

@@ -12,6 +12,10 @@ SearchProgress = Callable[[int, SearchState], None]
 """Called with the number of states evaluated and the best so far."""
 
 
+class EnoughError(Exception):
+    """Raised by whoever is told of the progress of a search, to end it with the best so far."""
+
+
 class SearchAlgorithm(Protocol):
     """Looks for a good state of a problem."""
 
@@ -49,9 +53,9 @@ def algorithm(name: str) -> SearchAlgorithm:
     Raises:
       TacticError: there is none.
     """
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise TacticError(
-            f"there is no search {name!r}{closest(name, ALGORITHMS)}; expected one of "
+            f"there is no search {name!r}{closest(str(name), ALGORITHMS)}; expected one of "
             f"{', '.join(sorted(ALGORITHMS))}"
         )
     return ALGORITHMS[name]

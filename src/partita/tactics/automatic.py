@@ -6,14 +6,17 @@ What it finds is a sequence of tile actions, which can be followed again without
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from partita.errors import TacticError, renamed
 from partita.garbage import paused
+from partita.options import integer, texts
 from partita.program.names import match
-from partita.search import Problem, SearchState, algorithm
+from partita.search import EnoughError, Problem, SearchState, algorithm
 from partita.tactics.combine import WhilePinned
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.placement import as_dims, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
@@ -29,7 +32,7 @@ class AutomaticPartition:
     """Searches for the quickest plan that fits in memory.
 
     Args:
-      axes: names of the mesh axes to use; all by default.
+      axes: names of the mesh axes to use, or the name of one; all by default.
       budget: how many plans to estimate at most. Small programs need fewer and stop by themselves.
       seed: of the search; equal seeds give equal plans.
       memory: bytes per device that the plan may use from here on, or a string such as `"12GiB"`;
@@ -48,7 +51,7 @@ class AutomaticPartition:
       'AutomaticPartition(model, memory=12GiB, pinned=batch*)'
     """
 
-    axes: Sequence[str] | None = None
+    axes: str | Sequence[str] | None = None
     budget: int = 1500
     seed: int = 0
     memory: float | str | None = None
@@ -64,9 +67,13 @@ class AutomaticPartition:
         if freeze is not None:
             renamed("AutomaticPartition(freeze=)", "AutomaticPartition(pinned=)", stacklevel=3)
             object.__setattr__(self, "pinned", freeze)
+        if self.axes is not None:
+            axes = texts(self.axes, "AutomaticPartition: axes", "names of mesh axes", TacticError)
+            object.__setattr__(self, "axes", axes)
+        integer(self.budget, "AutomaticPartition: budget", 1, TacticError)
+        integer(self.seed, "AutomaticPartition: seed", kind=TacticError)
+        check(self)
         algorithm(self.search)  # complains before any work
-        if self.budget < 1:
-            raise TacticError(f"budget={self.budget}: a search must evaluate at least one plan")
 
     @property
     def name(self) -> str:
@@ -87,9 +94,14 @@ class AutomaticPartition:
         problem = self._problem(stage)
         graph, capacity = problem.graph, problem.cost_model.capacity
         report = _Reporter(stage, self)
+        warnings: tuple[str, ...] = ()
         with paused():
-            best = algorithm(self.search)(problem, self.budget, self.seed, report)
-        report.finish(problem.evaluations, best)
+            try:
+                best = algorithm(self.search)(problem, self.budget, self.seed, report)
+                report.finish(problem.evaluations, best)
+            except EnoughError:
+                best, number = problem.best, problem.evaluations
+                warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
@@ -111,6 +123,7 @@ class AutomaticPartition:
             dataclasses.replace(found, pinned=stage.assignment.pinned),
             tuple(decisions),
             refused,
+            warnings=warnings,
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
             directives=self._directives(stage, best.moves),
@@ -230,11 +243,12 @@ class _Reporter:
     def __init__(self, stage: Stage, tactic: AutomaticPartition) -> None:
         self.send = stage.context.progress
         self.total = tactic.budget
-        self.next = 0
+        self.next, self.due = 0, 0.0
 
     def __call__(self, done: int, best: SearchState) -> None:
-        if done >= self.next:
-            self.next = done + 20
+        now = time.monotonic()
+        if done >= self.next or now >= self.due:
+            self.next, self.due = done + 20, now + 0.2
             self.send(min(done, self.total), self.total, _progress_text(best))
 
     def finish(self, done: int, best: SearchState) -> None:

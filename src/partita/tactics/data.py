@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, examples
 from partita.tactics.placement import place, place_named
 from partita.tactics.protocol import Outcome, Stage
@@ -30,6 +31,9 @@ class DataParallel:
 
     axis: str = "data"
     patterns: Patterns | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def name(self) -> str:

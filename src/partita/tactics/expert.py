@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from partita.errors import TacticError
 from partita.program.names import pattern
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
 from partita.tactics.products import dims_for
@@ -30,6 +31,9 @@ class ExpertParallel:
 
     axis: str = "expert"
     patterns: Patterns | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def name(self) -> str:

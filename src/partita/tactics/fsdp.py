@@ -6,6 +6,7 @@ import dataclasses
 
 from partita.tactics.combine import in_turn
 from partita.tactics.data import DataParallel
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns
 from partita.tactics.protocol import Outcome, Stage
 from partita.tactics.zero import ZeRO
@@ -32,6 +33,9 @@ class FullyShardedDataParallel:
     patterns: Patterns | None = None
     optimizer: Patterns | None = None
     batch: Patterns | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ import jax
 
 from partita.errors import TacticError
 from partita.mesh import Mesh
+from partita.options import wrong
 from partita.tactics.combine import while_pinned
 from partita.tactics.placement import Placement, sharing_a_buffer
 from partita.tactics.protocol import Outcome, Refusal, Request, Stage
@@ -50,6 +51,9 @@ class LogicalAxes:
     rules: Mapping[str, Axes] | Pairs | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.rules, str) or not isinstance(self.rules, Iterable | None):
+            expected = 'a dict of names and mesh axes, or pairs, such as [("mlp", "model")]'
+            raise wrong("LogicalAxes: rules", self.rules, expected, TacticError)
         for pair in _pairs(self.rules):
             if not _is_rule(pair):
                 raise TacticError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from partita.tactics.options import check_dims
 from partita.tactics.placement import Dims, chosen_roles, place_named
 from partita.tactics.protocol import Outcome, Stage
 
@@ -31,6 +32,9 @@ class ManualPartition:
     patterns: Mapping[str, Dims]
     axis: str
     resolve: int | None = None
+
+    def __post_init__(self) -> None:
+        check_dims(self)
 
     @property
     def name(self) -> str:

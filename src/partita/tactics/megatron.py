@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.program.names import path, pattern
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
 from partita.tactics.products import DimPurpose, dims_for
@@ -57,6 +58,9 @@ class Megatron:
     axis: str = "model"
     patterns: Patterns | None = None
     vocabulary: bool = True
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def name(self) -> str:

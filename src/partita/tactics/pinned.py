@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+from partita.errors import TacticError
+from partita.options import wrong
 from partita.program.names import match
 from partita.tactics.combine import while_pinned
 from partita.tactics.manual import ManualPartition
+from partita.tactics.options import check
+from partita.tactics.parts import as_patterns
 from partita.tactics.protocol import Outcome, Stage
 
 
@@ -32,7 +37,13 @@ class Pinned:
     """
 
     tactic: ManualPartition
-    at: tuple[str, ...]
+    at: str | Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tactic, ManualPartition):
+            raise wrong("Pinned: tactic", self.tactic, "a ManualPartition", TacticError)
+        check(self)
+        object.__setattr__(self, "at", as_patterns(self.at))
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from partita.tactics.combine import in_turn
 from partita.tactics.megatron import Megatron
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, examples
 from partita.tactics.placement import chosen_roles, place_named
 from partita.tactics.protocol import Outcome, Stage
@@ -42,6 +43,9 @@ class SequenceParallel:
     vocabulary: bool = True
     batch: Patterns | None = None
     resolve: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def name(self) -> str:

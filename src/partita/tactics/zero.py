@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from partita.errors import TacticError
 from partita.program import Program
 from partita.tactics.combine import in_turn
+from partita.tactics.options import check
 from partita.tactics.parts import Patterns, TrainState, arguments, train_state
 from partita.tactics.placement import Placement, sharing_a_buffer
 from partita.tactics.protocol import Outcome, Request, Stage
@@ -62,7 +63,8 @@ class ZeRO:
     optimizer: Patterns | None = None
 
     def __post_init__(self) -> None:
-        if self.stage not in (1, 2, 3):
+        check(self)
+        if isinstance(self.stage, bool) or self.stage not in (1, 2, 3):
             raise TacticError(f"ZeRO has the stages 1, 2 and 3, not {self.stage!r}")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.errors import RuleError
+from partita.options import text
 from partita.program.refused import CALLS, COMPILED_CALLS
 from partita.stablehlo.rules import notation
 
@@ -29,6 +30,8 @@ def register_rule(target: str, rule: str) -> None:
       >>> register_rule("my_attention", "b h q d!, b h k! d!, b h k! d! -> b h q d!")
       >>> register_rule("my_matmul", "m k+, k+ n -> m n")
     """
+    text(target, "target", "the name of a custom call", RuleError)
+    text(rule, "rule", "a rule such as 'm k+, k+ n -> m n'", RuleError)
     for part, refused in CALLS.items():
         if part in target:
             raise RuleError(f"there can be no rule for {target!r}, {refused.what}")

@@ -14,6 +14,9 @@ from partita.mesh import Mesh
 from partita.verify.backends.protocol import Backend
 from partita.verify.compile import Options
 
+MOST_DEVICES = 2048
+"""Host devices that a process may be given; more take minutes to make."""
+
 # How well code is generated takes most of the time, and changes neither buffers nor collectives.
 _QUICKLY: Options = {
     "xla_backend_optimization_level": "0",
@@ -47,10 +50,16 @@ class Host(Backend):
 
         What the user has set in `XLA_FLAGS` stays, if it is enough.
         """
+        if devices > MOST_DEVICES:
+            raise MeshError(
+                f"{devices} host devices are too many, {MOST_DEVICES} the most that can be had; "
+                "say topology=... to compile for other devices, or verify a smaller mesh"
+            )
         name = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "").split()
         given = [flag for flag in flags if flag.startswith(f"{name}=")]
-        wanted = max([devices, *(int(flag.partition("=")[2]) for flag in given)])
+        counts = [flag.partition("=")[2] for flag in given]
+        wanted = max([devices, *(int(count) for count in counts if count.isdecimal())])
         kept = [flag for flag in flags if flag not in given]
         os.environ["XLA_FLAGS"] = " ".join([*kept, f"{name}={wanted}"])
 

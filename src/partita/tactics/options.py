@@ -1,0 +1,91 @@
+"""Options of tactics, checked when a tactic is made; and what is a tactic at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from partita.errors import TacticError
+from partita.options import boolean, integer, one_or_several, text, texts, wrong
+from partita.tactics.protocol import Tactic
+from partita.text import parse_size
+
+
+def _axis(value: Any, what: str) -> None:
+    text(value, what, "the name of a mesh axis", TacticError)
+
+
+def _role(value: Any, what: str) -> None:
+    if value is not None:
+        integer(value, what, 0, TacticError)
+
+
+def _patterns(value: Any, what: str) -> None:
+    if value is not None:
+        expected = "a pattern of names, several, or a dict of patterns and dimensions"
+        texts(value, what, expected, TacticError)
+
+
+def _truth(value: Any, what: str) -> None:
+    boolean(value, what, TacticError)
+
+
+def _memory(value: Any, what: str) -> None:
+    if value is not None:
+        parse_size(value, what)
+
+
+_CHECKS: dict[str, Callable[[Any, str], None]] = {
+    "axis": _axis,
+    "resolve": _role,
+    "patterns": _patterns,
+    "optimizer": _patterns,
+    "batch": _patterns,
+    "allow": _patterns,
+    "pinned": _patterns,
+    "at": _patterns,
+    "vocabulary": _truth,
+    "memory": _memory,
+}
+"""How fields of tactics are checked, by their names: they mean the same in all of them."""
+
+
+def check(tactic: Any) -> None:
+    """Raises `TacticError` for a field that is not what its name says."""
+    for field in dataclasses.fields(tactic):
+        if field.name in _CHECKS:
+            try:
+                _CHECKS[field.name](getattr(tactic, field.name), field.name)
+            except TacticError as error:
+                raise TacticError(f"{type(tactic).__name__}: {error}") from None
+
+
+def check_dims(tactic: Any) -> None:
+    """The same, where patterns have to come with dimensions."""
+    if not isinstance(tactic.patterns, Mapping) or not tactic.patterns:
+        raise wrong(
+            f"{type(tactic).__name__}: patterns",
+            tactic.patterns,
+            'a dict of patterns and dimensions, such as {"batch*": 0}',
+            TacticError,
+        )
+    check(tactic)
+
+
+def as_tactics(value: Any) -> list[Tactic]:
+    """One tactic or several, as a list.
+
+    Raises:
+      TacticError: something is no tactic.
+    """
+    tactics = one_or_several(value)
+    for each in tactics:
+        if isinstance(each, type):
+            raise wrong("tactics", each, f"a tactic, such as {each.__name__}(...)", TacticError)
+        if not isinstance(getattr(each, "name", None), str) or not callable(
+            getattr(each, "apply", None)
+        ):
+            expected = 'tactics, such as ManualPartition({"batch*": 0}, axis="data")'
+            raise wrong("tactics", each, expected, TacticError)
+    return tactics

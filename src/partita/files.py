@@ -90,13 +90,10 @@ def _path(path: str | Path) -> Path:
 def _kind(mode: int) -> str:
     """What something of this mode is, with its article."""
     kinds = {
-        "a directory": stat.S_ISDIR,
-        "a pipe": stat.S_ISFIFO,
-        "a socket": stat.S_ISSOCK,
-        "a device": _is_device,
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
     }
-    return next((kind for kind, fits in kinds.items() if fits(mode)), "something")
-
-
-def _is_device(mode: int) -> bool:
-    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    return kinds.get(stat.S_IFMT(mode), "something")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from partita.errors import OptionError, PartitaError
@@ -88,6 +88,6 @@ def hoisting(value: Any, what: str, least: int) -> int | None:
     return parse_size(value, what)
 
 
-def one_or_several(value: Any) -> Sequence[Any]:
+def one_or_several(value: Any) -> list[Any]:
     """A list or tuple as it is; anything else as the one element of a list."""
     return list(value) if isinstance(value, list | tuple) else [value]

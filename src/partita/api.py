@@ -12,7 +12,7 @@ import jax
 from partita.cost import Hardware
 from partita.errors import MeshError, TacticError, renamed
 from partita.frontend.specs import axes_of
-from partita.frontend.trace import abstract, sharding_of
+from partita.frontend.trace import abstract, memory_of, sharding_of
 from partita.mesh import Mesh, MeshInput
 from partita.options import function, hoisting, integer, positions
 from partita.plan import Plan
@@ -251,9 +251,9 @@ def jit(
     return partitioned
 
 
-def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
-    aval = jax.typeof(leaf)
-    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool, str]:
+    aval, memory = jax.typeof(leaf), memory_of(getattr(leaf, "sharding", None))
+    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False)), memory
 
 
 def _takes(made: Plan, given: Sequence[Any]) -> bool:

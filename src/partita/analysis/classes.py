@@ -126,7 +126,7 @@ def fold(
 ) -> ClassGraph:
     """The classes of a program whose operations and values carry these labels already."""
     program = analysis.program
-    of_value = _numbering(value_label(v.index) for v in program.values)
+    of_value = _numbering((value_label(v.index), v.index in program.hosted) for v in program.values)
     color = _numbering(
         (
             analysis.labels[op.index],

@@ -44,9 +44,12 @@ class ComputeModel:
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
         self.accesses = [_accesses(op, timing) for op in graph.ops]
-        values = graph.program.values
+        values, hosted = graph.program.values, graph.program.hosted
         self._sizes = [
-            [[values[v].type.bytes for v in side] for side in (op.op.operands, op.op.results)]
+            [
+                [0 if v in hosted else values[v].type.bytes for v in side]
+                for side in (op.op.operands, op.op.results)
+            ]
             for op in graph.ops
         ]
         self._seconds: dict[OpForm, float] = {}

@@ -28,7 +28,8 @@ class StepTime:
     exposed_time: float
     """Collectives that compute has to wait for."""
     link_times: tuple[float, ...]
-    """Collectives that overlap with other work, on each link of the mesh."""
+    """Collectives that overlap with other work, on each link of the mesh; where values move to or
+    from the host, at last those moves."""
 
     @property
     def hidden_time(self) -> float:
@@ -66,6 +67,10 @@ class Estimate(StepTime):
     """Whether what is gathered for uses far apart is re-gathered, not kept in between."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
     """By kind and axes."""
+    host_memory: int = 0
+    """What lies in the memory of the host at its fullest, not in that of the device."""
+    offloaded: Traffic = Traffic(0, 0, 0.0)
+    """What moves to the memory of the host and back."""
 
     @property
     def fits(self) -> bool:

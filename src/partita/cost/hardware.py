@@ -172,6 +172,8 @@ WINDOW = Figure(48, "assumption: as for the device types that partita knows")
 
 PREFETCH = Figure(2, "assumption: that of XLA's TPU compiler, as the file states none")
 
+HOST = Figure(1.5e10, "assumption: as for TPUs, as the file states none")
+
 LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
 
@@ -201,6 +203,7 @@ class Hardware(Table, frozen=True):
         combine: bytes up to which the compiler makes one all_reduce of several.
         latency_bytes: bytes that the networks move in the time that any collective takes: of two
             ways to reshard, the one with a collective more has to save as many.
+        host_bandwidth: bytes/s between a device and the memory of its host, each way.
         clock: cycles/s, where the compiler estimates cycles; no cost depends on it.
         device_kind: a regular expression that JAX's `device_kind` of such devices matches; empty
             if the file does not say.
@@ -230,6 +233,7 @@ class Hardware(Table, frozen=True):
     regather_window: Annotated[Figure, unit("operations")] = WINDOW
     combine: Bytes = COMBINE
     latency_bytes: Bytes = LATENCY
+    host_bandwidth: Annotated[Figure, unit("bytes/s")] = HOST
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     device_kind: str = ""
     platform: Literal["tpu", "cuda", "rocm", "cpu", ""] = ""

@@ -121,15 +121,20 @@ class MemoryModel:
             span = np.array([start]), np.array([end])
             self._narrowed.setdefault(graph.value_class[value], []).append((span, dtype))
         self._arguments = of_value[list(graph.program.arguments)]
+        self._hosted = frozenset(graph.value_class[v] for v in graph.program.hosted)
+        """The classes of values that lie with the host, and take no memory of a device."""
         self._spans: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
-        """Bytes of one device's shard of a value of this class, constants themselves left out."""
+        """Bytes of one device's shard of a value of this class, constants themselves left out.
+
+        None of what lies with the host.
+        """
         known = self._kept.get((index, layout))
         if known is None:
             type_ = local_type(self.graph.values[index].value.type, layout, self.mesh)
             known = self._padded(index, type_)
-            if index in self._constants and not any(layout):
+            if index in self._hosted or (index in self._constants and not any(layout)):
                 known = 0.0
             self._kept[index, layout] = known
         return known
@@ -137,6 +142,8 @@ class MemoryModel:
     def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
         """Buffers that a plan needs for a value class besides those that are kept."""
         found = []
+        if index in self._hosted:
+            return []
         if plan.steps:
             start, end = self._unreduced(index)
             found.append(Copies(start, end, self._padded(index, plan.steps[0].before)))
@@ -176,6 +183,16 @@ class MemoryModel:
             bytes_ = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
             delta += changes(start, end, bytes_, self.size)
         return np.cumsum(delta)
+
+    def with_host(self, layouts: Sequence[Layout]) -> float:
+        """Bytes in the memory of the host when that is fullest, given the layout of each class."""
+        if not self._hosted:
+            return 0.0
+        kept = np.zeros(len(layouts))
+        for index in self._hosted:
+            type_ = self.graph.values[index].value.type
+            kept[index] = local_type(type_, layouts[index], self.mesh).bytes
+        return self.arguments(kept) + float(self.live(kept, []).max(initial=0.0))
 
     def _unreduced(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """From when a value is made unreduced to when it is reduced, for every member."""

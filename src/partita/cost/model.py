@@ -18,6 +18,7 @@ from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.memory import Copies, MemoryModel
+from partita.cost.offload import OffloadModel
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import Lowering, ValuePlan
@@ -116,6 +117,7 @@ class CostModel:
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
         """The operation classes that have collectives inside, which compute waits for."""
         self._inside_seconds: dict[OpForm, float] = {}
+        self._offload = OffloadModel(graph, mesh, hardware, timing)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.
@@ -146,6 +148,7 @@ class CostModel:
         waiting = self._waiting(forms)
         exposed = waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
+        offloaded = self._offload.seconds(forms)
         fixed = self.memory.arguments(kept) + self.memory.constants
         live = self.memory.live(kept, [c for p in moving for c in p.copies])
         peak = fixed + float(live.max(initial=0.0))
@@ -158,6 +161,8 @@ class CostModel:
                 peak, regather = smaller, True
                 exposed = waiting + sum(p.exposed_again for p in moving)
                 hidden = self._over_links(p.hidden_again for p in moving)
+        if offloaded is not None:
+            exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         return Cost(seconds, plans, kept, StepTime(compute, exposed, hidden), peak, regather)
 
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
@@ -182,6 +187,8 @@ class CostModel:
             self.capacity,
             cost.regather,
             traffic,
+            round(self.memory.with_host([plan.layout for plan in lowering.plans])),
+            self._offload.traffic(lowering.forms),
         )
 
     def _waiting(self, forms: Sequence[OpForm]) -> float:

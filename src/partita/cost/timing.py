@@ -129,34 +129,50 @@ class Timing:
     def overlapped_sums(self) -> np.ndarray:
         """Whether a reduction of each value, after it is made, overlaps with other work.
 
-        A reduction must be done when something needs its result. Cheap operations in between do
-        not count: they can be moved along. It overlaps if more operations than the overlap window
-        lie in between.
+        A reduction must be done when something needs its result. It overlaps if more operations
+        than the overlap window lie in between.
         """
+        program = self.program
+        end = len(program.operations)
+        made = [end if v.producer is None else v.producer for v in program.values]
+        slack: np.ndarray = np.array(self._needed) - np.array(made) > self._overlap_window
+        return slack
+
+    @cached_property
+    def _needed(self) -> list[int]:
+        """The operation that needs each value. Cheap ones do not count: they can be moved along;
+        nor does what happens in the memory of the host."""
         program = self.program
         end = len(program.operations)
         needed = [end] * len(program.values)
         for op in reversed(program.operations):
             at = min((needed[v] for v in op.results), default=end)
-            fusible = op.traits.fusible
+            passes = op.traits.fusible or (
+                op.kind != CARRY and not program.hosted.isdisjoint(op.results)
+            )
             for number, v in enumerate(op.operands):
-                reading = at if fusible else program.read_at(op.index, number)
+                reading = at if passes else program.read_at(op.index, number)
                 needed[v] = min(needed[v], reading)
-        made = [end if v.producer is None else v.producer for v in program.values]
-        slack: np.ndarray = np.array(needed) - np.array(made) > self._overlap_window
-        return slack
+        return needed
+
+    @cached_property
+    def moves_to_host(self) -> dict[int, bool]:
+        """The operations that move a value to the memory of the host or back, and whether that
+        overlaps with other work: what comes back can be fetched since it is there."""
+        program, needed = self.program, self._needed
+        found = {}
+        for op in program.operations:
+            there = {v in program.hosted for v in (*op.operands, *op.results)}
+            if op.memory and len(there) > 1:
+                since = self._ready[op.operands[0]]
+                found[op.index] = needed[op.results[0]] - since > self._overlap_window
+        return found
 
     @cached_property
     def prefetched(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For every use: the value, the use's place among those of the value, and whether a move
         for it overlaps with other work, since the value is ready before the overlap window."""
-        program = self.program
-        ready = [0] * len(program.values)
-        for op in program.operations:
-            inputs = max((ready[v] for v in op.operands), default=0)
-            at = inputs if op.traits.fusible else op.index
-            for v in op.results:
-                ready[v] = at
+        program, ready = self.program, self._ready
         rows = [
             (value, place, program.read_at(*use) - ready[value] > self._overlap_window)
             for value, uses in enumerate(self.analysis.uses)
@@ -164,6 +180,18 @@ class Timing:
         ]
         values, places, hidden = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         return values, places, hidden
+
+    @cached_property
+    def _ready(self) -> list[int]:
+        """The operation since which each value is there, cheap ones left out."""
+        program = self.program
+        ready = [0] * len(program.values)
+        for op in program.operations:
+            inputs = max((ready[v] for v in op.operands), default=0)
+            at = inputs if op.traits.fusible else op.index
+            for v in op.results:
+                ready[v] = at
+        return ready
 
 
 class KernelOrder:

@@ -92,8 +92,8 @@ class Module(Traced):
         types = [value.type for value in program.values]
         aliases = donate(
             donors,
-            [types[v] for v in program.arguments],
-            [types[v] for v in program.results],
+            [(types[v], program.argument_memory.get(n)) for n, v in enumerate(program.arguments)],
+            [(types[v], program.result_memory.get(n)) for n, v in enumerate(program.results)],
             {},
         )
         program = dataclasses.replace(program, aliases=aliases)

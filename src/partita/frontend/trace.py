@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.errors import TraceError, UnsupportedError
 from partita.frontend import constrain
 from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
+from partita.program.memories import HOST
 from partita.stablehlo import tags
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
@@ -72,11 +73,13 @@ def trace(
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
-    shardings = [sharding_of(leaf, mesh) for leaf in jax.tree.leaves((tuple(args), kwargs))]
+    leaves = jax.tree.leaves((tuple(args), kwargs))
+    shardings = [sharding_of(leaf, mesh) for leaf in leaves]
+    memories = [memory_of(getattr(leaf, "sharding", None)) for leaf in leaves]
     args, kwargs = abstract(fn, args, kwargs)
     try:
         traced, donated, own = _with_mesh_where_needed(
-            lambda: _traced(fn, args, kwargs, as_tuple(donate_argnums)), mesh
+            lambda: _traced(fn, args, kwargs, as_tuple(donate_argnums), memories, mesh), mesh
         )
     except Exception as error:
         raise TraceError(
@@ -101,17 +104,24 @@ def trace(
     program = import_stablehlo(text, name, len(constants))
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
     given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
-    program = dataclasses.replace(
-        program, keys=keys, given=(*program.given, *given), platform=platform
-    )
+    # Of arguments in the memory of the host, the module says a sharding that is none of the user's.
+    placed = {v for v, memory in zip(program.arguments, memories, strict=False) if memory}
+    given = [*(each for each in program.given if each.value not in placed), *given]
+    program = dataclasses.replace(program, keys=keys, given=tuple(given), platform=platform)
     return Traced(program, (args, kwargs), traced.out_info, donated, constants)
 
 
 def _traced(
-    fn: Any, args: Any, kwargs: Any, donated: tuple[int, ...]
+    fn: Any,
+    args: Any,
+    kwargs: Any,
+    donated: tuple[int, ...],
+    memories: Sequence[str],
+    mesh: Mesh | None,
 ) -> tuple[Any, tuple[int, ...], list[Any]]:
     """`fn` traced, what it donates, and the shardings that its own `jax.jit` gives arguments."""
     own: list[Any] = [None] * len(jax.tree.leaves((args, kwargs)))
+    args, kwargs = _in_memories((args, kwargs), memories, mesh)
     if hasattr(fn, "trace"):
         inner = fn.trace(*args, **kwargs)
         donated = donated or _donation(inner)
@@ -119,6 +129,33 @@ def _traced(
         own = named if len(named) == len(own) else own
     jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
     return jitted.trace(*args, **kwargs), donated, own
+
+
+def memory_of(sharding: Any) -> str:
+    """The kind of memory that a sharding names, if it is one of the host; else empty."""
+    kind = getattr(sharding, "memory_kind", None)
+    return kind if kind in HOST else ""
+
+
+def _in_memories(tree: Any, memories: Sequence[str], mesh: Mesh | None) -> Any:
+    """Abstract arguments, with a sharding that says only in which memory of the host they lie."""
+    if not any(memories):
+        return tree
+    sizes, names = (mesh.sizes, mesh.names) if mesh else ((1,), ("devices",))
+    abstract_mesh = jax.sharding.AbstractMesh(sizes, names)
+    leaves, structure = jax.tree.flatten(tree)
+    placed = [
+        jax.ShapeDtypeStruct(
+            leaf.shape,
+            leaf.dtype,
+            weak_type=leaf.weak_type,
+            sharding=NamedSharding(abstract_mesh, PartitionSpec(), memory_kind=memory),
+        )
+        if memory
+        else leaf
+        for leaf, memory in zip(leaves, memories, strict=True)
+    ]
+    return jax.tree.unflatten(structure, placed)
 
 
 def _given(program: Program, shardings: Sequence[Any]) -> list[GivenSharding]:

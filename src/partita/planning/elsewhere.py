@@ -22,6 +22,7 @@ from partita.planning.schedule import Scheduled
 from partita.program.ir import Operation, Program
 from partita.program.refused import COMPILED_CALLS
 from partita.spmd import SpmdProgram
+from partita.stablehlo.adapt import LACKING
 from partita.stablehlo.top_k import split_top_k
 
 
@@ -45,7 +46,7 @@ def elsewhere(
       UnsupportedError: the program calls code of another platform, and there is no other.
     """
     program, context = done.spmd.program, done.stage.context
-    calls = _calls(program)
+    calls = {t: op for t, op in _calls(program).items() if t not in LACKING.get(platform, {})}
     if program.platform == platform or not calls:
         return done.spmd
     if isinstance(fn, Module):

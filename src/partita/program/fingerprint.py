@@ -36,6 +36,9 @@ _IN_TEXT = {
     "regions",
     "module",
     "constants",
+    "argument_memory",
+    "result_memory",
+    "hosted",
     "platform",
 }
 """Fields of a program that its text says, or that only name things."""

@@ -182,6 +182,8 @@ class Operation:
     manual: tuple[str, ...] = ()
     """Axes over which the computation around it is manual, so that it cannot be split along them:
     those of its last factors."""
+    memory: str = ""
+    """The kind of memory that it moves its operand to: `device`, `pinned_host`, ..."""
 
     @property
     def traits(self) -> Traits:
@@ -321,6 +323,12 @@ class Program:
     """Shardings that arguments and results come with."""
     constants: tuple[Constant, ...] = ()
     """Constants that differ from element to element."""
+    argument_memory: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """The kinds of memory of the arguments that lie with the host, by number."""
+    result_memory: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """The same of results."""
+    hosted: frozenset[int] = frozenset()
+    """All values that lie in the memory of the host."""
     platform: str = ""
     """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
 

@@ -58,6 +58,8 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
         "peak_memory": estimate.peak_memory,
         "argument_memory": estimate.argument_memory,
         "constant_memory": estimate.constant_memory,
+        "host_memory": estimate.host_memory,
+        "offloaded": dataclasses.asdict(estimate.offloaded),
         "capacity": estimate.capacity,
         "fits": estimate.fits,
     }

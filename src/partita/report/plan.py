@@ -46,8 +46,9 @@ def _result(plan: Scheduled) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False)
     for overflow in ("ellipsis", "ellipsis", "fold"):
         table.add_column(overflow=overflow)
+    moves = "collectives and host" if e.offloaded.count else "collectives"
     time = (
-        f"compute {seconds(e.compute_time)}, collectives {seconds(e.exposed_time)} exposed and "
+        f"compute {seconds(e.compute_time)}, {moves} {seconds(e.exposed_time)} exposed and "
         f"{seconds(e.hidden_time)} hidden; serial {seconds(e.serial_time)}"
     )
     table.add_row("step time", seconds(e.step_time), time)
@@ -57,6 +58,12 @@ def _result(plan: Scheduled) -> RenderableType:
     fits, style = ("fits", "") if e.fits else ("DOES NOT FIT", "bold red")
     memory = Text.assemble("of ", size(e.capacity), ": ", (fits, style), f"; {parts}")
     table.add_row("peak memory", size(e.peak_memory), memory)
+    if e.host_memory or e.offloaded.count:
+        moved = (
+            f"moved {e.offloaded.count} times, {size(e.offloaded.bytes)} in "
+            f"{seconds(e.offloaded.seconds)}"
+        )
+        table.add_row("host memory", size(e.host_memory), moved)
     for idle in plan.idle_axes:
         table.add_row("idle axis", idle.name, idle.effect, style="yellow")
     if not plan.idle_axes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +46,22 @@ def layout_tree(tree: Any, layouts: Sequence[Layout], make: Callable[[Layout, in
     return jax.tree.unflatten(structure, made)
 
 
+def shardings(
+    tree: Any,
+    layouts: Sequence[Layout],
+    memories: Mapping[int, str],
+    mesh: jax.sharding.Mesh | AbstractMesh,
+) -> Any:
+    """A pytree of shardings over a JAX mesh, in the memories that leaves have by their numbers."""
+    numbers, axes = itertools.count(), Mesh.of(mesh)
+
+    def sharding(layout: Layout, rank: int) -> NamedSharding:
+        spec = partition_spec(layout, axes, rank)
+        return NamedSharding(mesh, spec, memory_kind=memories.get(next(numbers)))
+
+    return layout_tree(tree, layouts, sharding)
+
+
 def export(
     spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None, platform: str = ""
 ) -> jax.export.Exported:
@@ -57,22 +74,18 @@ def export(
       module: another form of the program, within its MLIR context.
       platform: what runs it, if that is not what it is lowered for.
     """
-    mesh = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names)
-
-    def sharding(layout: Layout, rank: int) -> NamedSharding:
-        return NamedSharding(mesh, partition_spec(layout, spmd.mesh, rank))
-
+    mesh, program = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names), spmd.program
     with mlir.context():
         module = emit(spmd) if module is None else module
         adapt(module, platform)
         serialized = mlir.serialize(module)
     return artifact(
         serialized,
-        spmd.program.name,
+        program.name,
         arguments,
         results,
-        layout_tree(arguments, spmd.argument_layouts, sharding),
-        layout_tree(results, spmd.result_layouts, sharding),
+        shardings(arguments, spmd.argument_layouts, program.argument_memory, mesh),
+        shardings(results, spmd.result_layouts, program.result_memory, mesh),
     )
 
 
@@ -129,8 +142,8 @@ class Executable:
             return jitted
         constants: tuple[Any, ...] = ()
         if self.closed_over:
-            specs, _ = layout_tree(self.signature, self.spmd.argument_layouts, self._spec)
-            constants = jax.device_put(self.closed_over, self._named(concrete, specs[-1]))
+            args, _ = self._placed(concrete)
+            constants = jax.device_put(self.closed_over, args[-1])
         return Completed(jitted, bool(self.arguments[1]), constants)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
@@ -168,17 +181,20 @@ class Executable:
         donate_argnums: int | Sequence[int] | None = None,
     ) -> Any:
         """An exported form under `jax.jit`; keyword arguments and constants come last."""
-        args, kwargs = layout_tree(self.signature, self.spmd.argument_layouts, self._spec)
+        args, kwargs = self._placed(mesh)
 
         def call(*args: Any) -> Any:
             # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
             return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
 
-        call.__name__ = call.__qualname__ = self.spmd.program.name
+        program = self.spmd.program
+        call.__name__ = call.__qualname__ = program.name
         return jax.jit(
             call,
-            in_shardings=self._named(mesh, (*args, kwargs) if kwargs else args),
-            out_shardings=self._named(mesh, self.out_shardings),
+            in_shardings=(*args, kwargs) if kwargs else args,
+            out_shardings=shardings(
+                self.results, self.spmd.result_layouts, program.result_memory, mesh
+            ),
             donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
         )
 
@@ -220,10 +236,10 @@ class Executable:
         """
         made = jax.eval_shape(init_fn, *args)
         concrete = self.device_mesh(mesh)
-        for argument, specs in zip(self.arguments[0], self.in_shardings, strict=True):
+        placed, _ = self._placed(concrete)
+        for argument, where in zip(self.arguments[0], placed, strict=False):
             if _alike(made, argument):
-                shardings = self._named(concrete, specs)
-                return jax.jit(init_fn, out_shardings=shardings)(*args)
+                return jax.jit(init_fn, out_shardings=where)(*args)
         wanted = " or ".join(_shapes(argument) for argument in self.arguments[0])
         raise TacticError(
             f"the result of {getattr(init_fn, '__name__', init_fn)} is nested or shaped like none "
@@ -232,9 +248,9 @@ class Executable:
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """Puts arguments on the devices as the plan takes them; one for each position given."""
-        concrete = self.device_mesh(mesh)
-        specs = self.in_shardings[: len(args)]
-        placed: tuple[Any, ...] = jax.device_put(args, self._named(concrete, specs))
+        wanted, _ = self._placed(self.device_mesh(mesh))
+        count = min(len(args), len(self.arguments[0]))
+        placed: tuple[Any, ...] = jax.device_put(args, wanted[:count])
         return placed
 
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
@@ -245,13 +261,13 @@ class Executable:
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
-        concrete = self.device_mesh(mesh)
+        placed, _ = self._placed(self.device_mesh(mesh))
         args: tuple[Any, ...] = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
             ),
             self.arguments[0],
-            self._named(concrete, self.in_shardings),
+            placed[: len(self.arguments[0])],
         )
         return args
 
@@ -300,9 +316,13 @@ class Executable:
     def _spec(self, layout: Any, rank: int) -> PartitionSpec:
         return partition_spec(layout, self.spmd.mesh, rank)
 
-    def _named(self, mesh: jax.sharding.Mesh, specs: Any) -> Any:
-        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)  # noqa: E731
-        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)
+    def _placed(self, mesh: jax.sharding.Mesh) -> tuple[Any, Any]:
+        """The shardings of `(args, kwargs)` of the program on a mesh, memories included."""
+        memories = self.spmd.program.argument_memory
+        made: tuple[Any, Any] = shardings(
+            self.signature, self.spmd.argument_layouts, memories, mesh
+        )
+        return made
 
 
 class Completed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from partita.saved.schema import (
     ActionTable,
     ClosedOver,
     EstimateTable,
+    OffloadedTable,
     PlanTable,
     ProgramTable,
     TacticTable,
@@ -179,4 +181,5 @@ def _estimate(estimate: Estimate) -> EstimateTable:
         TrafficTable(kind, axes, all_.count, all_.bytes, all_.seconds)
         for (kind, axes), all_ in estimate.traffic.items()
     )
-    return EstimateTable(**{**said, "traffic": traffic})
+    offloaded = OffloadedTable(**asdict(estimate.offloaded))
+    return EstimateTable(**{**said, "traffic": traffic, "offloaded": offloaded})

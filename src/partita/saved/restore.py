@@ -267,4 +267,6 @@ def _estimate(said: EstimateTable) -> Estimate:
         (each.kind, each.axes): Traffic(each.count, each.bytes, each.seconds)
         for each in said.traffic
     }
-    return Estimate(**{**msgspec.structs.asdict(said), "traffic": traffic})
+    offloaded = Traffic(**msgspec.structs.asdict(said.offloaded))
+    both = {"traffic": traffic, "offloaded": offloaded}
+    return Estimate(**{**msgspec.structs.asdict(said), **both})

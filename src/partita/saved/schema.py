@@ -88,7 +88,18 @@ class TrafficTable(_Table, frozen=True):
     seconds: Time
 
 
-class EstimateTable(_Table, frozen=True):
+class OffloadedTable(_Table, frozen=True):
+    """What moves to the memory of the host and back."""
+
+    count: Count
+    bytes: Count
+    seconds: Time
+
+
+NOTHING = OffloadedTable(0, 0, 0.0)
+
+
+class EstimateTable(_Table, frozen=True, omit_defaults=True):
     """An `Estimate`."""
 
     compute_time: Time
@@ -100,6 +111,8 @@ class EstimateTable(_Table, frozen=True):
     capacity: Count
     regather: bool
     traffic: tuple[TrafficTable, ...]
+    host_memory: Count = 0
+    offloaded: OffloadedTable = NOTHING
 
 
 class RefusalTable(_Table, frozen=True):

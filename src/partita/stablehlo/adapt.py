@@ -15,6 +15,8 @@ from partita.program.ir import Program
 from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
 from partita.stablehlo.mlir import ir
+from partita.stablehlo.refusals import target_of
+from partita.stablehlo.rules.own import PLACEMENT
 from partita.stablehlo.rules.ragged import Ragged
 
 Substitute = Callable[[Any], list[Any]]
@@ -25,7 +27,7 @@ def lacks(program: Program, platform: str) -> bool:
     """Whether a program has anything that the compilers of a platform do not."""
     missing = LACKING.get(platform, {})
     inside = (each for op in program.operations if op.work for each in op.work.operations)
-    return any(op.kind in missing for op in (*program.operations, *inside))
+    return any((op.target or op.kind) in missing for op in (*program.operations, *inside))
 
 
 def adapt(module: Any, platform: str) -> None:
@@ -33,14 +35,14 @@ def adapt(module: Any, platform: str) -> None:
     missing, found = LACKING.get(platform, {}), []
 
     def visit(op: Any) -> Any:
-        if op.name in missing:
+        if (target_of(op) or op.name) in missing:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
     for op in found:
         with ir.InsertionPoint(op), op.location:
-            results = missing[op.name](op)
+            results = missing[target_of(op) or op.name](op)
         for old, new in zip(op.results, results, strict=True):
             old.replace_all_uses_with(new)
         op.erase()
@@ -64,5 +66,12 @@ def _dense(op: Any) -> list[Any]:
     return write_out(product, list(op.operands), "cpu", op.location)
 
 
-LACKING: dict[str, dict[str, Substitute]] = {"cpu": {"chlo.ragged_dot": _dense}}
-"""By platform, the kinds that its compilers do not have, and what to do instead."""
+def _operand(op: Any) -> list[Any]:
+    """Its memory is the host's, whatever it is called."""
+    return [op.operands[0]]
+
+
+LACKING: dict[str, dict[str, Substitute]] = {
+    "cpu": {"chlo.ragged_dot": _dense, PLACEMENT: _operand}
+}
+"""By platform, the kinds and targets that its compilers do not have, and what to do instead."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from partita.errors import UnsupportedError
 from partita.program.blocks import Barrier, Block, Branch, Loop, Region
 from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
+from partita.program.memories import on_host
 from partita.program.op_traits import (
     BARRIER,
     CARRY,
@@ -21,7 +22,15 @@ from partita.program.op_traits import (
     Traits,
     traits,
 )
-from partita.stablehlo import constraints, manual_regions, mlir, normal_form, shard_map, tags
+from partita.stablehlo import (
+    constraints,
+    manual_regions,
+    mlir,
+    normal_form,
+    offload,
+    shard_map,
+    tags,
+)
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.mlir import hlo, ir
@@ -48,7 +57,7 @@ def import_stablehlo(text: str, name: str | None = None, hoisted: int = 0) -> Pr
         importer = _Importer(module, normal_form.without_shardings(prepared), name)
         program = importer.run()
         constants = describe(program, importer.constants, hoisted)
-        return dataclasses.replace(program, constants=constants)
+        return dataclasses.replace(program, constants=constants, hosted=on_host(program))
 
 
 class _Importer:
@@ -108,6 +117,8 @@ class _Importer:
             regions=tuple(self.regions),
             module=self.text,
             given=given_shardings(self.module, self.main, named, named_results),
+            argument_memory=offload.hosted(self.main, "arg_attrs", count),
+            result_memory=offload.hosted(self.main, "res_attrs", len(results)),
         )
 
     def _block(self, block: Any) -> tuple[Block, tuple[int, ...]]:
@@ -171,6 +182,7 @@ class _Importer:
             region=self.region,
             target=target_of(op),
             tags=tuple(tags.of(op)),
+            memory=offload.memory_of(op),
         )
         if known.in_manual and self.manual is None:
             types = ([self.values[v].type for v in side] for side in (operands, results))
@@ -481,16 +493,24 @@ class _Importer:
                     f"{wrong}; take the attribute away, or correct it"
                 )
         donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
-        return donate(donors, types[:count], [types[v] for v in results], known)
+        there = offload.hosted(self.main, "arg_attrs", count)
+        made = offload.hosted(self.main, "res_attrs", len(results))
+        return donate(
+            donors,
+            [(types[number], there.get(number)) for number in range(count)],
+            [(types[v], made.get(number)) for number, v in enumerate(results)],
+            known,
+        )
 
 
 def donate(
     donors: Sequence[int],
-    arguments: Sequence[TensorType],
-    results: Sequence[TensorType],
+    arguments: Sequence[tuple[TensorType, str | None]],
+    results: Sequence[tuple[TensorType, str | None]],
     known: Mapping[int, int],
 ) -> dict[int, int]:
-    """Which result takes over the buffer of which donated argument: the first of its type."""
+    """Which result takes over the buffer of which donated argument: the first of its type and
+    memory, which is None for that of the device."""
     aliases = dict(known)
     waiting = [donor for donor in donors if donor not in aliases]
     for number, type_ in enumerate(results):

@@ -1,0 +1,53 @@
+"""Moves between a device and the memory of its host: over a link of their own, at its bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partita.analysis import ClassGraph
+from partita.cost.estimate import Traffic
+from partita.cost.hardware import Hardware
+from partita.cost.timing import Timing
+from partita.mesh import Mesh
+from partita.spmd.reshard import shards
+from partita.tiling import OpForm
+
+
+class OffloadModel:
+    """What a program moves to the memory of the host and back."""
+
+    def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
+        self._mesh = mesh
+        self._bandwidth = hardware.host_bandwidth.value
+        values = graph.program.values
+        self._moves: dict[int, tuple[int, int, float]] = {}
+        """Of classes of operations: bytes of one move, moves in a step, and the share hidden."""
+        for op in graph.ops:
+            members = [m for m in op.members if m in timing.moves_to_host]
+            if members:
+                times = sum(graph.program.operations[m].times for m in members)
+                hidden = sum(timing.moves_to_host[m] for m in members) / len(members)
+                self._moves[op.index] = values[op.op.results[0]].type.bytes, times, hidden
+
+    def seconds(self, forms: Sequence[OpForm]) -> tuple[float, float] | None:
+        """The time that compute waits for moves, and that of moves that overlap with other work.
+
+        None if nothing moves.
+        """
+        if not self._moves:
+            return None
+        exposed = overlapped = 0.0
+        for index, (size, times, hidden) in self._moves.items():
+            seconds = times * self._shard(size, forms[index]) / self._bandwidth
+            exposed += (1 - hidden) * seconds
+            overlapped += hidden * seconds
+        return exposed, overlapped
+
+    def traffic(self, forms: Sequence[OpForm]) -> Traffic:
+        """All moves of a step."""
+        rows = [(t, t * self._shard(size, forms[i])) for i, (size, t, _) in self._moves.items()]
+        moved = sum(bytes_ for _, bytes_ in rows)
+        return Traffic(sum(times for times, _ in rows), round(moved), moved / self._bandwidth)
+
+    def _shard(self, size: int, form: OpForm) -> float:
+        return size / shards(form.makes[0], self._mesh)

@@ -99,6 +99,12 @@ class Interconnect:
             for part in self.parts[axis]:
                 yield part.link, part.permute(step.bytes)
 
+    def launch(self, axes: Axes) -> float:
+        """Seconds that a device is busy with starting a collective: one latency of the fastest
+        network."""
+        parts = [part for axis in axes for part in self.parts[axis]]
+        return min((part.network.latency.value for part in parts), default=0.0)
+
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
         """Time of a collective over `axes` with a payload of `size` bytes per device.
 

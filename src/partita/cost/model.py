@@ -278,13 +278,18 @@ class CostModel:
         return tuple(map(sum, zip(*times, strict=True))) or tuple(self._idle.tolist())
 
     def _links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds that steps take on each link: of those that can run beside other work, and of
-        those that cannot."""
-        sides = [self._idle, self._idle]
+        """Seconds that steps take on each link: what can run beside other work, and what cannot.
+
+        Whatever overlaps has to be launched: that long compute waits for each collective.
+        """
+        beside, waiting = self._idle, self._idle
         for step in steps:
-            side = step.kind not in self.hardware.overlapped
-            sides[side] = sides[side] + self._link_seconds(step)
-        return sides[0], sides[1]
+            time = self._link_seconds(step)
+            share = 1.0
+            if step.kind in self.hardware.overlapped and step.is_collective:
+                share = min(1.0, self.interconnect.launch(step.axes) / float(time.sum()))
+            beside, waiting = beside + (1 - share) * time, waiting + share * time
+        return beside, waiting
 
     def _link_seconds(self, step: Step) -> np.ndarray:
         known = self._seconds.get(step)

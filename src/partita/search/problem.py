@@ -13,6 +13,9 @@ from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
 from partita.tiling import Node, Propagation, Propagator, TileAction, Tiling
 
+NOISE = 1e-3
+"""What a move has to gain of the step, or of what is too large: the model cannot tell less."""
+
 MOST_RESOLUTIONS = 8
 """Ways to resolve a color's conflicts that are offered as moves of their own."""
 
@@ -71,14 +74,19 @@ class Problem:
     def replay(self, moves: Sequence[TileAction], limit: float = math.inf) -> SearchState:
         """The state after these moves from the start; those that change nothing are left out.
 
-        Stops on the way when `limit` states have been evaluated in all.
+        It has these moves, even if it was reached by others before. Stops on the way when `limit`
+        states have been evaluated in all.
         """
-        state = self.start
+        state, taken = self.start, []
         for move in moves:
             if self.evaluations >= limit:
                 break
-            state = self.step(state, move) or state
-        return state
+            after = self.step(state, move)
+            if after is not None:
+                state = after
+                taken.append(move)
+        moved = tuple(taken)
+        return state if state.moves == moved else dataclasses.replace(state, moves=moved)
 
     def propagation(self, state: SearchState, move: TileAction) -> Propagation:
         """What a move takes in a state."""
@@ -93,11 +101,15 @@ class Problem:
         return self.rank(a) < self.rank(b)
 
     def rank(self, state: SearchState) -> tuple[bool, float, float, int]:
-        """Order of plans: those that fit by time, the others behind them by peak memory."""
+        """Order of plans: those that fit by time, the others behind them by peak memory.
+
+        Each move has to gain more than the noise.
+        """
         time, peak = state.cost.time.step_time, state.cost.peak
         fits = peak <= self.cost_model.capacity
         first, second = (time, peak) if fits else (peak, time)
-        return (not fits, first, second, len(state.moves))
+        noise = (1 + NOISE) ** len(state.moves)
+        return (not fits, first * noise, second, len(state.moves))
 
     def log_cost(self, state: SearchState) -> float:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""

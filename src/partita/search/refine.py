@@ -39,28 +39,13 @@ def refine(
             candidate = problem.replay(moves, limit)
             progress(problem.evaluations, best)
             if problem.better(candidate, best):
-                # Keep the moves as tried: the state may have been reached in another order.
-                best, improved = (
-                    dataclasses.replace(candidate, moves=_effective(problem, moves)),
-                    True,
-                )
+                best, improved = candidate, True
                 break
             if problem.evaluations >= limit:
                 break
         if problem.better(problem.best, best):
             best, improved = problem.best, True
     return best
-
-
-def _effective(problem: Problem, moves: tuple[TileAction, ...]) -> tuple[TileAction, ...]:
-    """Moves without those that change nothing."""
-    state, kept = problem.start, []
-    for move in moves:
-        after = problem.step(state, move)
-        if after is not None and after.key != state.key:
-            kept.append(move)
-            state = after
-    return tuple(kept)
 
 
 def changes(problem: Problem, state: SearchState) -> Iterator[tuple[TileAction, ...]]:

@@ -15,6 +15,7 @@ from partita.cost.idle import IdleAxis, idle_axes
 from partita.errors import renamed
 from partita.garbage import paused
 from partita.mesh import Mesh
+from partita.planning.effect import effect, ends
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
 from partita.spmd import (
@@ -71,7 +72,7 @@ class TacticReport:
     resolved: tuple[str, ...]
     """Conflicts that were met and resolved, with the role that got the axis."""
     warnings: tuple[str, ...]
-    """What was done as asked, but costs more than it looks."""
+    """What was done as asked, but costs more than it looks, or is worth nothing."""
     replicated_uses: tuple[ReplicatedUse, ...]
     """Operations that require replication of dimensions that the tactic sharded, and what is
     gathered for them."""
@@ -266,13 +267,23 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
         blocked=outcome.blocked,
         conflicts=outcome.conflicts,
         resolved=outcome.resolved,
-        warnings=outcome.warnings,
+        warnings=(*outcome.warnings, *_effect(before, after)),
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(after.estimate.regather),
         before=before.estimate,
         estimate=after.estimate,
         assignment=outcome.assignment,
     )
+
+
+def _effect(before: Scheduled, after: Scheduled) -> tuple[str, ...]:
+    """Why what a tactic has sharded may not be worth it, and where the axis ends."""
+    old, new = before.stage.assignment, after.stage.assignment
+    told = effect(before.estimate, after.estimate)
+    if not told or (old.ops, old.values) == (new.ops, new.values):
+        return ()
+    where = ends(after.program, old, new, after.mesh)
+    return (f"{told}; {where}" if where else told,)
 
 
 def _tiled(before: Stage, after: Scheduled) -> dict[str, tuple[Any, ...]]:

@@ -92,7 +92,7 @@ class Interconnect:
 
     def step_by_link(self, step: Step) -> Iterator[tuple[int, float]]:
         """The links that a step uses one after the other, each with the seconds it takes."""
-        if not step.layouts:
+        if not step.layouts and (step.send is None or step.send.near):
             yield from self.by_link(step.kind, step.axes, step.bytes)
             return
         for axis in step.axes:  # shards go to any other device along these

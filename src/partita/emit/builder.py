@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from partita.mesh import Mesh
-from partita.program.ir import TensorType
+from partita.program.ir import Reach, TensorType
+from partita.stablehlo.building import within
 from partita.stablehlo.mlir import filled, hlo, ir
 from partita.tiling import Axes
 
@@ -106,6 +109,18 @@ class Builder:
         at = [starts.get(dim, zero) for dim in range(len(shape))]
         return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
 
+    def listed(self, numbers: Sequence[int], axes: Axes) -> Any:
+        """The one of these numbers, one for each shard along axes, for this device: i32 scalar."""
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+        if list(numbers) == [numbers[0] + step * place for place in range(len(numbers))]:
+            first = self.scalar(numbers[0])
+            return hlo.add(self.offset(axes, step), first) if step else first
+        i32 = ir.IntegerType.get_signless(32)
+        held: Any = np.array(numbers, np.int32)
+        table = ir.DenseElementsAttr.get(held)
+        found = self.slice(hlo.constant(table), [1], {0: self.index(axes)})
+        return hlo.reshape(ir.RankedTensorType.get([], i32), found)
+
     def propagation(self, scalar: Any, like: Any) -> Any:
         """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
         shape = ir.RankedTensorType(like.type).shape
@@ -140,27 +155,21 @@ class Builder:
         return hlo.select(self.propagation(first, value), value, neutral)
 
     def fill_ends(
-        self, value: Any, fill: Any, dim: int, reach: tuple[int, int], shard: int, axes: Axes
+        self, value: Any, fill: Any, dim: int, reach: Reach, size: int, axes: Axes
     ) -> Any:
-        """A shard with its halo along a dimension, `fill` where the first or last device has none.
+        """The window of a device, with another number than zero beyond the ends of the dimension.
 
         Args:
-          value: `reach[0]` elements of the shard before, `shard` own ones, `reach[1]` of the next.
+          value: the window.
           fill: a scalar.
           dim: the dimension.
-          reach: the halo.
-          shard: elements of a shard without it.
-          axes: that split the dimension.
+          reach: what windows there are of it.
+          size: of the dimension.
+          axes: that split it.
         """
-        shape = list(ir.RankedTensorType(value.type).shape)
-        i32 = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-        i64 = ir.IntegerType.get_signless(64)
-        position = hlo.iota(i32, ir.IntegerAttr.get(i64, dim))
-        first = hlo.subtract(self.offset(axes, shard), self.scalar(reach[0]))
-        position = hlo.add(position, self.propagation(first, position))
-        end = self.mesh.size(axes) * shard
-        inside = hlo.and_(
-            self.compare(position, self.fill(i32, 0), "GE"),
-            self.compare(position, self.fill(i32, end), "LT"),
-        )
+        shards = self.mesh.size(axes)
+        firsts = [reach.first(device, shards) for device in range(shards)]
+        begin = self.listed([-first for first in firsts], axes)
+        end = self.listed([size - first for first in firsts], axes)
+        inside = within(value.type, dim, begin, end)
         return hlo.select(inside, value, self.propagation(fill, value))

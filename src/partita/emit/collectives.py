@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from partita.emit import exchange
 from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.emit.ordered import as_made, as_ordered
 from partita.program.collectives import (
@@ -19,7 +19,8 @@ from partita.program.collectives import (
     SLICE,
 )
 from partita.program.ir import TensorType
-from partita.spmd.steps import HaloExchange, Step, permutation
+from partita.spmd.steps import Step
+from partita.stablehlo.building import i64, joined
 from partita.stablehlo.mlir import hlo, ir
 
 Emitter = Callable[[Builder, Any, Step], Any]
@@ -53,6 +54,8 @@ def _operation(
 def _slice(build: Builder, value: Any, step: Step) -> Any:
     if not step.after.elements:
         return build.fill(build.type(step.after), 0)
+    if step.window is not None:
+        return exchange.window(build, [value], step.dim, step.window, step.axes)
     size = step.after.shape[step.dim]
     starts = {step.dim: build.offset(step.axes, size)}
     return build.slice(value, step.after.shape, starts)
@@ -64,7 +67,7 @@ def _mask(build: Builder, value: Any, step: Step) -> Any:
 
 def _all_gather(build: Builder, value: Any, step: Step) -> Any:
     return collective(
-        build, value, step, all_gather_dim=_i64(step.dim), use_global_device_ids=ir.UnitAttr.get()
+        build, value, step, all_gather_dim=i64(step.dim), use_global_device_ids=ir.UnitAttr.get()
     )
 
 
@@ -73,7 +76,7 @@ def _all_reduce(build: Builder, value: Any, step: Step) -> Any:
 
 
 def _reduce_scatter(build: Builder, value: Any, step: Step) -> Any:
-    return _reducing(build, value, step, {"scatter_dimension": _i64(step.dim)})
+    return _reducing(build, value, step, {"scatter_dimension": i64(step.dim)})
 
 
 def _reducing(build: Builder, value: Any, step: Step, attributes: dict[str, Any]) -> Any:
@@ -98,35 +101,21 @@ def _all_to_all(build: Builder, value: Any, step: Step) -> Any:
         build,
         set_apart(value),
         step,
-        split_dimension=_i64(step.split),
-        concat_dimension=_i64(step.dim),
-        split_count=_i64(build.mesh.size(step.axes)),
+        split_dimension=i64(step.split),
+        concat_dimension=i64(step.dim),
+        split_count=i64(build.mesh.size(step.axes)),
     )
 
 
 def _collective_permute(build: Builder, value: Any, step: Step) -> Any:
-    if step.halo is None:
-        return _permute(build, value, permutation(build.mesh, *step.layouts))
-    return _with_halo(build, value, step, step.halo)
-
-
-def _with_halo(build: Builder, value: Any, step: Step, halo: HaloExchange) -> Any:
-    """The shard, and beside it the halo from the neighbour; at the ends of the mesh zeros."""
-    shape = step.before.shape
-    limits, strides = list(shape), [1] * len(shape)
-    starts = [0] * len(shape)
-    starts[step.dim], limits[step.dim] = halo.start, halo.start + halo.size
-    sent = hlo.slice(value, *(ir.DenseI64ArrayAttr.get(at) for at in (starts, limits, strides)))
-    if step.axes:
-        pairs = []
-        for group in build.mesh.groups(step.axes):
-            chain = list(itertools.pairwise(group))
-            pairs += [(b, a) for a, b in chain] if halo.after else chain
-        received = _permute(build, sent, pairs)
-    else:
-        received = build.fill(sent.type, 0)
-    parts = [value, received] if halo.after else [received, value]
-    return hlo.concatenate(parts, _i64(step.dim))
+    pairs = step.pairs(build.mesh)
+    if step.send is None:
+        return _permute(build, value, pairs)
+    sent = exchange.sent(build, value, step.dim, step.send, step.axes)
+    received = _permute(build, sent, pairs)
+    if step.window is not None:
+        return exchange.window(build, [value, received], step.dim, step.window, step.axes)
+    return joined([value, received], step.dim)
 
 
 def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
@@ -141,10 +130,6 @@ def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> An
             "channel_handle": build.channel(),
         },
     ).results[0]
-
-
-def _i64(value: int) -> Any:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
 EMITTERS: dict[str, Emitter] = {

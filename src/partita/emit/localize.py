@@ -18,10 +18,11 @@ from partita.emit.builder import COMBINE, Builder
 from partita.emit.local_run import LocalRun
 from partita.emit.ragged import ragged_dot
 from partita.program.combining import NEUTRAL
-from partita.program.ir import TensorType
-from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
-from partita.stablehlo import mlir
+from partita.program.ir import Reach, TensorType
+from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
+from partita.stablehlo import mlir, rolls
 from partita.stablehlo.bodies import starts_of_parts
+from partita.stablehlo.building import within
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.windows import paddings, slides
 from partita.tiling import Layout
@@ -118,13 +119,72 @@ def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Dimensions that are not cut are as long as the shard."""
-    limits = list(op.attributes["limit_indices"])
-    for dim, axes in enumerate(run.form.makes[0]):
-        if axes:
-            limits[dim] = run.outputs[0].shape[dim]
-    op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
+    """A device cuts its shard out of a window; of one index, those without it have zeros."""
+    names = ("start_indices", "limit_indices")
+    starts, limits = (list(op.attributes[name]) for name in names)
+    inside: Any = None
+    for dim, axes in enumerate(run.form.needs[0]):
+        if not axes:
+            continue
+        shard = run.inputs[0].shape[dim]
+        if not run.outputs[0].shape[dim]:
+            starts[dim] = limits[dim] = 0
+        elif not run.form.makes[0][dim]:
+            owner, starts[dim] = divmod(starts[dim], shard)
+            limits[dim] = starts[dim] + 1
+            here = build.compare(build.index(axes), build.scalar(owner), "EQ")
+            inside = here if inside is None else hlo.and_(inside, here)
+        else:
+            starts[dim], limits[dim] = 0, shard
+    for name, values in zip(names, (starts, limits), strict=True):
+        op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
+    results = build.place(op, run.outputs)
+    if inside is None:
+        return results
+    (result,) = results
+    return [hlo.select(build.propagation(inside, result), result, build.fill(result.type, 0))]
+
+
+def _reaches(run: LocalRun, number: int) -> list[tuple[int, Reach]]:
+    """The dimensions along which a device has got a window of an operand."""
+    return [(dim, reach) for dim, reach in enumerate(run.form.halos[number]) if reach is not None]
+
+
+def _pad(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """A device pads a window of elements, where there is padding beyond the ends already."""
+    names = ("edge_padding_low", "edge_padding_high")
+    lows, highs = (list(op.attributes[name]) for name in names)
+    for dim, reach in _reaches(run, 0):
+        size, apart = run.global_inputs[0].shape[dim], op.attributes["interior_padding"][dim] + 1
+        op.operands[0] = build.fill_ends(
+            op.operands[0], op.operands[1], dim, reach, size, run.form.needs[0][dim]
+        )
+        lows[dim] %= apart
+        highs[dim] = apart - 1 - lows[dim]
+    for name, values in zip(names, (lows, highs), strict=True):
+        op.attributes[name] = ir.DenseI64ArrayAttr.get(values)
     return build.place(op, run.outputs)
+
+
+def _roll(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Along a split dimension the window that a device has got is its shard of the result."""
+    value = op.operands[0]
+    return [value if _reaches(run, 0) else rolls.write(value, *rolls.place(op))]
+
+
+def _concatenate(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Each device has windows of all operands, and takes from each what is in its shard."""
+    if not run.form.halos[0]:
+        return build.place(op, run.outputs)
+    total, *others = list(op.operands)
+    for number, value in enumerate(others, 1):
+        ((dim, reach),) = _reaches(run, number)
+        axes = run.form.needs[number][dim]
+        shard = run.outputs[0].shape[dim]
+        begin = hlo.subtract(build.scalar(-reach.start), build.offset(axes, shard))
+        inside = within(value.type, dim, begin, build.scalar(shard))
+        total = hlo.select(inside, value, total)
+    return [total]
 
 
 def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -164,8 +224,8 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     layout, halo = run.form.needs[0], run.form.halos[0]
     for number, nothing in enumerate(starts_of_parts(op) if halo else ()):
         for dim, reach in enumerate(halo):
-            if any(reach):
-                size = run.inputs[number].shape[dim] - sum(reach)
+            if reach is not None:
+                size = run.global_inputs[number].shape[dim]
                 op.operands[number] = build.fill_ends(
                     op.operands[number], nothing, dim, reach, size, layout[dim]
                 )
@@ -188,6 +248,7 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.all_to_all": _collective,
     "stablehlo.collective_permute": _collective,
     "stablehlo.reduce_scatter": _collective,
+    ROLL: _roll,
     "chlo.constant": _constant,
     "chlo.ragged_dot": _ragged_dot,
     "stablehlo.constant": _constant,
@@ -197,6 +258,8 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.slice": _slice,
     "stablehlo.dynamic_slice": indexed.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexed.dynamic_update_slice,
+    "stablehlo.pad": _pad,
+    "stablehlo.concatenate": _concatenate,
     "stablehlo.convolution": _convolution,
     "stablehlo.gather": indexed.gather,
     "stablehlo.scatter": indexed.scatter,

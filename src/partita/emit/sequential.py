@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.emit.builder import COMBINE, Builder
+from partita.emit.exchange import window
 from partita.emit.local_run import LocalRun
 from partita.emit.localize import localize
 from partita.emit.spmd import Writer
@@ -19,11 +20,12 @@ from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import Halo, Program, TensorType
-from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
+from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
+from partita.spmd.exchange import gathered
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
-from partita.stablehlo import mlir
+from partita.stablehlo import mlir, rolls
 from partita.stablehlo.mlir import hlo, ir
-from partita.tiling import Axes, Layout, LoopNests, Nest, local_type
+from partita.tiling import Axes, Layout, LoopNests, Nest, local_type, read_type
 
 
 def sequential(nests: LoopNests) -> Any:
@@ -50,27 +52,24 @@ class _Iteration(Builder):
         return self.digit(self.number, self.mesh.size(inner), self.mesh.sizes[axis])
 
     def cut(self, value: Any, shard: TensorType, layout: Layout, halo: Halo) -> Any:
-        """The shard of an operand, with its halo; zeros where there is none."""
+        """What an iteration reads of an operand: its shard, or a window."""
         if not any(layout):
             return value
         if not shard.elements:
             return self.fill(self.type(shard), 0)
-        reach = halo or ((0, 0),) * len(layout)
-        starts = self._starts(layout, [s - sum(r) for s, r in zip(shard.shape, reach, strict=True)])
-        return self.slice(self._with_margins(value, halo), shard.shape, starts)
+        starts = self._starts(layout, shard.shape)
+        for dim, reach in enumerate(halo):
+            if reach is not None:
+                shards = self.mesh.size(layout[dim])
+                whole = ir.RankedTensorType(value.type).shape[dim]
+                made = gathered(reach, whole, shards)
+                value = window(self, [value], dim, made, layout[dim])
+                starts.pop(dim)
+        return self.slice(value, shard.shape, starts)
 
     def _starts(self, layout: Layout, sizes: Sequence[int]) -> dict[int, Any]:
         """Where the shard of this iteration starts, along split dimensions."""
         return {dim: self.offset(axes, sizes[dim]) for dim, axes in enumerate(layout) if axes}
-
-    def _with_margins(self, value: Any, halo: Halo) -> Any:
-        if not halo:
-            return value
-        element = ir.RankedTensorType(value.type).element_type
-        zero = self.fill(ir.RankedTensorType.get([], element), 0)
-        low, high = ([reach[side] for reach in halo] for side in (0, 1))
-        widths = (ir.DenseI64ArrayAttr.get(each) for each in (low, high, [0] * len(halo)))
-        return hlo.pad(value, zero, *widths)
 
     def put(self, result: Any, made: Any, shard: TensorType, layout: Layout, nest: Nest) -> Any:
         """The result so far with what this iteration has made of it."""
@@ -123,6 +122,11 @@ class _Sequencer(Writer):
                 "does, and devices there exchange what they make: it cannot run on one; run the "
                 "plan with Plan.jit"
             )
+        if operation.kind == ROLL and not self.nests.nest(item.op).loops:
+            where = rolls.place(self.views[item.op])
+            self.values[item.outputs[0]] = rolls.write(self.values[item.inputs[0]], *where)
+            del self.views[item.op]  # and the call is erased
+            return
         nest = self.nests.nest(item.op)
         if not nest.loops:
             view = self.with_inputs(item)
@@ -157,7 +161,7 @@ class _Sequencer(Writer):
         reads = tuple(self.program.values[v].type for v in item.inputs)
         makes = tuple(self.program.values[v].type for v in item.outputs)
         needs = list(zip(reads, form.needs, form.halos, strict=True))
-        inputs = tuple(_with_halo(type_, need, halo, self.mesh) for type_, need, halo in needs)
+        inputs = tuple(read_type(*each, self.mesh) for each in needs)
         outputs = tuple(
             local_type(type_, layout, self.mesh)
             for type_, layout in zip(makes, form.makes, strict=True)
@@ -167,18 +171,12 @@ class _Sequencer(Writer):
             for value, shard, (_, need, halo) in zip(item.inputs, inputs, needs, strict=True)
         ]
         local = LocalRun(operation, form, form.sums, inputs, outputs, reads, makes)
-        made = localize(self.with_operands(item.op, cut), local, build)
+        view = self.with_operands(item.op, cut)
+        made = localize(view, local, build)
+        if view.parent != build.body.owner:  # something else has been written in its place
+            del self.views[item.op]
         rows = zip(totals, made, outputs, form.makes, strict=True)
         return [build.put(*row, nest) for row in rows]
-
-
-def _with_halo(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> TensorType:
-    """The type of a shard with its halo."""
-    shard = local_type(type_, layout, mesh)
-    if not halo:
-        return shard
-    shape = tuple(size + sum(reach) for size, reach in zip(shard.shape, halo, strict=True))
-    return TensorType(shape, shard.dtype)
 
 
 def _global(program: Program, block: Block) -> tuple[Instruction, ...]:

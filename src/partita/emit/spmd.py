@@ -31,6 +31,7 @@ def emit(spmd: SpmdProgram) -> Any:
     module = mlir.parse(spmd.program.module)
     if spmd.mesh.devices > 1:  # on one device the program is what it was
         _Emitter(spmd, module).run()
+        mlir.run_passes(module, "symbol-dce")  # functions that are called no more
         module.operation.verify()
     return module
 

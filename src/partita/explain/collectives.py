@@ -185,7 +185,7 @@ class _Reasons:
         for axis in reshard.step.axes:
             if reshard.step.collective.reduces:
                 self._sum(reshard, axis)
-            elif reshard.step.halo is not None:
+            elif reshard.step.send is not None:
                 self._halo(reshard, axis)
             elif reshard.use is None:
                 self._made(reshard, axis)
@@ -238,13 +238,15 @@ class _Reasons:
         return f"factor {factor}"
 
     def _halo(self, reshard: Reshard, axis: int) -> None:
-        assert reshard.use is not None and reshard.step.halo is not None
-        halo = reshard.step.halo
-        side = "after" if halo.after else "before"
+        send = reshard.step.send
+        assert reshard.use is not None and send is not None
+        distance = {b - a for a, b in send.pairs}
+        sides = {1: "the shard before its own", -1: "the shard after its own"}
+        whose = sides.get(distance.pop(), "") if len(distance) == 1 else ""
         self.reasons.append(
             f"{self.origins.operation(reshard.use[0])} is sharded along "
-            f"{self.view.mesh.names[axis]} on dim {reshard.step.dim}, and of the shard {side} "
-            f"its own each device needs {halo.size} more"
+            f"{self.view.mesh.names[axis]} on dim {reshard.step.dim}, and of "
+            f"{whose or 'another shard'} each device needs {send.size} more"
         )
         self._blame(("value", self.value, reshard.step.dim), axis)
 

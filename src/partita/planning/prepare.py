@@ -18,6 +18,8 @@ from partita.frontend.trace import Traced, trace
 from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
+from partita.stablehlo.crops import align
+from partita.stablehlo.prefix import split_prefix
 from partita.stablehlo.top_k import split_top_k
 from partita.tactics import Context, Tactic
 from partita.tactics.given import with_facts
@@ -84,7 +86,10 @@ def prepare(
     """
     platform = target[0].platform if platform is None else platform
     fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, hoist_from, platform)
-    return Prepared(fn, traced, split_top_k(traced.program, mesh.devices), mesh, *target)
+    program = traced.program
+    for rewrite in (align, split_prefix, split_top_k):
+        program = rewrite(program, mesh.devices)
+    return Prepared(fn, traced, program, mesh, *target)
 
 
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:

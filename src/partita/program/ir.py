@@ -67,9 +67,48 @@ class Factor:
     """Fewest indices that a shard may have: it must reach as far as its neighbours need."""
 
 
-Halo = tuple[tuple[int, int], ...]
-"""For each dimension of a tensor, how many elements of the shard before and of the shard after a
-device needs besides its own. Empty if it needs none along any."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reach:
+    """The windows of a sharded dimension that devices read, where these are not their own shards.
+
+    Of `n` shards of the dimension, device number `d` reads `size / n + extra` indices, from
+    `d * size / n + start` on. Beyond the ends there are zeros.
+    """
+
+    size: int
+    """Over how many indices the windows go, all taken together; `n` divides it."""
+    start: int = 0
+    extra: int = 0
+    wraps: bool = False
+    """After the last index comes the first again."""
+    mirrored: bool = False
+    """The first device reads the last window, and so on."""
+
+    def length(self, shards: int) -> int:
+        """Indices of a window."""
+        return self.size // shards + self.extra
+
+    def first(self, device: int, shards: int) -> int:
+        """The first index that a device reads; may be beyond the ends."""
+        number = shards - 1 - device if self.mirrored else device
+        return number * (self.size // shards) + self.start
+
+    def __str__(self) -> str:
+        before, after = -self.start, self.extra + self.start
+        if before >= 0 and after >= 0 and not self.wraps and not self.mirrored:
+            return f"halo {before},{after}"
+        words = ("mirrored",) * self.mirrored + ("around",) * self.wraps
+        return " ".join((*words, f"from {self.start:+d}"))
+
+    @staticmethod
+    def halo(size: int, before: int, after: int) -> Reach:
+        """Of each dimension of this size a device's own shard, and so much before and after it."""
+        return Reach(size, -before, before + after)
+
+
+Halo = tuple[Reach | None, ...]
+"""For each dimension of a tensor, what each device reads if not just its own shard. Empty if it
+reads its own shard along all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -163,6 +163,9 @@ CHOOSE = "partita.choose"
 CONSTRAINT = "partita.sharding_constraint"
 """Kind of the operation that stands for a sharding constraint: its result is its operand."""
 
+ROLL = "partita.roll"
+"""Kind of the operation whose result is its operand from some index on, and then up to there."""
+
 MANUAL = "sdy.manual_computation"
 """Kind of the operation that stands for a manual computation, the body of a `shard_map`.
 
@@ -328,7 +331,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.reverse": replace(_SHARDY, fusible=True, linear=(0,)),
     "stablehlo.scatter": replace(_SHARDY, scatters=True, scalar_body=True),
     "stablehlo.select_and_scatter": replace(_SHARDY, scalar_body=True),
-    "stablehlo.slice": replace(_SHARDY, fusible=True, slices=True, linear=(0,)),
+    "stablehlo.slice": replace(_SHARDY, fusible=True, slices=True, sums=True, linear=(0,)),
     "stablehlo.sort": replace(_SHARDY, scalar_body=True),
     "stablehlo.transpose": replace(
         _SHARDY, fusible=True, read_through=True, rearranges=True, transposes=True, linear=(0,)
@@ -403,6 +406,7 @@ OPERATIONS: Mapping[str, Traits] = {
     MANUAL: Traits("given"),
     FULL_TO_SHARD: _BOUNDARY,
     SHARD_TO_FULL: _BOUNDARY,
+    ROLL: Traits("given", fusible=True, linear=(0,)),
 }
 """The traits of every kind, by name."""
 

@@ -13,7 +13,6 @@ from partita.spmd.inside import collectives_inside
 from partita.spmd.instructions import Collective, LocalProgram, Reshard, Run, inside
 from partita.spmd.lower import Lowering
 from partita.spmd.show import show
-from partita.spmd.steps import permutation
 from partita.tiling import OpForm
 
 
@@ -78,7 +77,7 @@ class SpmdProgram(LocalProgram):
             group=self.mesh.size(step.axes),
             dtype=step.dtype,
             index=index,
-            pairs=tuple(permutation(self.mesh, *step.layouts)) if step.layouts else (),
+            pairs=tuple(step.pairs(self.mesh)) if step.layouts or step.send else (),
         )
 
     def counts(self) -> dict[str, int]:

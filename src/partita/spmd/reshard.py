@@ -9,7 +9,7 @@
 | replicated -> sharded | slice (local, no traffic) |
 | replicated -> unreduced | mask (local, no traffic) |
 | sharded -> sharded as much, by other axes or in another order | collective_permute |
-| sharded -> sharded, with the halo of neighbouring shards | collective_permute |
+| sharded -> windows that reach into other shards | collective_permute, one or several |
 
 Steps that shrink the local shard come first, then those that exchange shards, then those that
 enlarge them, so that every step moves as little as it can. What one collective can do is one step:
@@ -36,7 +36,8 @@ from partita.program.collectives import (
 )
 from partita.program.ir import Halo, TensorType
 from partita.spmd import ways
-from partita.spmd.steps import HaloExchange, Step
+from partita.spmd.steps import Step
+from partita.spmd.windows import window_steps
 from partita.tiling import Axes, Layout, local_type
 
 
@@ -55,7 +56,8 @@ def reshard(
     """The steps from layout `have`, unreduced over the axes `unreduced`, to the full layout `want`.
 
     In the end it is also made unreduced over the axes `masked`.
-    With a halo, what neighbouring devices have at the ends of their shards comes to each shard.
+    With a halo, each device then gets the window that it reads: from those that have it, or out of
+    all that is gathered where that is less.
     Of two ways, the one with a collective more has to save `latency_bytes`.
     """
 
@@ -74,28 +76,14 @@ def reshard(
     shard = local_type(type_, wanted, mesh)
     if over := real(tuple(sorted(masked))):
         steps += (Step(MASK.name, over, -1, -1, shard, shard),)
-    return steps + _halo_steps(shard, wanted, halo)
-
-
-def _halo_steps(shard: TensorType, layout: Layout, halo: Halo) -> tuple[Step, ...]:
-    """Steps that add its halo to a shard: the ends of its neighbours, zeros where there is none.
-
-    Dimension by dimension: later halos contain earlier ones, which makes the corners right.
-    """
-    steps = []
     for dim, reach in enumerate(halo):
-        own = shard.shape[dim]
-        for after, size in ((True, reach[1]), (False, reach[0])):
-            if size:
-                shape = list(shard.shape)
-                shape[dim] += size
-                wider = TensorType(tuple(shape), shard.dtype)
-                sent = HaloExchange(0 if after else own - size, size, after)
-                steps.append(
-                    Step(COLLECTIVE_PERMUTE.name, layout[dim], dim, -1, shard, wider, halo=sent)
-                )
-                shard = wider
-    return tuple(steps)
+        # Dimension by dimension: later windows contain earlier ones, which makes corners right.
+        if reach is not None:
+            options = window_steps(shard, dim, reach, type_.shape[dim], wanted[dim], mesh)
+            found = min(options, key=lambda way: traffic(way, mesh, latency_bytes))
+            steps += found
+            shard = found[-1].after if found else shard
+    return steps
 
 
 class _Path:

@@ -11,17 +11,8 @@ from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, LOCAL, CollectiveKind, payload
 from partita.program.combining import travels_as
 from partita.program.ir import TensorType
+from partita.spmd.exchange import Send, Window
 from partita.tiling import Axes, Layout
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HaloExchange:
-    """What a collective_permute sends to a neighbour: `size` indices from `start` on."""
-
-    start: int
-    size: int
-    after: bool
-    """Whether it goes to the device before, for which it comes after its own shard."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,8 +31,10 @@ class Step:
     after: TensorType
     """Local type after the step."""
     combine: str = "add"
-    halo: HaloExchange | None = None
-    """Of a collective_permute, what is sent if not all of the shard."""
+    send: Send | None = None
+    """Of a collective_permute, what is sent along the dimension; it comes behind what is there."""
+    window: Window | None = None
+    """What is made of the dimension after that."""
     layouts: tuple[Layout, ...] = ()
     """Of a collective_permute that moves shards as they are, the layouts before and after."""
 
@@ -59,8 +52,8 @@ class Step:
     @property
     def bytes(self) -> int:
         """Payload per device in bytes."""
-        if self.halo is not None:
-            return self.before.bytes * self.halo.size // self.before.shape[self.dim]
+        if self.send is not None:
+            return self.before.bytes * self.send.size // self.before.shape[self.dim]
         return payload(self.before.bytes, self.after.bytes)
 
     def applied(self, layout: Layout) -> Layout:
@@ -72,13 +65,20 @@ class Step:
             after[self.dim] = tuple(axis for axis in layout[self.dim] if axis not in self.axes)
         target = self.dim if kind.scatters else self.split
         if kind.splits and target >= 0:
-            after[target] = (*layout[target], *self.axes)
+            after[target] = (*layout[target], *(a for a in self.axes if a not in layout[target]))
         return tuple(after)
 
     @property
     def is_collective(self) -> bool:
         """Whether devices exchange data."""
         return self.kind not in LOCAL and bool(self.axes)
+
+    def pairs(self, mesh: Mesh) -> list[tuple[int, int]]:
+        """Of a collective_permute, which device sends to which."""
+        if self.send is None:
+            return permutation(mesh, *self.layouts)
+        groups = mesh.groups(self.axes)
+        return [(group[a], group[b]) for group in groups for a, b in self.send.pairs]
 
 
 @functools.cache

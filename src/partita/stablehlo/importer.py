@@ -19,6 +19,7 @@ from partita.program.op_traits import (
     CONSTRAINT,
     JOIN,
     MANUAL,
+    ROLL,
     Traits,
     traits,
 )
@@ -28,6 +29,7 @@ from partita.stablehlo import (
     mlir,
     normal_form,
     offload,
+    rolls,
     shard_map,
     tags,
 )
@@ -133,6 +135,8 @@ class _Importer:
                 structured = _Importer._constraint
             elif manual_regions.crosses(op):
                 structured = _Importer._crossing
+            elif rolls.is_roll(op):
+                structured = _Importer._roll
             items.append(structured(self, op) if structured else self._operation(op))
         raise AssertionError("a block without a return")
 
@@ -256,6 +260,12 @@ class _Importer:
         said = constraints.said_by(op, f"the constraint at {made.source or 'an unknown line'}")
         rule, given = constraints.facts(said, made.rule)
         made = dataclasses.replace(made, rule=rule, given=given, tags=tuple(tags.of(op)))
+        self._add(op, made)
+        return made.index
+
+    def _roll(self, op: Any) -> int:
+        made = self._sameness(ROLL, op, [self.numbers[op.operands[0]]], op.results)
+        made = dataclasses.replace(made, rule=rolls.rule(op, made.rule), tags=tuple(tags.of(op)))
         self._add(op, made)
         return made.index
 

@@ -146,6 +146,14 @@ def noted(op: Any) -> Manual:
 
 
 @functools.cache
+def is_manual(op: Any) -> bool:
+    """Whether an operation is in a computation that is manual over some axes, or all."""
+    around = op.parent
+    while around is not None and around.name != MANUAL:
+        around = around.parent
+    return around is not None or bool(noted(op).axes)
+
+
 def _parsed(text: str) -> Manual:
     if not text:
         return Manual()

@@ -15,6 +15,7 @@ from partita.stablehlo import (
     constraints,
     liveness,
     manual_regions,
+    rolls,
     shard_map,
     tags,
     zeros,
@@ -55,6 +56,7 @@ def prepare(text: str) -> str:
     constraints.note(module, main_function(module))
     shard_map.note(module, main_function(module))
     tags.note(main_function(module))
+    rolls.note(module, main_function(module))
     # Handles to erased operations are unsafe to keep: go on with a fresh parse.
     module = parse(module.operation.get_asm(enable_debug_info=True))
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")

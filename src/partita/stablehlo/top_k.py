@@ -16,6 +16,7 @@ from typing import Any
 from partita.program.ir import Operation, Program
 from partita.stablehlo import mlir, tags
 from partita.stablehlo.bodies import starts_of_parts, works_in_parts
+from partita.stablehlo.building import with_shape
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.mlir import chlo, hlo, ir
 
@@ -113,7 +114,7 @@ def _reduce(op: Any, dim: int, parts: int) -> list[Any]:
     """A reduction of several operands together, such as values and their positions."""
     count = len(op.results)
     operands, inits = list(op.operands)[:count], list(op.operands)[count:]
-    parted = [_in_parts(v, dim, parts) for v in operands]
+    parted = [in_parts(v, dim, parts) for v in operands]
     first = _again(op, parted, starts_of_parts(op), dim + 1)
     return _again(op, first, inits, dim)
 
@@ -126,14 +127,14 @@ def _again(op: Any, operands: list[Any], inits: list[Any], dim: int) -> list[Any
     copy.attributes["dimensions"] = ir.DenseI64ArrayAttr.get([dim])
     for result, operand in zip(copy.results, operands, strict=True):
         shape = list(ir.RankedTensorType(operand.type).shape)
-        result.set_type(_with_shape(operand, [*shape[:dim], *shape[dim + 1 :]]))
+        result.set_type(with_shape(operand, [*shape[:dim], *shape[dim + 1 :]]))
     return list(copy.results)
 
 
 def _top_k(op: Any, dim: int, parts: int) -> list[Any]:
     """The largest of every part, with their places in the dimension, then the largest of these."""
     k = _kept(op)
-    values, places = chlo.top_k(_in_parts(op.operands[0], dim, parts), k)
+    values, places = chlo.top_k(in_parts(op.operands[0], dim, parts), k)
     size = ir.RankedTensorType(op.operands[0].type).shape[dim]
     i32 = ir.RankedTensorType(places.type)
     width = ir.IntegerAttr.get(i32.element_type, size // parts)
@@ -143,7 +144,7 @@ def _top_k(op: Any, dim: int, parts: int) -> list[Any]:
     )
     places = hlo.add(places, starts)
     shape = [*i32.shape[:dim], parts * k]
-    values, places = (hlo.reshape(_with_shape(v, shape), v) for v in (values, places))
+    values, places = (hlo.reshape(with_shape(v, shape), v) for v in (values, places))
     best, where = chlo.top_k(values, k)
     return [best, _take_along(places, where, dim)]
 
@@ -160,19 +161,15 @@ def _take_along(values: Any, places: Any, dim: int) -> Any:
         start_index_map=[dim],
         index_vector_dim=dim + 1,
     )
-    indices = hlo.reshape(_with_shape(places, [*shape, 1]), places)
+    indices = hlo.reshape(with_shape(places, [*shape, 1]), places)
     return hlo.gather(values, indices, numbers, ir.DenseI64ArrayAttr.get([1] * len(shape)))
 
 
-def _in_parts(value: Any, dim: int, parts: int) -> Any:
+def in_parts(value: Any, dim: int, parts: int) -> Any:
     """A value with a dimension cut into so many parts."""
     shape = list(ir.RankedTensorType(value.type).shape)
     shape[dim : dim + 1] = [parts, shape[dim] // parts]
-    return hlo.reshape(_with_shape(value, shape), value)
-
-
-def _with_shape(value: Any, shape: list[int]) -> Any:
-    return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+    return hlo.reshape(with_shape(value, shape), value)
 
 
 _SPLIT: dict[str, Callable[[Any, int, int], list[Any]]] = {

@@ -1,7 +1,15 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
 from partita.tiling.action import TileAction
-from partita.tiling.forms import Forms, Need, OpForm, form_of, layout_from_result, local_type
+from partita.tiling.forms import (
+    Forms,
+    Need,
+    OpForm,
+    form_of,
+    layout_from_result,
+    local_type,
+    read_type,
+)
 from partita.tiling.layouts import entries, spec
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
@@ -39,6 +47,7 @@ __all__ = [
     "form_of",
     "layout_from_result",
     "local_type",
+    "read_type",
     "refold",
     "replicated",
     "spec",

@@ -71,12 +71,12 @@ def form_of(rule: Rule, layout: Layout) -> OpForm:
     needs = side(rule.operands)
     halos = tuple(
         tuple(
-            reach if axes else (0, 0)
-            for reach, axes in zip(halo or ((0, 0),) * len(need), need, strict=True)
+            reach if axes else None
+            for reach, axes in zip(halo or (None,) * len(need), need, strict=True)
         )
         for halo, need in zip(rule.halos or ((),) * len(needs), needs, strict=True)
     )
-    halos = tuple(halo if any(map(any, halo)) else () for halo in halos)
+    halos = tuple(halo if any(halo) else () for halo in halos)
     return OpForm(needs, halos, side(rule.results), sums, used)
 
 
@@ -90,6 +90,15 @@ def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
             if factor is not None:
                 layout[factor] = axes
     return tuple(layout)
+
+
+def read_type(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> TensorType:
+    """Type of what one device reads of a value: its shard, or a window."""
+    shape = list(local_type(type_, layout, mesh).shape)
+    for dim, reach in enumerate(halo):
+        if reach is not None:
+            shape[dim] = reach.length(mesh.size(layout[dim]))
+    return TensorType(tuple(shape), type_.dtype)
 
 
 @functools.cache

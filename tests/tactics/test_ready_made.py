@@ -170,8 +170,8 @@ def test_parameters_and_optimizer_state_by_patterns():
     [
         ("state['opt'][0].mu['a']", ("state", "opt", "0", "mu", "a")),
         ("state.params['d']['kernel'].value", ("state", "params", "d", "kernel")),
-        ("state[0]['mlp/~/linear_0']['w']", ("state", "0", "mlp/~/linear_0", "w")),
-        ("p['self.value']", ("p", "self.value")),
+        ("state[0]['mlp/~/linear_0']['w']", ("state", "0", "mlp", "~", "linear_0", "w")),
+        ("p['self.value']", ("p", "self", "value")),
         ("x", ("x",)),
     ],
 )

@@ -145,7 +145,6 @@ def noted(op: Any) -> Manual:
     return _parsed(attributes.get(op, _AXES))
 
 
-@functools.cache
 def is_manual(op: Any) -> bool:
     """Whether an operation is in a computation that is manual over some axes, or all."""
     around = op.parent
@@ -154,6 +153,7 @@ def is_manual(op: Any) -> bool:
     return around is not None or bool(noted(op).axes)
 
 
+@functools.cache
 def _parsed(text: str) -> Manual:
     if not text:
         return Manual()

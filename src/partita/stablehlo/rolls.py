@@ -34,6 +34,9 @@ def note(module: Any, main: Any) -> None:
         return ir.WalkResult.ADVANCE
 
     main.operation.walk(visit)
+    for view in list(module.body.operations):  # of a module that is read again: inlined by now
+        if view.operation.name == "func.func" and view.name.value.startswith(_KEY):
+            view.operation.erase()
     functions: dict[tuple[Any, int, int], str] = {}
     for op in found:
         halves = _halves(op)

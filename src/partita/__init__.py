@@ -33,6 +33,7 @@ from partita.errors import (
 )
 from partita.frontend.constrain import constrain
 from partita.frontend.files import Module, read
+from partita.frontend.microbatched import microbatched
 from partita.mesh import Mesh
 from partita.plan import Plan
 from partita.planning.schedule import TacticReport
@@ -129,6 +130,7 @@ __all__ = [
     "in_turn",
     "jit",
     "load",
+    "microbatched",
     "plan",
     "read",
     "register_rule",

@@ -11,6 +11,9 @@ from partita.tiling import Assignment
 LEAST = 1e-3
 """A change by less than this share is none."""
 
+DIVIDED = 0.75
+"""Of the compute before, what is left at most if an axis, even of two devices, divides most."""
+
 
 def effect(before: Estimate, after: Estimate) -> str:
     """Why what a tactic has sharded may not be worth it; empty if it is.

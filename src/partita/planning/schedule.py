@@ -15,7 +15,7 @@ from partita.cost.idle import IdleAxis, idle_axes
 from partita.errors import renamed
 from partita.garbage import paused
 from partita.mesh import Mesh
-from partita.planning.effect import effect, ends
+from partita.planning.effect import DIVIDED, effect, ends
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
 from partita.spmd import (
@@ -282,7 +282,8 @@ def _effect(before: Scheduled, after: Scheduled) -> tuple[str, ...]:
     told = effect(before.estimate, after.estimate)
     if not told or (old.ops, old.values) == (new.ops, new.values):
         return ()
-    where = ends(after.program, old, new, after.mesh)
+    divided = after.estimate.compute_time < DIVIDED * before.estimate.compute_time
+    where = "" if divided else ends(after.program, old, new, after.mesh)
     return (f"{told}; {where}" if where else told,)
 
 

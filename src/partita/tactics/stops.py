@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from partita.program import Program
 from partita.tactics.protocol import Blocked, Context, Outcome, Refusal, Stage, read_one_by_one
 from partita.text import size
 from partita.tiling import Assignment, Node, Propagation, Propagator, Stop
@@ -23,7 +24,7 @@ def after_propagation(
     propagator = stage.context.single
     return Outcome(
         Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pinned),
-        refused=tuple(_size_stops(propagator, propagation.stops)),
+        refused=tuple(_size_stops(propagator, propagation.stops, axis)),
         conflicts=_conflicts(stage, propagation),
         warnings=_scanned(stage.context, propagation, axis),
         blocked=_blocked(propagator, propagation.stops, axis),
@@ -31,7 +32,7 @@ def after_propagation(
     )
 
 
-def _size_stops(propagator: Propagator, stops: Sequence[Stop]) -> list[Refusal]:
+def _size_stops(propagator: Propagator, stops: Sequence[Stop], axis: int) -> list[Refusal]:
     """Operations at which propagation stopped because of a size, each kind and line once."""
     found: dict[tuple[str, str], Refusal] = {}
     for stop in stops:
@@ -39,9 +40,31 @@ def _size_stops(propagator: Propagator, stops: Sequence[Stop]) -> list[Refusal]:
         if not stop.divides and kind == "op":
             op = propagator.graph.ops[index].op
             where = f"{op.short} at {op.source}" if op.source else op.short
-            refusal = Refusal(where, stop.reason, "the value is gathered there")
+            inner = _micro(propagator.graph.program, index, propagator.mesh.sizes[axis])
+            instead = f"the value is gathered there{inner and f'; {inner}'}"
+            refusal = Refusal(where, stop.reason, instead)
             found.setdefault((where, stop.reason), refusal)
     return list(found.values())
+
+
+def _micro(program: Program, index: int, devices: int) -> str:
+    """What to write instead of a reshape that makes a dimension two, of which the inner one would
+    divide; empty if it is none."""
+    op = program.operations[index]
+    if op.kind != "stablehlo.reshape":
+        return ""
+    sizes, (operand,), (result,) = op.rule.factors, op.rule.operands, op.rule.results
+    for dim, made_of in enumerate(operand):
+        parts = [sizes[factor].size for factor in made_of if sizes[factor].size > 1]
+        apart = all((factor,) in result for factor in made_of if sizes[factor].size > 1)
+        if len(parts) == 2 and apart and parts[1] % devices == 0:
+            steps, each = parts
+            one = f"; pt.microbatched(x, {steps}) does that" if dim == 0 else ""
+            return (
+                f"reshaped to {each} x {steps} instead, and these dimensions swapped, it would "
+                f"stay where it is{one}"
+            )
+    return ""
 
 
 def _blocked(propagator: Propagator, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
@@ -98,6 +121,9 @@ def _scanned(context: Context, propagation: Propagation, axis: int) -> tuple[str
         if others:
             plural = "dimension" if len(others) == 1 else "dimensions"
             instead = f"; sharded on {plural} {' or '.join(map(str, others))}, it would stay local"
+        maker = program.values[op.operands[0]].producer
+        if maker is not None and (better := _micro(program, maker, context.mesh.sizes[axis])):
+            instead = f"; {better}"
         text = (
             f"{program.describe(op.operands[0])}: in each iteration the loop reads one index of "
             f"the sharded dimension, at {op.source}, and exchanges {part} "

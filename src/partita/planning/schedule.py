@@ -16,6 +16,7 @@ from partita.errors import renamed
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.planning.effect import DIVIDED, effect, ends
+from partita.planning.fused import fused_projections
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
 from partita.spmd import (
@@ -154,6 +155,11 @@ class Scheduled:
         return replicated_uses(self.lowering)
 
     @cached_property
+    def fused(self) -> tuple[str, ...]:
+        """What it costs to shard projections that are fused, and how to save it."""
+        return fused_projections(self.lowering, interconnect(self.mesh, self.hardware))
+
+    @cached_property
     def footprint(self) -> Footprint:
         """What lies in memory over the step."""
         stage, regather = self.stage, self.estimate.regather
@@ -267,7 +273,11 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
         blocked=outcome.blocked,
         conflicts=outcome.conflicts,
         resolved=outcome.resolved,
-        warnings=(*outcome.warnings, *_effect(before, after)),
+        warnings=(
+            *outcome.warnings,
+            *_effect(before, after),
+            *(w for w in after.fused if w not in before.fused),
+        ),
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(after.estimate.regather),
         before=before.estimate,

@@ -214,6 +214,9 @@ class Operation:
     """What a custom call calls."""
     tags: tuple[str, ...] = ()
     """Names that the user has given to its result."""
+    takes_apart: bool = False
+    """A reshape of a weight, or of its gradient, between a dimension that holds several parts and
+    the parts, which are used one by one."""
     given: Given | None = None
     """How the program says that it is split; then its `given` factors are split just so."""
     work: Work | None = None

@@ -72,7 +72,7 @@ def _uses(lowering: Lowering) -> Iterator[ReplicatedUse]:
     concerned = [_concerned(lowering, op) for op in graph.ops]
     gathered: set[object] = set()
     for op in program.operations:
-        if not concerned[graph.op_class[op.index]]:
+        if not concerned[graph.op_class[op.index]] or op.takes_apart:
             continue
         form = lowering.forms[graph.op_class[op.index]]
         told = False

@@ -34,6 +34,7 @@ from partita.stablehlo import (
     tags,
 )
 from partita.stablehlo.constants import content, describe
+from partita.stablehlo.dimensions import takes_apart
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
@@ -187,6 +188,7 @@ class _Importer:
             target=target_of(op),
             tags=tuple(tags.of(op)),
             memory=offload.memory_of(op),
+            takes_apart=takes_apart(op),
         )
         if known.in_manual and self.manual is None:
             types = ([self.values[v].type for v in side] for side in (operands, results))

@@ -20,7 +20,7 @@ from partita.stablehlo import (
     tags,
     zeros,
 )
-from partita.stablehlo.dimensions import unmerge
+from partita.stablehlo.dimensions import unfuse, unmerge
 from partita.stablehlo.expansions import expand
 from partita.stablehlo.limits import OPERATIONS
 from partita.stablehlo.mlir import (
@@ -65,6 +65,7 @@ def prepare(text: str) -> str:
     _copy_for_each_use(main_function(module))
     liveness.drop_dead(main_function(module))
     unmerge(main_function(module))
+    unfuse(main_function(module))
     text = module.operation.get_asm(enable_debug_info=True)
     # The splitter turns constants into Shardy's own, which XLA does not take.
     return text.replace("sdy.constant dense", "stablehlo.constant dense")

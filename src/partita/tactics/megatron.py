@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partita.errors import TacticError
 from partita.program.names import path, pattern
+from partita.tactics.fused import holds_parts
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
@@ -27,6 +28,7 @@ def _names(text: str) -> frozenset[str]:
 
 QUERIES = _names("wq q query q_proj query_proj to_q")
 KEYS = _names("wk k key k_proj key_proj to_k wv v value v_proj value_proj to_v")
+FUSED = _names("c_attn qkv qkv_proj query_key_value wqkv Wqkv w_qkv to_qkv in_proj gate_up_proj")
 HIDDEN = _names(
     """w_in w_up w_gate w1 w3 wi wi_0 wi_1 up gate up_proj gate_proj fc1 fc_in c_fc intermediate
     shared_up shared_gate"""
@@ -47,7 +49,8 @@ class Megatron:
       patterns: the matrices that make a width (queries, keys, values, the first of a feed-forward),
         each sharded in the first dimension of its own, as the product that it goes into has it; or
         a dict with dimensions, as `ManualPartition` takes it. By default they are known by the
-        names that libraries give them, see `QUERIES`, `KEYS`, `HIDDEN`, `EMBEDDINGS` and `OUTPUTS`.
+        names that libraries give them, see `QUERIES`, `KEYS`, `FUSED`, `HIDDEN`, `EMBEDDINGS` and
+        `OUTPUTS`. Projections fused in one matrix count where its parts are equal.
       vocabulary: whether embeddings and output projections are known by their names, too.
 
     Example:
@@ -103,6 +106,14 @@ class Megatron:
                 found = _width(stage, name, value, "heads", "own")
                 yield from (
                     (request, what) for request, what in found if _color(stage, request) in heads
+                )
+            elif title in FUSED:
+                found = _width(stage, name, value, "fused projections", "own")
+                graph = stage.context.single.graph
+                yield from (
+                    (request, what)
+                    for request, what in found
+                    if holds_parts(graph, value, request.dims[0])
                 )
             elif title in HIDDEN:
                 yield from _width(stage, name, value, "hidden units", "own")

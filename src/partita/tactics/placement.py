@@ -13,6 +13,7 @@ from typing import Literal
 from partita.errors import TacticError
 from partita.program import Program
 from partita.program.names import match
+from partita.tactics.fused import tile_with_parts
 from partita.tactics.protocol import (
     UNCHANGED,
     Action,
@@ -107,7 +108,7 @@ class Placement:
     def _propagation(
         self, stage: Stage, seeds: Sequence[Node], roles: Mapping[int, int]
     ) -> Propagation:
-        return stage.context.single.tile_nodes(stage.tiling, seeds, self.axis, roles)
+        return tile_with_parts(stage.context.single, stage.tiling, seeds, self.axis, roles)
 
     def _colored(
         self, stage: Stage, propagation: Propagation, seeds: Sequence[Node], change: Change

@@ -39,6 +39,8 @@ def _size_stops(propagator: Propagator, stops: Sequence[Stop], axis: int) -> lis
         kind, index, _ = stop.node
         if not stop.divides and kind == "op":
             op = propagator.graph.ops[index].op
+            if op.takes_apart:  # the parts take the axis instead
+                continue
             where = f"{op.short} at {op.source}" if op.source else op.short
             inner = _micro(propagator.graph.program, index, propagator.mesh.sizes[axis])
             instead = f"the value is gathered there{inner and f'; {inner}'}"

@@ -88,10 +88,10 @@ class Classes:
         """None where something needs the dimension as it is."""
         self._ties: dict[Any, _Ties] = {}
 
-    def explore(self, start: Place) -> None:
-        """Finds all that is one dimension with this one, unless something needs it as it is."""
+    def explore(self, start: Place) -> Class | None:
+        """All that is one dimension with this one; None if something needs it as it is."""
         if start in self.of:
-            return
+            return self.of[start]
         found, queue = Class(), [start]
         self.of[start] = found
         while queue:
@@ -104,8 +104,9 @@ class Classes:
                     queue.append(other)
             if reached is None or any(self.of[other] is None for other in reached):
                 self.of.update(dict.fromkeys((*found.members, *queue)))
-                return
+                return None
         self.closed.append(found)
+        return found
 
     def _next(self, place: Place, found: Class) -> list[Place] | None:
         """Where else the dimension is in the operations at a value; None if one needs it so."""

@@ -44,6 +44,12 @@ def shape(value: Any) -> tuple[int, ...]:
     return tuple(ir.RankedTensorType(value.type).shape)
 
 
+def wide(value: Any, dims: Iterable[int]) -> list[int]:
+    """Those of some dimensions that have more than one index."""
+    sizes = shape(value)
+    return [dim for dim in dims if sizes[dim] > 1]
+
+
 def letters_of(op: Any) -> Letters:
     """The letters of an operation without regions that read from outside."""
     known = traits(op.name)
@@ -116,20 +122,26 @@ def _one(op: Any, key: str, sizes: Sizes) -> None:
 
 
 def _per_dimension(
-    op: Any, key: str, sizes: Sizes, split: Callable[[tuple[int, ...]], Any]
+    op: Any, key: str, sizes: Sizes, split: Callable[[tuple[int, ...], int], list[int]]
 ) -> None:
     """Rewrites a list with an entry per dimension; `split` says those of one made several."""
     known = list(op.attributes[key])
     op.attributes[key] = ir.DenseI64ArrayAttr.get(
-        _flat([k] if len(s) == 1 else split(s) for k, s in zip(known, sizes, strict=True))
+        _flat([k] if len(s) == 1 else split(s, k) for k, s in zip(known, sizes, strict=True))
     )
 
 
-def _zeros(sizes: tuple[int, ...]) -> list[int]:
-    return [0] * len(sizes)
+def _parts(sizes: tuple[int, ...], elements: int) -> list[int]:
+    """A number of elements that is one of parts, of the dimensions within none."""
+    return [elements // math.prod(sizes[1:]), *(0 for _ in sizes[1:])]
 
 
-def _ones(sizes: tuple[int, ...]) -> list[int]:
+def _up_to(sizes: tuple[int, ...], elements: int) -> list[int]:
+    """Where parts end, and all of the dimensions within."""
+    return [elements // math.prod(sizes[1:]), *sizes[1:]]
+
+
+def _ones(sizes: tuple[int, ...], known: int) -> list[int]:
     return [1] * len(sizes)
 
 
@@ -140,21 +152,27 @@ def _unmoved(op: Any, sizes_of: SizesOf) -> None:
 # Letters of kinds whose dimensions are one where they have the same number.
 
 
-def _same_but(fixed: Callable[[Any], Iterable[int]]) -> Callable[[Any], Letters]:
-    """All tensors of full rank have the same dimensions; those that an operation works on stay."""
+def _same_but(
+    fixed: Callable[[Any], Iterable[int]], parts: Callable[[Any], bool] = lambda op: False
+) -> Callable[[Any], Letters]:
+    """All tensors of full rank have the same dimensions; those that an operation works on stay.
+
+    Where that is one and `parts` holds, it has to do with parts of it.
+    """
 
     def write(op: Any) -> Letters:
         rank = len(shape(op.results[0]))
         stay = set(fixed(op))
-        names = tuple(FIXED if dim in stay else f"d{dim}" for dim in range(rank))
+        own = PARTS if len(stay) == 1 and parts(op) else FIXED
+        names = tuple(own if dim in stay else f"d{dim}" for dim in range(rank))
         tensors = (*op.operands, *op.results)
         return tuple(names if len(shape(v)) == rank else (FIXED,) * len(shape(v)) for v in tensors)
 
     return write
 
 
-def _its_dimension(key: str) -> Callable[[Any], list[int]]:
-    return lambda op: [op.attributes[key].value]
+def _its_dimension(op: Any) -> list[int]:
+    return [op.attributes["dimension"].value]
 
 
 def _last(count: int) -> Callable[[Any], range]:
@@ -326,7 +344,7 @@ def _renumber_gather(op: Any, sizes_of: SizesOf) -> None:
     )
     batch = set(numbers.operand_batching_dims)
     sizes = [
-        list(_ones(each) if dim in batch else each) if len(each) > 1 else [known]
+        list(_ones(each, 1) if dim in batch else each) if len(each) > 1 else [known]
         for dim, (known, each) in enumerate(
             zip(op.attributes["slice_sizes"], sizes_of(op.operands[0]), strict=True)
         )
@@ -336,21 +354,21 @@ def _renumber_gather(op: Any, sizes_of: SizesOf) -> None:
 
 def _renumber_slice(op: Any, sizes_of: SizesOf) -> None:
     sizes = sizes_of(op.operands[0])
-    _per_dimension(op, "start_indices", sizes, _zeros)
-    _per_dimension(op, "limit_indices", sizes, list)
+    _per_dimension(op, "start_indices", sizes, _parts)
+    _per_dimension(op, "limit_indices", sizes, _up_to)
     _per_dimension(op, "strides", sizes, _ones)
 
 
 def _renumber_pad(op: Any, sizes_of: SizesOf) -> None:
     for key in ("edge_padding_low", "edge_padding_high", "interior_padding"):
-        _per_dimension(op, key, sizes_of(op.operands[0]), _zeros)
+        _per_dimension(op, key, sizes_of(op.results[0]), _parts)
 
 
 def _renumber_dynamic(op: Any, sizes_of: SizesOf) -> Any:
     """An index for each dimension; where all of it is read or written, any is clamped to 0."""
     sizes = sizes_of(op.operands[0])
     if "slice_sizes" in op.attributes:
-        _per_dimension(op, "slice_sizes", sizes, list)
+        _per_dimension(op, "slice_sizes", sizes, _up_to)
     first = len(op.operands) - len(sizes)
     values = list(op.operands)
     indices = [value for value, each in zip(values[first:], sizes, strict=True) for _ in each]
@@ -425,20 +443,25 @@ def _renumber_window(op: Any, sizes_of: SizesOf) -> None:
         op.attributes["padding"] = ir.DenseIntElementsAttr.get(padding)
 
 
-def _along(fixed: Callable[[Any], Iterable[int]], *keys: str) -> _Row:
-    """Elementwise but for some dimensions, one of which an attribute counts."""
+def _number(op: Any, sizes_of: SizesOf) -> None:
+    """The attribute that counts the dimension which an operation works on."""
+    _one(op, "dimension", sizes_of(op.results[0]))
 
-    def write(op: Any, sizes_of: SizesOf) -> None:
-        for key in keys:
-            _one(op, key, sizes_of(op.results[0]))
 
-    return _Row(_same_but(fixed), write)
+def _contiguous(op: Any) -> bool:
+    """Whether elements that are side by side stay so."""
+    if op.name == "stablehlo.slice":
+        return set(op.attributes["strides"]) == {1}
+    if op.name == "stablehlo.pad":
+        edges = (*op.attributes["edge_padding_low"], *op.attributes["edge_padding_high"])
+        return not any(op.attributes["interior_padding"]) and min(edges) >= 0
+    return True
 
 
 _ROWS: dict[str, _Row] = {
     "stablehlo.broadcast_in_dim": _Row(_broadcast, _renumber_broadcast),
     "stablehlo.cholesky": _Row(_same_but(_last(2)), _unmoved),
-    "stablehlo.concatenate": _along(_its_dimension("dimension"), "dimension"),
+    "stablehlo.concatenate": _Row(_same_but(_its_dimension, _contiguous), _number),
     "stablehlo.dot_general": _Row(_dot, _renumber_dot),
     "stablehlo.dynamic_slice": _Row(_same_but(_resized), _renumber_dynamic),
     "stablehlo.dynamic_update_slice": _Row(_same_but(_resized), _renumber_dynamic),
@@ -447,7 +470,7 @@ _ROWS: dict[str, _Row] = {
     "stablehlo.iota": _Row(
         _iota, lambda op, sizes_of: _one(op, "iota_dimension", sizes_of(op.results[0]))
     ),
-    "stablehlo.pad": _Row(_same_but(_padded), _renumber_pad),
+    "stablehlo.pad": _Row(_same_but(_padded, _contiguous), _renumber_pad),
     "stablehlo.reduce": _Row(
         _reduce, lambda op, sizes_of: _moved(op, "dimensions", sizes_of(op.operands[0]))
     ),
@@ -458,8 +481,8 @@ _ROWS: dict[str, _Row] = {
         lambda op, sizes_of: _moved(op, "dimensions", sizes_of(op.operands[0])),
     ),
     "stablehlo.scatter": _Row(_scatter, _renumber_scatter),
-    "stablehlo.slice": _Row(_same_but(_resized), _renumber_slice),
-    "stablehlo.sort": _along(_its_dimension("dimension"), "dimension"),
+    "stablehlo.slice": _Row(_same_but(_resized, _contiguous), _renumber_slice),
+    "stablehlo.sort": _Row(_same_but(_its_dimension), _number),
     "stablehlo.transpose": _Row(
         _transpose, lambda op, sizes_of: _moved(op, "permutation", sizes_of(op.operands[0]))
     ),

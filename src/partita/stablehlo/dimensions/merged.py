@@ -12,12 +12,12 @@ it belongs to an argument, a result, or an operation that needs it as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from partita.program.op_traits import MANUAL
 from partita.stablehlo.dimensions.classes import RESHAPE, Classes, Place, sizes
-from partita.stablehlo.dimensions.letters import groups, shape
+from partita.stablehlo.dimensions.letters import groups, shape, wide
 from partita.stablehlo.dimensions.split import split
 from partita.stablehlo.mlir import ir
 
@@ -27,8 +27,8 @@ def unmerge(main: Any) -> None:
     classes = Classes()
     for op in _merging(main):
         for before, after in groups(op):
-            if len(_wide(op.operands[0], before)) > 1:
-                for dim in _wide(op.results[0], after):
+            if len(wide(op.operands[0], before)) > 1:
+                for dim in wide(op.results[0], after):
                     classes.explore((op.results[0], dim))
     _cut(classes)
     split(sizes(classes.closed))
@@ -49,11 +49,6 @@ def _merging(main: Any) -> list[Any]:
 
     main.operation.walk(visit)
     return found
-
-
-def _wide(value: Any, dims: Iterable[int]) -> list[int]:
-    made = shape(value)
-    return [dim for dim in dims if made[dim] > 1]
 
 
 def _cut(classes: Classes) -> None:

@@ -12,26 +12,32 @@ from partita.stablehlo.dimensions.letters import EDGE, PARTS, Letter, letters_of
 from partita.stablehlo.mlir import hlo, ir
 
 
-def split(sizes: dict[Any, list[tuple[int, ...]]]) -> None:
+def split(sizes: dict[Any, list[tuple[int, ...]]]) -> list[tuple[Any, str]]:
     """Has values have other dimensions, and all operations at them count those.
 
     Args:
       sizes: for each value, what each of its dimensions becomes.
+
+    Returns:
+      The reshapes made where operations have other dimensions than values next to them, each with
+      the kind of the operation.
     """
-    if sizes:
-        _Split(sizes).run()
+    return _Split(sizes).run() if sizes else []
 
 
 class _Split:
     def __init__(self, sizes: dict[Any, list[tuple[int, ...]]]) -> None:
         self.sizes = sizes
         self.replaced: list[Any] = []
+        self.made: list[tuple[Any, str]] = []
+        self.known: dict[Any, Any] = {}
+        """What is made of a value by a reshape in a block, which operations behind it read, too."""
         self.counted: list[tuple[Any, int]] = []
         """Those that number elements, and along which dimension."""
 
-    def run(self) -> None:
+    def run(self) -> list[tuple[Any, str]]:
         """Attributes first: what becomes of them is told by types that are still as they were."""
-        ops = {op: None for value in list(self.sizes) for op in around(value)}
+        ops = _in_order({op: None for value in list(self.sizes) for op in around(value)})
         for op in ops:
             if op.name not in STRUCTURES:
                 self._operation(op)
@@ -46,6 +52,7 @@ class _Split:
                 self.replaced.append(op)
         for op in self.replaced:
             op.erase()
+        return self.made
 
     def _operation(self, op: Any) -> None:
         if op.name != RESHAPE:
@@ -71,40 +78,62 @@ class _Split:
         wanted = self._wanted(op)
         for number, value in enumerate(op.operands):
             if wanted[number] != list(self.of(value)):
-                with ir.InsertionPoint(op), op.location:
-                    made = hlo.reshape(value.type, value)
-                self.sizes[made] = wanted[number]
-                op.operands[number] = made
+                key = (value, tuple(wanted[number]), op.block)
+                if key not in self.known:
+                    with ir.InsertionPoint(op), op.location:
+                        made = hlo.reshape(value.type, value)
+                    self.made.append((made.owner.operation, op.name))
+                    self.sizes[made] = wanted[number]
+                    self.known[key] = made
+                op.operands[number] = self.known[key]
         for value, own in zip(op.results, wanted[len(op.operands) :], strict=True):
             if own != list(self.of(value)):
                 with ir.InsertionPoint.after(op), op.location:
                     made = hlo.reshape(value.type, value)
+                self.made.append((made.owner.operation, op.name))
                 value.replace_all_uses_except(made, made.owner.operation)
                 self.sizes[made], self.sizes[value] = list(self.of(value)), own
 
     def _wanted(self, op: Any) -> list[list[tuple[int, ...]]]:
         """What each dimension becomes in an operation itself: those of one letter the same."""
         known: dict[Letter, tuple[int, ...]] = {}
+        whole: tuple[int, ...] = (0,)
         tensors = list(zip((*op.operands, *op.results), letters_of(op), strict=True))
         for value, letters in tensors:
             for letter, sizes in zip(letters, self.of(value), strict=True):
-                if len(sizes) > 1 and letter != EDGE:
+                if letter == PARTS:
+                    whole = max(whole, sizes, key=math.prod)
+                elif letter != EDGE and len(sizes) > 1:
                     known.setdefault(letter, sizes)
         return [
             [
-                _part(size, known.get(PARTS)) if letter == PARTS else known.get(letter, (size,))
+                _part(size, whole) if letter == PARTS else known.get(letter, (size,))
                 for size, letter in zip(shape(value), letters, strict=True)
             ]
             for value, letters in tensors
         ]
 
 
-def _part(size: int, whole: tuple[int, ...] | None) -> tuple[int, ...]:
-    """What a dimension of this size becomes whose whole consists of several, or of one."""
-    if whole is None:
-        return (size,)
-    each = math.prod(whole[1:])
-    return (size // each, *whole[1:])
+def _in_order(ops: dict[Any, None]) -> list[Any]:
+    """Operations in the order of the program, those of a block before what comes behind it."""
+    top = next(iter(ops), None)
+    while top is not None and top.parent is not None:
+        top = top.parent.operation
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op in ops:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    if top is not None:
+        top.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _part(size: int, whole: tuple[int, ...]) -> tuple[int, ...]:
+    """What a dimension of this size becomes that holds parts of one that becomes several."""
+    return (size // math.prod(whole[1:]), *whole[1:])
 
 
 def _count(op: Any, sizes: Sequence[tuple[int, ...]], along: int) -> None:

@@ -33,7 +33,8 @@ def test_a_kernel_is_one_operation_that_is_run_whole(platform, target):
     x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
     lowered = jax.jit(kernel).trace(x).lower(lowering_platforms=(platform,))
     (op,) = import_stablehlo(lowered.as_text()).operations
-    assert op.title == f"custom_call {target}"
+    assert op.target == target
+    assert op.title == ("kernel add_one" if platform == "tpu" else f"custom_call {target}")
     assert not op.rule.known
 
 
@@ -64,5 +65,7 @@ def test_a_custom_partitioning_call_is_refused():
         "%0 = stablehlo.custom_call @CustomSPMDPartitioning(%x) : "
         "(tensor<4xf32>) -> tensor<4xf32> return %0 : tensor<4xf32> } }"
     )
-    with pytest.raises(UnsupportedError, match=r"custom_partitioning function .*register_rule"):
+    with pytest.raises(
+        UnsupportedError, match=r"custom_partitioning function.*plan the JAX function"
+    ):
         import_stablehlo(text)

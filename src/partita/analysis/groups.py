@@ -78,7 +78,7 @@ def analyse_groups(names: Names, conflicts: Conflicts) -> Groups:
 def _signature(program: Program, op: Operation) -> Hashable:
     values = program.values
     types = tuple(values[v].type for v in (*op.operands, *op.results))
-    said = (op.given, op.manual, op.work, op.memory)
+    said = (op.given, op.manual, op.work, op.kernel, op.memory)
     return (op.kind, op.rule, op.combine, op.zero_init, said, types)
 
 

@@ -70,6 +70,11 @@ class ComputeModel:
         ]
         inside = self._inside(op.op.work) if op.op.work else 0.0
         least = 0.0
+        if op.op.kernel is not None and op.op.kernel.bytes:
+            # What it says that it needs, of which each device has its share.
+            share = 1 / math.prod(self.mesh.sizes[axis] for axis in form.axes)
+            peak = self._peak(False, _dtype(self.graph, op))
+            return share * max(op.op.kernel.bytes / self.bandwidth, op.op.kernel.flops / peak)
         if op.op.traits.product:
             factors = _local_sizes(op.op, form, self.mesh)
             least = self._multiplying(op.op, self.flops(op, form), factors, _dtype(self.graph, op))

@@ -33,8 +33,10 @@ def set_apart(value: Any) -> Any:
 class Builder:
     """Small parts of StableHLO at the current insertion point."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, platform: str = "") -> None:
         self.mesh = mesh
+        self.platform = platform
+        """What runs the program, as JAX names it."""
         self.body: Any = None
         """The block of the device-local program, at whose end everything is built."""
         self._indices: dict[Axes, Any] = {}

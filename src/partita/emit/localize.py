@@ -15,7 +15,8 @@ import numpy as np
 
 from partita.emit import indexed
 from partita.emit.builder import COMBINE, Builder
-from partita.emit.local_run import LocalRun
+from partita.emit.kernels import custom_call
+from partita.emit.local_run import LocalRun, opened, renumber
 from partita.emit.ragged import ragged_dot
 from partita.program.combining import NEUTRAL
 from partita.program.ir import Reach, TensorType
@@ -45,28 +46,13 @@ def _operand(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 def _manual(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """What is inside, as it is."""
-    block = op.regions[0].blocks[0]
-    *inside, returned = [view.operation for view in block.operations]
-    for argument, value in zip(block.arguments, op.operands, strict=True):
-        argument.replace_all_uses_with(value)
-    results = list(returned.operands)
-    for each in inside:
-        build.body.append(each)
-        each.walk(lambda inner: _renumber(inner, build))
-    return results
+    return opened(op.regions[0].blocks[0], op.operands, build)
 
 
 def _collective(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """What a computation that is manual over some axes has devices exchange, as it is."""
-    _renumber(op, build)
+    renumber(op, build)
     return build.place(op, run.outputs)
-
-
-def _renumber(op: Any, build: Builder) -> Any:
-    """Gives a collective a channel of its own."""
-    if "channel_handle" in op.attributes:
-        op.attributes["channel_handle"] = build.channel()
-    return ir.WalkResult.ADVANCE
 
 
 def _constant(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
@@ -233,11 +219,6 @@ def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     return build.place(op, run.outputs)
 
 
-def _ragged_dot(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Devices have other group sizes."""
-    return ragged_dot(op, run.form, run.outputs, build)
-
-
 LOCALIZERS: dict[str, Localizer] = {
     CONSTRAINT: _operand,
     FULL_TO_SHARD: _operand,
@@ -250,7 +231,8 @@ LOCALIZERS: dict[str, Localizer] = {
     "stablehlo.reduce_scatter": _collective,
     ROLL: _roll,
     "chlo.constant": _constant,
-    "chlo.ragged_dot": _ragged_dot,
+    "chlo.ragged_dot": ragged_dot,
+    "stablehlo.custom_call": custom_call,
     "stablehlo.constant": _constant,
     "stablehlo.iota": _iota,
     "stablehlo.reduce": _reduce,

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.emit.builder import Builder
-from partita.program.ir import TensorType
+from partita.emit.local_run import LocalRun
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.ragged import Ragged
-from partita.tiling import OpForm
 
 
-def ragged_dot(op: Any, form: OpForm, outputs: Sequence[TensorType], build: Builder) -> list[Any]:
-    """Places the operation, whose operands are local already, in its local form; its results."""
-    numbers = Ragged.of(op)
+def ragged_dot(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Each device has its own group sizes."""
+    form, outputs, numbers = run.form, run.outputs, Ragged.of(op)
     rows = form.needs[0][numbers.rows]
     groups = form.makes[0][0] if numbers.contracts_rows else ()
     if numbers.groups is not None:

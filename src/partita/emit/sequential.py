@@ -25,6 +25,7 @@ from partita.spmd.exchange import gathered
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir, rolls
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.rules.calls import PARTITIONED_CALL
 from partita.tiling import Axes, Layout, LoopNests, Nest, local_type, read_type
 
 
@@ -39,8 +40,8 @@ def sequential(nests: LoopNests) -> Any:
 class _Iteration(Builder):
     """Builds one iteration of a loop nest: its place in the nest stands for a device's place."""
 
-    def __init__(self, mesh: Mesh, axes: Axes, body: Any, number: Any) -> None:
-        super().__init__(mesh)
+    def __init__(self, mesh: Mesh, axes: Axes, body: Any, number: Any, platform: str) -> None:
+        super().__init__(mesh, platform)
         self.axes = axes
         self.body = body
         self.number = number
@@ -116,18 +117,20 @@ class _Sequencer(Writer):
             self.values[item.outputs[0]] = self.values[item.inputs[0]]
             del self.views[item.op]  # and it is erased
             return
-        if operation.kind in (MANUAL, FULL_TO_SHARD, SHARD_TO_FULL):
+        nest = self.nests.nest(item.op)
+        partitioned = operation.target == PARTITIONED_CALL and nest.loops
+        if operation.kind in (MANUAL, FULL_TO_SHARD, SHARD_TO_FULL) or partitioned:
+            what = "custom_partitioning function" if partitioned else "shard_map"
             raise UnsupportedError(
-                f"the shard_map at {operation.source or 'an unknown line'} says what each device "
+                f"the {what} at {operation.source or 'an unknown line'} says what each device "
                 "does, and devices there exchange what they make: it cannot run on one; run the "
                 "plan with Plan.jit"
             )
-        if operation.kind == ROLL and not self.nests.nest(item.op).loops:
+        if operation.kind == ROLL and not nest.loops:
             where = rolls.place(self.views[item.op])
             self.values[item.outputs[0]] = rolls.write(self.values[item.inputs[0]], *where)
             del self.views[item.op]  # and the call is erased
             return
-        nest = self.nests.nest(item.op)
         if not nest.loops:
             view = self.with_inputs(item)
             self.build.body.append(view)
@@ -148,7 +151,7 @@ class _Sequencer(Writer):
             hlo.return_([self.build.compare(condition.arguments[0], end, "LT")])
         with ir.InsertionPoint(body):
             number, *totals = body.arguments
-            build = _Iteration(self.mesh, nest.axes, body, number)
+            build = _Iteration(self.mesh, nest.axes, body, number, self.program.platform)
             made = self._iterate(item, nest, build, totals)
             hlo.return_([hlo.add(number, build.scalar(1)), *made])
         self.values.update(zip(item.outputs, list(loop.results)[1:], strict=True))
@@ -170,7 +173,7 @@ class _Sequencer(Writer):
             build.cut(self.values[value], shard, need, halo)
             for value, shard, (_, need, halo) in zip(item.inputs, inputs, needs, strict=True)
         ]
-        local = LocalRun(operation, form, form.sums, inputs, outputs, reads, makes)
+        local = LocalRun(operation, form, form.sums, inputs, outputs, reads, makes, {})
         view = self.with_operands(item.op, cut)
         made = localize(view, local, build)
         if view.parent != build.body.owner:  # something else has been written in its place

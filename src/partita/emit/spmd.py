@@ -26,11 +26,16 @@ MESH = "mesh"
 """Symbol of the mesh in emitted modules."""
 
 
-def emit(spmd: SpmdProgram) -> Any:
-    """The program as a StableHLO module; to be called, and used, within an MLIR context."""
+def emit(spmd: SpmdProgram, platform: str = "") -> Any:
+    """The program as a StableHLO module; to be called, and used, within an MLIR context.
+
+    Args:
+      spmd: the program.
+      platform: what runs it, as JAX names it; by default, what the program was lowered for.
+    """
     module = mlir.parse(spmd.program.module)
     if spmd.mesh.devices > 1:  # on one device the program is what it was
-        _Emitter(spmd, module).run()
+        _Emitter(spmd, module, platform or spmd.program.platform).run()
         mlir.run_passes(module, "symbol-dce")  # functions that are called no more
         module.operation.verify()
     return module
@@ -204,8 +209,9 @@ class Writer:
 class _Emitter(Writer):
     """Writes what each device runs: local types, collectives."""
 
-    def __init__(self, spmd: SpmdProgram, module: Any) -> None:
+    def __init__(self, spmd: SpmdProgram, module: Any, platform: str) -> None:
         super().__init__(spmd.program, spmd.mesh, module)
+        self.build = Builder(spmd.mesh, platform)
         self.spmd = spmd
 
     def run(self) -> None:
@@ -255,6 +261,7 @@ class _Emitter(Writer):
             tuple(spmd.buffers[b].type for b in item.outputs),
             tuple(values[v].type for v in operation.operands),
             tuple(values[v].type for v in operation.results),
+            spmd.program.partitioned,
         )
         results = localize(view, run, self.build)
         for buffer, result in zip(item.outputs, results, strict=True):

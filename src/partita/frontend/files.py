@@ -63,7 +63,7 @@ class Module(Traced):
     def _exported(self) -> jax.export.Exported:
         with mlir.context():
             parsed = mlir.parse(self.program.module)
-            adapt(parsed, platform_of())
+            adapt(parsed, self.program, platform_of())
             module = mlir.serialize(parsed)
         return artifact(module, self.program.name, self.arguments, self.results)
 

@@ -19,7 +19,7 @@ from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
 from partita.program.memories import HOST
-from partita.stablehlo import tags
+from partita.stablehlo import partitioned, tags
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.internals import argument_shardings, lower, platform_of
@@ -93,8 +93,9 @@ def trace(
             "exported; take debug prints and callbacks out of it"
         )
     platform = platform or platform_of()
+    found: dict[str, partitioned.Partitioned] = {}
     try:
-        lowered = lower(traced, _RULES, platform)
+        lowered = lower(traced, (*_RULES, partitioned.lowering(found)), platform)
     except Exception as error:
         raise TraceError(
             f"JAX cannot lower {name} for {platform}: {type(error).__name__}: {str(error).strip()}"
@@ -107,7 +108,9 @@ def trace(
     # Of arguments in the memory of the host, the module says a sharding that is none of the user's.
     placed = {v for v, memory in zip(program.arguments, memories, strict=False) if memory}
     given = [*(each for each in program.given if each.value not in placed), *given]
-    program = dataclasses.replace(program, keys=keys, given=tuple(given), platform=platform)
+    program = dataclasses.replace(
+        program, keys=keys, given=tuple(given), partitioned=found, platform=platform
+    )
     return Traced(program, (args, kwargs), traced.out_info, donated, constants)
 
 

@@ -39,6 +39,7 @@ _IN_TEXT = {
     "argument_memory",
     "result_memory",
     "hosted",
+    "partitioned",
     "platform",
 }
 """Fields of a program that its text says, or that only name things."""

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from partita.errors import renamed
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
@@ -190,6 +190,17 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled kernel that a custom call runs."""
+
+    name: str
+    flops: float = 0.0
+    """What it says that it needs of all of its operands; 0 if it says nothing."""
+    bytes: float = 0.0
+    """What it says that it reads and writes; 0 if it says nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
     """One operation. `operands` and `results` are indices of values."""
 
@@ -224,6 +235,8 @@ class Operation:
     manual: tuple[str, ...] = ()
     """Axes over which the computation around it is manual, so that it cannot be split along them:
     those of its last factors."""
+    kernel: Kernel | None = None
+    """What a custom call runs, if that is known."""
     memory: str = ""
     """The kind of memory that it moves its operand to: `device`, `pinned_host`, ..."""
 
@@ -239,7 +252,9 @@ class Operation:
 
     @property
     def title(self) -> str:
-        """Name in reports: a custom call with its target."""
+        """Name in reports: a custom call with its target, a kernel with its name."""
+        if self.kernel is not None:
+            return f"kernel {self.kernel.name}"
         return f"{self.short} {self.target}" if self.target else self.short
 
 
@@ -371,6 +386,10 @@ class Program:
     """The same of results."""
     hosted: frozenset[int] = frozenset()
     """All values that lie in the memory of the host."""
+    partitioned: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Functions that say themselves how they are split, by what their calls name."""
     platform: str = ""
     """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
 

@@ -43,8 +43,8 @@ CALLS = {
     **dict.fromkeys(("callback", "infeed", "outfeed", "host_"), HOST),
     "CustomSPMDPartitioning": Refused(
         "a jax.experimental.custom_partitioning function",
-        "only XLA can read its rule: plan the function inside of it, or one that makes a custom "
-        "call which partita.register_rule has a rule for",
+        "of which a file has no more than a number of the process that wrote it: plan the JAX "
+        "function",
     ),
     **dict.fromkeys(("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"), GSPMD),
 }

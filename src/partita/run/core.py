@@ -76,7 +76,7 @@ class Core:
         """What `run` calls: a function for one device that behaves as `jax.jit`'s."""
         with mlir.context():
             written = sequential(self.nests)
-            adapt(written, platform_of())
+            adapt(written, self.nests.program, platform_of())
             module = mlir.serialize(written)
         exported = artifact(module, self.nests.program.name, self.arguments, self.results)
         jitted = jax.jit(exported.call)

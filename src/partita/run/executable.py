@@ -76,8 +76,8 @@ def export(
     """
     mesh, program = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names), spmd.program
     with mlir.context():
-        module = emit(spmd) if module is None else module
-        adapt(module, platform)
+        module = emit(spmd, platform) if module is None else module
+        adapt(module, program, platform)
         serialized = mlir.serialize(module)
     return artifact(
         serialized,
@@ -215,8 +215,10 @@ class Executable:
         emitter = _emitter(form)
         suffix = format_of(path)
         with mlir.context():
+            written = emitter(self.spmd)
+            adapt(written, self.spmd.program)
             data = contents(
-                emitter(self.spmd),
+                written,
                 suffix,
                 lambda module: export(self.spmd, self.signature, self.results, module),
             )

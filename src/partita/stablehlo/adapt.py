@@ -16,7 +16,7 @@ from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
 from partita.stablehlo.mlir import ir
 from partita.stablehlo.refusals import target_of
-from partita.stablehlo.rules.own import PLACEMENT
+from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
 from partita.stablehlo.rules.ragged import Ragged
 
 Substitute = Callable[[Any], list[Any]]
@@ -24,15 +24,31 @@ Substitute = Callable[[Any], list[Any]]
 
 
 def lacks(program: Program, platform: str) -> bool:
-    """Whether a program has anything that the compilers of a platform do not."""
+    """Whether a program is written otherwise for a platform than for its own."""
+    if platform == program.platform:
+        return False
+    if program.partitioned or any(op.kernel for op in program.operations):
+        return True
     missing = LACKING.get(platform, {})
     inside = (each for op in program.operations if op.work for each in op.work.operations)
     return any((op.target or op.kind) in missing for op in (*program.operations, *inside))
 
 
-def adapt(module: Any, platform: str) -> None:
-    """Replaces in a module what the compilers of a platform do not have; within an MLIR context."""
-    missing, found = LACKING.get(platform, {}), []
+def adapt(module: Any, program: Program, platform: str = "") -> None:
+    """Replaces in a module what the compilers of a platform do not have; within an MLIR context.
+
+    Args:
+      module: a form of the program.
+      program: which program.
+      platform: as JAX names it; by default that which the program was lowered for.
+    """
+    platform = platform or program.platform
+
+    def whole(op: Any) -> list[Any]:
+        said = program.partitioned[op.attributes["backend_config"].value]
+        return write_out(said.whole, list(op.operands), platform, op.location)
+
+    missing, found = {PARTITIONED_CALL: whole, **LACKING.get(platform, {})}, []
 
     def visit(op: Any) -> Any:
         if (target_of(op) or op.name) in missing:

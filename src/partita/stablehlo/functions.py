@@ -7,8 +7,29 @@ from typing import Any
 
 import jax
 
+from partita.errors import UnsupportedError
 from partita.stablehlo import mlir, normal_form
 from partita.stablehlo.refusals import tensor_type
+
+
+def lowered(function: Callable[..., Any], types: Sequence[Any], platform: str) -> Any:
+    """The module of a function of arrays, all of it in `main`; within an MLIR context.
+
+    Raises:
+      UnsupportedError: JAX cannot lower it for the platform.
+    """
+    try:
+        traced = jax.jit(function, keep_unused=True).trace(*types)
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    except Exception as error:
+        name = getattr(function, "__name__", str(function))
+        raise UnsupportedError(
+            f"JAX cannot lower {name} for {platform}, on "
+            f"{', '.join(f'{t.dtype}{list(t.shape)}' for t in types)}: {error}"
+        ) from error
+    module = mlir.parse(text)
+    normal_form.inline(module)
+    return module
 
 
 def write_out(
@@ -23,8 +44,5 @@ def write_out(
       location: of what is written.
     """
     types = [mlir.shape_of(tensor_type(value.type)) for value in operands]
-    traced = jax.jit(function, keep_unused=True).trace(*types)
-    lowered = traced.lower(lowering_platforms=(platform,))
-    module = mlir.parse(lowered.as_text())
-    normal_form.inline(module)
+    module = lowered(function, types, platform)  # lives until all of it is written
     return list(mlir.inlined(mlir.main_function(module), operands, location))

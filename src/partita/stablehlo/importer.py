@@ -36,6 +36,7 @@ from partita.stablehlo import (
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.dimensions import takes_apart
 from partita.stablehlo.given_shardings import given_shardings
+from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
@@ -187,6 +188,7 @@ class _Importer:
             region=self.region,
             target=target_of(op),
             tags=tuple(tags.of(op)),
+            kernel=kernel_of(op),
             memory=offload.memory_of(op),
             takes_apart=takes_apart(op),
         )

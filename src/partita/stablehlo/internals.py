@@ -15,9 +15,16 @@ import jax
 import numpy as np
 from jax._src import source_info_util
 from jax._src.ad_checkpoint import name_p
-from jax._src.core import Primitive
+from jax._src.core import Primitive, jaxpr_as_fun
+from jax._src.custom_partitioning import custom_partitioning_p
+from jax._src.custom_partitioning_sharding_rule import (
+    SdyShardingRule,
+    sdy_sharding_rule_to_mlir,
+    str_to_sdy_sharding_rule,
+)
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import mlir as jax_mlir
+from jax._src.mesh import thread_resources
 from jaxlib import _jax
 
 LoweringRule = tuple[Primitive, Callable[..., Any]]
@@ -31,6 +38,9 @@ PMAP_AXIS = "_internal_pmap_axis_name"
 
 NAME: Primitive = name_p
 """The primitive of `jax.ad_checkpoint.checkpoint_name`."""
+
+PARTITIONED: Primitive = custom_partitioning_p
+"""The primitive of `jax.experimental.custom_partitioning`."""
 
 
 def make_context() -> Any:
@@ -82,6 +92,39 @@ def platform_of(device: jax.Device | None = None) -> str:
     device = jax.devices()[0] if device is None else device
     client: Any = device.client
     return str(getattr(client, "_raw_platform", device.platform))  # cuda or rocm, where that is gpu
+
+
+def inline(context: Any, jaxpr: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Lowers what a closed jaxpr computes, within a lowering rule."""
+    made: Sequence[Any] = jax_mlir.lower_fun(as_function(jaxpr), multiple_results=True)(
+        context, *values
+    )
+    return made
+
+
+def as_function(jaxpr: Any) -> Callable[..., Any]:
+    """What a closed jaxpr computes, as a function of flat arrays."""
+    made: Callable[..., Any] = jaxpr_as_fun(jaxpr)
+    return made
+
+
+def sharding_rule(
+    rule: Any, static: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]
+) -> Any:
+    """The `sharding_rule` of a custom_partitioning function as Shardy's attribute.
+
+    Args:
+      rule: as the user has given it.
+      static: the static arguments of the call.
+      operands: MLIR types.
+      results: MLIR types.
+    """
+    if not isinstance(rule, SdyShardingRule):
+        rule = rule(*static, thread_resources.env.physical_mesh, operands, results)
+        rule, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
+        if isinstance(rule, str):
+            rule = str_to_sdy_sharding_rule(rule, **sizes)
+    return sdy_sharding_rule_to_mlir(rule, list(operands), list(results))
 
 
 def argument_shardings(traced: Any) -> Sequence[Any]:

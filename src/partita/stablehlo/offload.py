@@ -8,7 +8,7 @@ from partita.program.memories import HOST
 from partita.stablehlo import attributes
 from partita.stablehlo.mlir import attributes_of
 from partita.stablehlo.refusals import target_of
-from partita.stablehlo.rules.own import PLACEMENT
+from partita.stablehlo.rules.calls import PLACEMENT
 
 _PLACEMENT = "_xla_buffer_placement"
 _KIND = "mhlo.memory_kind"

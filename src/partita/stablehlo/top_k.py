@@ -74,6 +74,7 @@ def read_again(text: str, original: Program) -> Program:
         aliases=original.aliases,
         keys=frozenset(place[value] for value in original.keys),
         given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),
+        partitioned=original.partitioned,
         platform=original.platform,
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from partita.errors import RuleError
 from partita.program.ir import Rule, TensorType
 from partita.stablehlo.rules import notation, registry
 
@@ -21,6 +22,12 @@ Types = Sequence[TensorType]
 Write = Callable[[Any, Types, Types], str | None]
 """Of an MLIR operation, types of operands and results: the rule as `notation` reads it; None
 where the operation is not what its target says."""
+
+PARTITIONED_CALL = "partita.partitioned"
+"""Target of the custom calls that stand for custom_partitioning functions."""
+
+PLACEMENT = "annotate_device_placement"
+"""Target of the custom call whose result is its operand, in another memory."""
 
 _BATCHED = "num_batch_dims"
 """The attribute of a call that takes any size along its first dimensions, which JAX writes for XLA:
@@ -57,6 +64,24 @@ def of_call(op: Any, target: str, operands: Types, results: Types) -> Rule | Non
         call = _known(target)
         text = call.write(op, operands, results) if call else None
     return notation.read(text, operands, results, target) if text else None
+
+
+def of_kernel(name: str, operands: Types, results: Types) -> Rule | None:
+    """The rule that a user has given for a kernel, which is compiled for the sizes of the whole.
+
+    None without.
+
+    Raises:
+      RuleError: the user has not said what a device runs on shards.
+    """
+    if name not in registry.RULES:
+        return None
+    if name not in registry.LOCAL:
+        raise RuleError(
+            f"the kernel {name!r} has a rule, but is compiled for the sizes of the whole; say what "
+            "a device runs on its shards: register_rule(..., local=function)"
+        )
+    return notation.read(registry.RULES[name], operands, results, name)
 
 
 @functools.cache
@@ -152,7 +177,7 @@ def _written(batch: Iterable[int], operands: Types, results: Types) -> str | Non
 CALLS: tuple[Call, ...] = (
     Call(
         (
-            *("annotate_device_placement", "MoveToDevice", "MoveToHost", "LayoutConstraint"),
+            *(PLACEMENT, "MoveToDevice", "MoveToHost", "LayoutConstraint"),
             *("mhlo.erf", "X64Combine", "X64SplitHigh", "X64SplitLow"),
             *("cu_threefry2x32_ffi", "hip_threefry2x32_ffi", "xla.megascale.provide_metadata"),
         ),

@@ -13,10 +13,6 @@ from partita.stablehlo.rules.ragged import ragged_dot
 Types = Sequence[TensorType]
 
 
-PLACEMENT = "annotate_device_placement"
-"""Target of the custom call whose result is its operand, in another memory."""
-
-
 def own(op: Any, operands: Types, results: Types) -> Rule | None:
     """The rule of an MLIR operation; None if there is none here."""
     known = traits(op.name)

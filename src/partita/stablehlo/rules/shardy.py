@@ -10,10 +10,11 @@ from partita.program.combining import combines
 from partita.program.ir import Factor, FactorKind, Rule, TensorType
 from partita.program.op_traits import traits
 from partita.stablehlo.bodies import combiner
+from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.mlir import sdy
 from partita.stablehlo.refusals import target_of
+from partita.stablehlo.rules import calls
 from partita.stablehlo.rules import own as rules
-from partita.stablehlo.rules.calls import of_call
 from partita.stablehlo.rules.narrowing import NARROWED, block_kind
 
 _RULE = "sdy.sharding_rule"
@@ -65,7 +66,12 @@ def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType
     if is_shardys(op):
         return None
     if target := target_of(op):
-        rule = of_call(op, target, operands, results)
+        if target == calls.PARTITIONED_CALL:
+            return _read_rule(op.attributes[_RULE], target, "add")
+        rule = calls.of_call(op, target, operands, results)
+        kernel = kernel_of(op)
+        if rule is None and kernel is not None:
+            rule = calls.of_kernel(kernel.name, operands, results)
     else:
         rule = rules.own(op, operands, results)
     return rule or rules.opaque(operands, results)

@@ -1,0 +1,54 @@
+"""The device-local form of custom calls: another kernel, of those compiled for their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from partita.emit.builder import Builder
+from partita.emit.local_run import LocalRun, opened
+from partita.errors import RuleError
+from partita.stablehlo import mlir
+from partita.stablehlo.functions import write_out
+from partita.stablehlo.partitioned import body_of
+from partita.stablehlo.refusals import tensor_type
+from partita.stablehlo.rules import registry
+from partita.stablehlo.rules.calls import PARTITIONED_CALL
+from partita.tiling import spec
+
+
+def custom_call(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """A kernel, and a function that says itself how it is split, is lowered anew for shards."""
+    operation = run.operation
+    if not run.form.axes:
+        return build.place(op, run.outputs)
+    if operation.target == PARTITIONED_CALL:
+        return _partitioned(op, run, build)
+    name = operation.kernel.name if operation.kernel else operation.target
+    local = registry.LOCAL.get(name)
+    if local is None:
+        return build.place(op, run.outputs)
+    results = write_out(local, list(op.operands), build.platform, op.location)
+    made = tuple(tensor_type(result.type) for result in results)
+    if made != run.outputs:
+        raise RuleError(
+            f"the local form of {name!r} makes {', '.join(map(str, made))} of the shards "
+            f"{', '.join(map(str, run.inputs))}; its rule says {', '.join(map(str, run.outputs))}"
+        )
+    return results
+
+
+def _partitioned(op: Any, run: LocalRun, build: Builder) -> list[Any]:
+    """What its `partition` has each device run, collectives included."""
+    said = run.partitioned[op.attributes["backend_config"].value]
+    mesh = AbstractMesh(build.mesh.sizes, build.mesh.names)
+    operands, results = (
+        [mlir.shape_of(type_) for type_ in side] for side in (run.global_inputs, run.global_outputs)
+    )
+    layouts = (*run.form.needs, *run.form.makes)
+    specs = [PartitionSpec(*spec(layout, build.mesh)) for layout in layouts]
+    function = said.on_device(mesh, operands, results, specs)
+    _module, manual = body_of(function, operands, build.platform)
+    return opened(manual.regions[0].blocks[0], op.operands, build)

@@ -101,12 +101,12 @@ def test_a_few_calls_in_each_other_are_inlined(read):
 
 
 def nested_branches(depth):
-    inner = f"%r = stablehlo.sine %x : {F} stablehlo.return %r : {F}"
-    for _ in range(depth):
-        case = f'%r = "stablehlo.case"(%c) ({{ {inner} }}) : (tensor<i32>) -> {F}'
-        inner = f"{case} stablehlo.return %r : {F}"
-    body = "return".join(inner.rsplit("stablehlo.return", 1))
-    return hlo(body=f"%c = stablehlo.constant dense<0> : tensor<i32>\n{body}")
+    opening = '%r = "stablehlo.case"(%c) ({ ' * depth
+    closing = f" stablehlo.return %r : {F} }}) : (tensor<i32>) -> {F}" * depth
+    return hlo(
+        body=f"%c = stablehlo.constant dense<0> : tensor<i32>\n{opening}"
+        f"%r = stablehlo.sine %x : {F}{closing}\nreturn %r : {F}"
+    )
 
 
 @pytest.mark.parametrize("depth", [150, 1000, 5000, 100_000])

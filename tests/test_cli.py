@@ -175,7 +175,7 @@ def test_files_that_cannot_be_read_or_written_are_one_message(partita, tmp_path)
     cases = [
         (path, (), "not a readable StableHLO module"),
         (tmp_path / "none.mlirbc", (), "No such file or directory"),
-        (tmp_path, (), "Is a directory"),
+        (tmp_path, (), "is a directory"),
         (path, ("--annotated=a.txt",), "expected a name that ends in .mlir"),
     ]
     for model, options, reason in cases:

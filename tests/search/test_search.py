@@ -342,7 +342,7 @@ def test_small_parameters_are_left_whole(program):
 
 @pytest.mark.parametrize("budget", [0, -1])
 def test_a_search_must_be_allowed_to_price_something(budget):
-    with pytest.raises(TacticError, match=f"budget={budget}: a search must evaluate at least one"):
+    with pytest.raises(TacticError, match=f"budget={budget}: expected an integer of at least 1"):
         pt.AutomaticPartition(budget=budget)
 
 

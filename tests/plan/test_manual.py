@@ -308,6 +308,39 @@ def test_it_is_saved_and_explained(tmp_path):
     assert "propagates along" in str(plan.explain("result"))
 
 
+def in_a_file(tmp_path, sharding, body="%1 = stablehlo.sine %a : tensor<4x8xf32>"):
+    """A program of one computation that is manual over `x`, of a mesh with `y` besides."""
+    whole, part = "tensor<16x8xf32>", "tensor<4x8xf32>"
+    path = tmp_path / "manual.mlir"
+    path.write_text(
+        'module { sdy.mesh @mesh = <["x"=4, "y"=2]>\n'
+        f"func.func @main(%x: {whole}) -> {whole} {{\n"
+        f"%0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {sharding}>] "
+        f'out_shardings=[<@mesh, {sharding}>] manual_axes={{"x"}} (%a: {part}) {{\n'
+        f"{body}\nsdy.return %1 : {part} }} : ({whole}) -> {whole}\n"
+        f"return %0 : {whole} }} }}",
+        "utf-8",
+    )
+    return pt.read(path)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "result"),
+    [
+        ('[{"x", ?}, {?}]', P("x", "y")),  # what is open, a tactic splits
+        ('[{"x"}, {}]', P("x")),  # and what is closed, none
+        ('[{"x"}, {"y"}]', P("x", "y")),  # what it says of the other axes itself is kept
+        ('[{"x", "y"}, {}]', P(("x", "y"))),
+    ],
+)
+def test_in_a_file_it_says_what_is_open(tmp_path, sharding, result):
+    tactics = [pt.ManualPartition({"arg0": 1}, "y")]
+    plan = pt.plan(in_a_file(tmp_path, sharding), mesh="x=4,y=2", hardware="cpu", tactics=tactics)
+    assert plan.out_shardings == result
+    x = numbers(16, 8)
+    np.testing.assert_allclose(plan.jit()(*plan.shard(x)), np.sin(x), atol=1e-6)
+
+
 def test_axes_of_one_device():
     mesh = jax.make_mesh((4, 1), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     fn = partly(P("x"), P("x"), mesh=mesh)(lambda a: a + jax.lax.axis_index("x"))
@@ -333,6 +366,18 @@ def test_one_over_some_axes_of_another_mesh():
     for mesh in ("x=8", "y=2,x=4", "x=4"):
         message = refused(dense, numbers(16, 8), numbers(8, 8), mesh=mesh)
         assert f"is over mesh x=4,y=2, but the plan is for mesh {mesh}" in message
+
+
+def test_a_collective_along_an_axis_that_is_not_manual(tmp_path):
+    body = (
+        '%1 = "stablehlo.all_reduce"(%a) ({ ^bb0(%p: tensor<f32>, %q: tensor<f32>): '
+        "%r = stablehlo.add %p, %q : tensor<f32> stablehlo.return %r : tensor<f32> }) "
+        "{replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>, "
+        "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, "
+        "use_global_device_ids} : (tensor<4x8xf32>) -> tensor<4x8xf32>"
+    )
+    with pytest.raises(pt.UnsupportedError, match="along y, over which it is not manual; add it"):
+        pt.plan(in_a_file(tmp_path, '[{"x", ?}, {?}]', body), mesh="x=4,y=2", hardware="cpu")
 
 
 def test_a_pmap_is_called_so():

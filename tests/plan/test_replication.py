@@ -40,9 +40,9 @@ NEEDING = {
     ),
     "slice": (lambda x: x[1:8], "slice", "moves elements along"),
     "reverse": (lambda x: x[::-1], "reverse", "moves elements along"),
-    "update": (
-        lambda x: lax.dynamic_update_slice_in_dim(x, x[:3] * 0, 2, 0),
-        "dynamic_update_slice",
+    "windows": (
+        lambda x: jax.vmap(lambda i: lax.dynamic_slice_in_dim(x, i, 3))(jnp.arange(4)),
+        "gather",
         "reads or writes windows along this dimension",
     ),
     "reshape": (lambda x: x.T.reshape(2, -1), "reshape", "inner factor of a dimension made of"),

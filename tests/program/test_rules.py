@@ -42,6 +42,11 @@ def columns(x, update):
     return lax.dynamic_update_slice(x, update, (0, 0))
 
 
+def overlapping(x, updates, starts):
+    numbers = lax.ScatterDimensionNumbers((1, 2), (), (0,))
+    return lax.scatter_add(x, starts, updates, numbers)
+
+
 INNER = "it is an inner factor of a dimension made of 4 x 3"
 
 ONE_INDEX = "requires replication of" if JAX < (0, 11) else "moves elements along"
@@ -147,6 +152,18 @@ RULES = [
         "scatter",
         "[i k], [l], [j k] -> [i k]",
         {
+            2: "scatter requires replication of this dimension",
+            1: "scatter requires replication of this dimension",
+        },
+    ),
+    (
+        "scatter of windows that may overlap",
+        overlapping,
+        ["f32[16,8]", "f32[4,2,8]", "i32[4,1]"],
+        "scatter",
+        "[j l], [i m], [i k l] -> [j l]",
+        {
+            16: "scatter reads or writes windows along this dimension",
             2: "scatter requires replication of this dimension",
             1: "scatter requires replication of this dimension",
         },

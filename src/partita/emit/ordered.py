@@ -1,9 +1,10 @@
 """Floats as integers of the same order: maxima and minima that keep NaN.
 
-The bits of a float are a sign and a magnitude. Where the sign is set, turning all other bits over
-makes them a signed integer, and integers are ordered as the floats were. NaN, whatever its bits,
-becomes the largest integer for a maximum and the smallest for a minimum; both are NaN again when
-they are turned back. Of zeros the negative one is the smaller.
+The bits of a float are a sign and a magnitude; narrow floats are widened first, which is exact.
+Where the sign is set, turning all other bits over makes them a signed integer, and integers are
+ordered as the floats were. NaN, whatever its bits, becomes the largest integer for a maximum and
+the smallest for a minimum; both are NaN again when they are turned back. Of zeros the negative one
+is the smaller.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from partita.emit.builder import Builder
 from partita.program.combining import travels_as
+from partita.program.ir import bits
 from partita.stablehlo.mlir import hlo, ir
 
 
@@ -23,25 +25,25 @@ def as_ordered(build: Builder, value: Any, combine: str) -> Any:
       value: of any type that can be combined over devices so.
       combine: how it will be combined.
     """
-    type_ = ir.RankedTensorType(value.type)
-    dtype = str(type_.element_type)
+    dtype = str(ir.RankedTensorType(value.type).element_type)
     moved = travels_as(dtype, combine)
     if moved == dtype:
         return value
-    integers = ir.RankedTensorType.get(list(type_.shape), ir.Type.parse(moved))
-    last = 2 ** (ir.IntegerType(integers.element_type).width - 1) - 1
-    ordered = _turned(build, hlo.bitcast_convert(integers, value))
-    extreme = build.fill(integers, last if combine == "max" else -last - 1)
-    return hlo.select(build.compare(value, value, "NE"), extreme, ordered)
+    width = bits(moved)
+    floats = _converted(value, f"f{width}")
+    ordered = _turned(build, hlo.bitcast_convert(_type(value, moved), floats))
+    last = 2 ** (width - 1) - 1
+    extreme = build.fill(ordered.type, last if combine == "max" else -last - 1)
+    return hlo.select(build.compare(floats, floats, "NE"), extreme, ordered)
 
 
 def as_made(build: Builder, value: Any, dtype: str) -> Any:
     """What `as_ordered` made of a value of this element type, as it was."""
-    type_ = ir.RankedTensorType(value.type)
-    if str(type_.element_type) == dtype:
+    moved = str(ir.RankedTensorType(value.type).element_type)
+    if moved == dtype:
         return value
-    made = ir.RankedTensorType.get(list(type_.shape), ir.Type.parse(dtype))
-    return hlo.bitcast_convert(made, _turned(build, value))
+    floats = hlo.bitcast_convert(_type(value, f"f{bits(moved)}"), _turned(build, value))
+    return _converted(floats, dtype)
 
 
 def reduced(build: Builder, op: Any, combine: str) -> Any:
@@ -64,9 +66,19 @@ def reduced(build: Builder, op: Any, combine: str) -> Any:
     build.body.append(op)
     block = op.regions[0].blocks[0]
     for inside in (*block.arguments, *block.operations[0].results, result):
-        shape = list(ir.RankedTensorType(inside.type).shape)
-        inside.set_type(ir.RankedTensorType.get(shape, ir.Type.parse(travels_as(dtype, combine))))
+        inside.set_type(_type(inside, travels_as(dtype, combine)))
     return as_made(build, result, dtype)
+
+
+def _type(value: Any, dtype: str) -> Any:
+    """The type of a value with elements of another type."""
+    shape = list(ir.RankedTensorType(value.type).shape)
+    return ir.RankedTensorType.get(shape, ir.Type.parse(dtype))
+
+
+def _converted(value: Any, dtype: str) -> Any:
+    type_ = _type(value, dtype)
+    return value if type_ == value.type else hlo.convert(type_, value)
 
 
 def _turned(build: Builder, integers: Any) -> Any:

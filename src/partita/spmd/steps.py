@@ -10,7 +10,7 @@ import numpy as np
 from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, LOCAL, CollectiveKind, payload
 from partita.program.combining import travels_as
-from partita.program.ir import TensorType
+from partita.program.ir import TensorType, bits
 from partita.spmd.exchange import Send, Window
 from partita.tiling import Axes, Layout
 
@@ -54,6 +54,9 @@ class Step:
         """Payload per device in bytes."""
         if self.send is not None:
             return self.before.bytes * self.send.size // self.before.shape[self.dim]
+        if self.dtype != self.before.dtype:
+            own, moved = bits(self.before.dtype), bits(self.dtype)
+            return payload(self.before.bytes, self.after.bytes) * moved // own
         return payload(self.before.bytes, self.after.bytes)
 
     def applied(self, layout: Layout) -> Layout:

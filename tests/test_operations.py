@@ -460,6 +460,8 @@ In an example's rule, equal letters are split alike, and `1` is not split. What 
 
 - *parallel*: a device makes its shard of the result from its shards of the operands;
 - *sum*: devices have parts of the result, which are reduced (`all_reduce`, `reduce_scatter`);
+  parts of a maximum or minimum of floats are exchanged as integers of 32 or 64 bits in the same
+  order, so that NaN arrives, which collectives forget;
 - *replicated*: a value that is sharded there is gathered first. The history of a plan says so, with
   the bytes that are moved (`plan.history[0].replicated_uses`).
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from partita.program.op_traits import MANUAL
 from partita.stablehlo import tags
-from partita.stablehlo.dimensions.letters import EDGE, FIXED, PARTS, Letter, letters_of, shape
+from partita.stablehlo.dimensions.counting import EDGE, FIXED, PARTS, Letter, shape
+from partita.stablehlo.dimensions.letters import letters_of
 from partita.stablehlo.mlir import ir
 
 Place = tuple[Any, int]

@@ -15,7 +15,8 @@ from typing import Any
 from partita.program.op_traits import MANUAL
 from partita.stablehlo import attributes
 from partita.stablehlo.dimensions.classes import RESHAPE, Class, Classes, Place, sizes
-from partita.stablehlo.dimensions.letters import PARTS, groups, letters_of, shape, wide
+from partita.stablehlo.dimensions.counting import PARTS, shape, wide
+from partita.stablehlo.dimensions.letters import groups, letters_of
 from partita.stablehlo.dimensions.split import split
 from partita.stablehlo.mlir import ir
 

@@ -9,45 +9,33 @@ be made several without changing what they compute; of others all dimensions are
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from partita.program.op_traits import traits
+from partita.stablehlo.dimensions.counting import (
+    EDGE,
+    FIXED,
+    PARTS,
+    Letters,
+    Sizes,
+    SizesOf,
+    becoming,
+    flat,
+    lettered,
+    ones,
+    shape,
+)
+from partita.stablehlo.dimensions.indexed import (
+    gather,
+    renumber_gather,
+    renumber_scatter,
+    scatter,
+)
 from partita.stablehlo.mlir import hlo, ir, splat
-
-FIXED: Final = None
-"""In place of a letter: this dimension cannot become several."""
-
-EDGE: Final = ""
-"""In place of a letter: the dimension is this operation's own, which is reshaped around it."""
-
-PARTS: Final = "/"
-"""In place of a letter: parts of this dimension are taken out, or put together, at these places."""
-
-Letter = str | None
-Letters = tuple[tuple[Letter, ...], ...]
-"""Of each operand, then of each result."""
-
-Sizes = Sequence[tuple[int, ...]]
-"""The sizes that each dimension of a tensor becomes."""
-
-SizesOf = Callable[[Any], Sizes]
-"""What the dimensions of a value become, by what its type still says."""
-
-
-def shape(value: Any) -> tuple[int, ...]:
-    """The sizes of a tensor, as its type says them."""
-    return tuple(ir.RankedTensorType(value.type).shape)
-
-
-def wide(value: Any, dims: Iterable[int]) -> list[int]:
-    """Those of some dimensions that have more than one index."""
-    sizes = shape(value)
-    return [dim for dim in dims if sizes[dim] > 1]
 
 
 def letters_of(op: Any) -> Letters:
@@ -57,10 +45,10 @@ def letters_of(op: Any) -> Letters:
     if row is not None:
         return row.letters(op)
     if known.elementwise:
-        return tuple(_names(value) for value in (*op.operands, *op.results))
+        return tuple(lettered(value) for value in (*op.operands, *op.results))
     if _is_constant(op):
         (result,) = op.results
-        return (_names(result) if splat(op) is not None else (EDGE,) * len(shape(result)),)
+        return (lettered(result) if splat(op) is not None else (EDGE,) * len(shape(result)),)
     # What every device runs in full anyway loses nothing by a reshape.
     own = EDGE if known.treatment == "replicated" and not op.regions else FIXED
     return tuple((own,) * len(shape(value)) for value in (*op.operands, *op.results))
@@ -95,30 +83,16 @@ class _Row:
     renumber: Callable[[Any, SizesOf], Any]
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(f"d{dim}" for dim in range(len(shape(value))))
-
-
-def _places(sizes: Sizes) -> list[list[int]]:
-    """The dimensions that each dimension becomes."""
-    count = itertools.count()
-    return [[next(count) for _ in each] for each in sizes]
-
-
 def _moved(op: Any, key: str, sizes: Sizes) -> None:
     """Rewrites a list of dimensions of a tensor."""
-    places = _places(sizes)
-    op.attributes[key] = ir.DenseI64ArrayAttr.get(_flat(places[d] for d in op.attributes[key]))
-
-
-def _flat(lists: Iterable[Iterable[int]]) -> list[int]:
-    return [each for inner in lists for each in inner]
+    places = becoming(sizes)
+    op.attributes[key] = ir.DenseI64ArrayAttr.get(flat(places[d] for d in op.attributes[key]))
 
 
 def _one(op: Any, key: str, sizes: Sizes) -> None:
     """Rewrites the number of a dimension that stays one."""
     known = op.attributes[key]
-    op.attributes[key] = ir.IntegerAttr.get(known.type, _places(sizes)[known.value][0])
+    op.attributes[key] = ir.IntegerAttr.get(known.type, becoming(sizes)[known.value][0])
 
 
 def _per_dimension(
@@ -127,7 +101,7 @@ def _per_dimension(
     """Rewrites a list with an entry per dimension; `split` says those of one made several."""
     known = list(op.attributes[key])
     op.attributes[key] = ir.DenseI64ArrayAttr.get(
-        _flat([k] if len(s) == 1 else split(s, k) for k, s in zip(known, sizes, strict=True))
+        flat([k] if len(s) == 1 else split(s, k) for k, s in zip(known, sizes, strict=True))
     )
 
 
@@ -139,10 +113,6 @@ def _parts(sizes: tuple[int, ...], elements: int) -> list[int]:
 def _up_to(sizes: tuple[int, ...], elements: int) -> list[int]:
     """Where parts end, and all of the dimensions within."""
     return [elements // math.prod(sizes[1:]), *sizes[1:]]
-
-
-def _ones(sizes: tuple[int, ...], known: int) -> list[int]:
-    return [1] * len(sizes)
 
 
 def _unmoved(op: Any, sizes_of: SizesOf) -> None:
@@ -206,7 +176,7 @@ def _padded(op: Any) -> list[int]:
 
 
 def _transpose(op: Any) -> Letters:
-    names = _names(op.operands[0])
+    names = lettered(op.operands[0])
     return names, tuple(names[dim] for dim in op.attributes["permutation"])
 
 
@@ -215,19 +185,19 @@ def _broadcast(op: Any) -> Letters:
     made = shape(result)
     dims = list(op.attributes["broadcast_dimensions"])
     pairs = zip(shape(operand), dims, strict=True)
-    return tuple(f"d{d}" if n == made[d] else EDGE for n, d in pairs), _names(result)
+    return tuple(f"d{d}" if n == made[d] else EDGE for n, d in pairs), lettered(result)
 
 
 def _renumber_broadcast(op: Any, sizes_of: SizesOf) -> None:
-    operand, places = sizes_of(op.operands[0]), _places(sizes_of(op.results[0]))
+    operand, places = sizes_of(op.operands[0]), becoming(sizes_of(op.results[0]))
     dims = op.attributes["broadcast_dimensions"]
     op.attributes["broadcast_dimensions"] = ir.DenseI64ArrayAttr.get(
-        _flat(places[dim][: len(each)] for dim, each in zip(dims, operand, strict=True))
+        flat(places[dim][: len(each)] for dim, each in zip(dims, operand, strict=True))
     )
 
 
 def _reduce(op: Any) -> Letters:
-    names = _names(op.operands[0])
+    names = lettered(op.operands[0])
     over = set(op.attributes["dimensions"])
     kept = tuple(name for dim, name in enumerate(names) if dim not in over)
     count = len(op.results)
@@ -253,12 +223,12 @@ def _dot(op: Any) -> Letters:
 
 def _renumber_dot(op: Any, sizes_of: SizesOf) -> None:
     numbers = hlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left, right = (_places(sizes_of(operand)) for operand in op.operands)
+    left, right = (becoming(sizes_of(operand)) for operand in op.operands)
     op.attributes["dot_dimension_numbers"] = hlo.DotDimensionNumbers.get(
-        lhs_batching_dimensions=_flat(left[d] for d in numbers.lhs_batching_dimensions),
-        rhs_batching_dimensions=_flat(right[d] for d in numbers.rhs_batching_dimensions),
-        lhs_contracting_dimensions=_flat(left[d] for d in numbers.lhs_contracting_dimensions),
-        rhs_contracting_dimensions=_flat(right[d] for d in numbers.rhs_contracting_dimensions),
+        lhs_batching_dimensions=flat(left[d] for d in numbers.lhs_batching_dimensions),
+        rhs_batching_dimensions=flat(right[d] for d in numbers.rhs_batching_dimensions),
+        lhs_contracting_dimensions=flat(left[d] for d in numbers.lhs_contracting_dimensions),
+        rhs_contracting_dimensions=flat(right[d] for d in numbers.rhs_contracting_dimensions),
     )
 
 
@@ -301,62 +271,17 @@ def groups(op: Any) -> list[tuple[list[int], list[int]]]:
 def _iota(op: Any) -> Letters:
     """Whole numbers along several dimensions are made of those along each."""
     along = op.attributes["iota_dimension"].value
-    names = _names(op.results[0])
+    names = lettered(op.results[0])
     if "i" in str(ir.RankedTensorType(op.results[0].type).element_type):
         return (names,)
     return (tuple(EDGE if dim == along else name for dim, name in enumerate(names)),)
-
-
-def _gather(op: Any) -> Letters:
-    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    sizes, offsets = list(op.attributes["slice_sizes"]), list(numbers.offset_dims)
-    operand, indices, result = (shape(v) for v in (*op.operands, *op.results))
-    vector, moving = numbers.index_vector_dim, list(numbers.start_index_map)
-    rows = [FIXED if d == vector else f"i{d}" for d in range(len(indices))]
-    table: list[Letter] = [FIXED] * len(operand)
-    shared = dict(
-        zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    )
-    for mine, other in shared.items():
-        table[mine] = rows[other]
-    made: list[Letter] = [FIXED] * len(result)
-    dropped = {*numbers.collapsed_slice_dims, *shared}
-    window = [dim for dim in range(len(operand)) if dim not in dropped]
-    for dim, place in zip(window, offsets, strict=True):
-        if sizes[dim] == operand[dim] and dim not in moving:
-            table[dim] = made[place] = f"o{dim}"
-    batch = [dim for dim in range(len(result)) if dim not in offsets]
-    for place, name in zip(batch, [r for d, r in enumerate(rows) if d != vector], strict=True):
-        made[place] = name
-    return tuple(table), tuple(rows), tuple(made)
-
-
-def _renumber_gather(op: Any, sizes_of: SizesOf) -> None:
-    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    table, rows, made = (_places(sizes_of(v)) for v in (*op.operands, *op.results))
-    op.attributes["dimension_numbers"] = hlo.GatherDimensionNumbers.get(
-        offset_dims=_flat(made[d] for d in numbers.offset_dims),
-        collapsed_slice_dims=_flat(table[d] for d in numbers.collapsed_slice_dims),
-        operand_batching_dims=_flat(table[d] for d in numbers.operand_batching_dims),
-        start_indices_batching_dims=_flat(rows[d] for d in numbers.start_indices_batching_dims),
-        start_index_map=_flat(table[d] for d in numbers.start_index_map),
-        index_vector_dim=_vector(rows, numbers.index_vector_dim),
-    )
-    batch = set(numbers.operand_batching_dims)
-    sizes = [
-        list(_ones(each, 1) if dim in batch else each) if len(each) > 1 else [known]
-        for dim, (known, each) in enumerate(
-            zip(op.attributes["slice_sizes"], sizes_of(op.operands[0]), strict=True)
-        )
-    ]
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(_flat(sizes))
 
 
 def _renumber_slice(op: Any, sizes_of: SizesOf) -> None:
     sizes = sizes_of(op.operands[0])
     _per_dimension(op, "start_indices", sizes, _parts)
     _per_dimension(op, "limit_indices", sizes, _up_to)
-    _per_dimension(op, "strides", sizes, _ones)
+    _per_dimension(op, "strides", sizes, ones)
 
 
 def _renumber_pad(op: Any, sizes_of: SizesOf) -> None:
@@ -381,51 +306,6 @@ def _renumber_dynamic(op: Any, sizes_of: SizesOf) -> Any:
         )
 
 
-def _scatter(op: Any) -> Letters:
-    if len(op.results) > 1:
-        return tuple((FIXED,) * len(shape(v)) for v in (*op.operands, *op.results))
-    numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    operand, indices, update = (shape(v) for v in op.operands)
-    vector = numbers.index_vector_dim
-    rows = [FIXED if d == vector else f"i{d}" for d in range(len(indices))]
-    table: list[Letter] = [FIXED] * len(operand)
-    shared = dict(
-        zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-    )
-    for mine, other in shared.items():
-        table[mine] = rows[other]
-    made: list[Letter] = [FIXED] * len(update)
-    dropped = {*numbers.inserted_window_dims, *shared}
-    window = [dim for dim in range(len(operand)) if dim not in dropped]
-    for dim, place in zip(window, numbers.update_window_dims, strict=True):
-        if update[place] == operand[dim] and dim not in numbers.scattered_dims_to_operand_dims:
-            table[dim] = made[place] = f"o{dim}"
-    batch = [dim for dim in range(len(update)) if dim not in numbers.update_window_dims]
-    for place, name in zip(batch, [r for d, r in enumerate(rows) if d != vector], strict=True):
-        made[place] = name
-    return tuple(table), tuple(rows), tuple(made), tuple(table)
-
-
-def _renumber_scatter(op: Any, sizes_of: SizesOf) -> None:
-    numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    table, rows, made = (_places(sizes_of(v)) for v in op.operands)
-    op.attributes["scatter_dimension_numbers"] = hlo.ScatterDimensionNumbers.get(
-        update_window_dims=_flat(made[d] for d in numbers.update_window_dims),
-        inserted_window_dims=_flat(table[d] for d in numbers.inserted_window_dims),
-        input_batching_dims=_flat(table[d] for d in numbers.input_batching_dims),
-        scatter_indices_batching_dims=_flat(rows[d] for d in numbers.scatter_indices_batching_dims),
-        scattered_dims_to_operand_dims=_flat(
-            table[d] for d in numbers.scattered_dims_to_operand_dims
-        ),
-        index_vector_dim=_vector(rows, numbers.index_vector_dim),
-    )
-
-
-def _vector(rows: list[list[int]], dim: int) -> int:
-    """Where indices stand that go together; behind the last dimension if each is alone."""
-    return [*rows, [len(_flat(rows))]][dim][0]
-
-
 def _windowed(op: Any) -> list[int]:
     keys = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
     widths = zip(*(list(op.attributes[key]) for key in keys if key in op.attributes), strict=True)
@@ -436,7 +316,7 @@ def _renumber_window(op: Any, sizes_of: SizesOf) -> None:
     sizes = sizes_of(op.operands[0])
     for key in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
         if key in op.attributes:
-            _per_dimension(op, key, sizes, _ones)
+            _per_dimension(op, key, sizes, ones)
     if "padding" in op.attributes:
         known = np.array(op.attributes["padding"], np.int64).reshape(-1, 2)
         padding: Any = np.repeat(known, [len(each) for each in sizes], axis=0)
@@ -466,7 +346,7 @@ _ROWS: dict[str, _Row] = {
     "stablehlo.dynamic_slice": _Row(_same_but(_resized), _renumber_dynamic),
     "stablehlo.dynamic_update_slice": _Row(_same_but(_resized), _renumber_dynamic),
     "stablehlo.fft": _Row(_same_but(_transformed), _unmoved),
-    "stablehlo.gather": _Row(_gather, _renumber_gather),
+    "stablehlo.gather": _Row(gather, renumber_gather),
     "stablehlo.iota": _Row(
         _iota, lambda op, sizes_of: _one(op, "iota_dimension", sizes_of(op.results[0]))
     ),
@@ -480,7 +360,7 @@ _ROWS: dict[str, _Row] = {
         _same_but(lambda op: ()),
         lambda op, sizes_of: _moved(op, "dimensions", sizes_of(op.operands[0])),
     ),
-    "stablehlo.scatter": _Row(_scatter, _renumber_scatter),
+    "stablehlo.scatter": _Row(scatter, renumber_scatter),
     "stablehlo.slice": _Row(_same_but(_resized, _contiguous), _renumber_slice),
     "stablehlo.sort": _Row(_same_but(_its_dimension), _number),
     "stablehlo.transpose": _Row(

@@ -17,7 +17,8 @@ from typing import Any
 
 from partita.program.op_traits import MANUAL
 from partita.stablehlo.dimensions.classes import RESHAPE, Classes, Place, sizes
-from partita.stablehlo.dimensions.letters import groups, shape, wide
+from partita.stablehlo.dimensions.counting import shape, wide
+from partita.stablehlo.dimensions.letters import groups
 from partita.stablehlo.dimensions.split import split
 from partita.stablehlo.mlir import ir
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.stablehlo.dimensions.classes import RESHAPE, STRUCTURES, around
-from partita.stablehlo.dimensions.letters import EDGE, PARTS, Letter, letters_of, renumber, shape
+from partita.stablehlo.dimensions.counting import EDGE, PARTS, Letter, shape
+from partita.stablehlo.dimensions.letters import letters_of, renumber
 from partita.stablehlo.mlir import hlo, ir
 
 

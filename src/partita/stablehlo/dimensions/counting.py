@@ -1,0 +1,60 @@
+"""Dimensions by letters and by number: what operations of every kind are described with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from partita.stablehlo.mlir import ir
+
+FIXED: Final = None
+"""In place of a letter: this dimension cannot become several."""
+
+EDGE: Final = ""
+"""In place of a letter: the dimension is this operation's own, which is reshaped around it."""
+
+PARTS: Final = "/"
+"""In place of a letter: parts of this dimension are taken out, or put together, at these places."""
+
+Letter = str | None
+Letters = tuple[tuple[Letter, ...], ...]
+"""Of each operand, then of each result."""
+
+Sizes = Sequence[tuple[int, ...]]
+"""The sizes that each dimension of a tensor becomes."""
+
+SizesOf = Callable[[Any], Sizes]
+"""What the dimensions of a value become, by what its type still says."""
+
+
+def shape(value: Any) -> tuple[int, ...]:
+    """The sizes of a tensor, as its type says them."""
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def wide(value: Any, dims: Iterable[int]) -> list[int]:
+    """Those of some dimensions that have more than one index."""
+    sizes = shape(value)
+    return [dim for dim in dims if sizes[dim] > 1]
+
+
+def lettered(value: Any) -> tuple[str, ...]:
+    """A letter of its own for every dimension of a tensor."""
+    return tuple(f"d{dim}" for dim in range(len(shape(value))))
+
+
+def becoming(sizes: Sizes) -> list[list[int]]:
+    """The dimensions that each dimension becomes."""
+    count = itertools.count()
+    return [[next(count) for _ in each] for each in sizes]
+
+
+def flat(lists: Iterable[Iterable[int]]) -> list[int]:
+    """The elements of lists, one after the other."""
+    return [each for inner in lists for each in inner]
+
+
+def ones(sizes: tuple[int, ...], known: int) -> list[int]:
+    """A one for each of several dimensions."""
+    return [1] * len(sizes)

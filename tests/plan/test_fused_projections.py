@@ -110,7 +110,7 @@ def test_a_train_step_shards_the_weight_its_gradient_and_its_momentum(form, stac
 def test_the_report_tells_the_price_and_how_to_save_it():
     args = (parameters(), numbers(B, S, WIDTH))
     plan = planned(functools.partial(attention, SPLITS["split"]), *args)
-    (warning,) = plan.history[0].warnings
+    (warning,) = [text for text in plan.history[0].warnings if "parts" in text]
     assert warning.startswith(
         "params['c_attn']['kernel'] dim 1 holds 3 parts of 64 that are used one by one: "
         "sharding each of them exchanges 12.0 KiB in "
@@ -132,7 +132,7 @@ def test_stored_as_the_report_says_it_exchanges_nothing():
     args = (params, numbers(B, S, WIDTH))
     plan = planned(fn, *args, tactics=[pt.ManualPartition({"*c_attn*": 2}, axis="model")])
     assert [c.kind for c in plan.collectives] == ["all_reduce"]
-    assert plan.history[0].warnings == ()
+    assert not any("parts" in text for text in plan.history[0].warnings)
     runs_as_the_original(plan, *args)
 
 

@@ -41,27 +41,28 @@ def fused_projections(lowering: Lowering, network: Interconnect) -> tuple[str, .
     found: dict[str, _Cost] = {}
     for op in program.operations:
         for value, dim, part, steps in _used(lowering, op):
-            name = named.get(graph.values[graph.value_class[value]].colors[dim])
+            whole = _shape(program, value)[dim]
+            name = named.get((graph.values[graph.value_class[value]].colors[dim], whole))
             moved = [step for step in steps if step.is_collective]
             if name is None or not moved:
                 continue
             cost, times = found.setdefault(name, _Cost()), program.defined_times(value)
             cost.sizes[part] = None
-            cost.parts = max(cost.parts, op.takes_apart * _shape(program, value)[dim] // part)
+            cost.parts = max(cost.parts, op.takes_apart * whole // part)
             cost.bytes += times * sum(step.bytes for step in moved)
             cost.seconds += times * sum(network.seconds(step) for step in moved)
     return tuple(_line(name, cost) for name, cost in found.items())
 
 
-def _named(lowering: Lowering) -> dict[int, str]:
-    """The arguments' dimensions by color, where there are several those of the largest argument."""
+def _named(lowering: Lowering) -> dict[tuple[int, int], str]:
+    """The arguments' dimensions by color and size; of several that of the largest argument."""
     program, graph = lowering.graph.program, lowering.graph
-    found: dict[int, str] = {}
+    found: dict[tuple[int, int], str] = {}
     arguments = zip(program.argument_names, program.arguments, strict=True)
     for name, value in sorted(arguments, key=lambda each: len(_shape(program, each[1]))):
         for dim, color in enumerate(graph.values[graph.value_class[value]].colors):
-            found[color] = f"{pattern(name)} dim {dim}"
-    found.pop(-1, None)
+            if color >= 0:
+                found[color, _shape(program, value)[dim]] = f"{pattern(name)} dim {dim}"
     return found
 
 

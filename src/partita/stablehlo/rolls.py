@@ -167,26 +167,42 @@ def _either(first: _Half, a: Any, b: Any) -> Any:
     return hlo.select(first_half, a, b)
 
 
+def move(operation: Any, dim: int) -> None:
+    """Has a roll, whose operand and result have other types by now, roll this dimension."""
+    top = operation
+    while top.parent is not None:
+        top = top.parent.operation
+    start = place(operation)[1]
+    name = _function(top.regions[0].blocks[0], operation.results[0].type, dim, start)
+    operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(name)
+    attributes.put(operation, _KEY, f"{dim} {start}")
+
+
+def _function(body: Any, type_: Any, dim: int, start: int) -> str:
+    """Writes a function of a module that rolls values of a type; its name."""
+    functions = [view.name.value for view in body.operations if view.operation.name == "func.func"]
+    name = f"{_KEY}.{sum(each.startswith(_KEY) for each in functions)}"
+    function = ir.Operation.create(
+        "func.func",
+        attributes={
+            "sym_name": ir.StringAttr.get(name),
+            "function_type": ir.TypeAttr.get(ir.FunctionType.get([type_], [type_])),
+            "sym_visibility": ir.StringAttr.get("private"),
+        },
+        regions=1,
+        ip=ir.InsertionPoint(body),
+    )
+    block = function.regions[0].blocks.append(type_)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("func.return", operands=[write(block.arguments[0], dim, start)])
+    return name
+
+
 def _call(module: Any, functions: dict[tuple[Any, int, int], str], first: _Half) -> Any:
     """A call of the function that rolls values of this type so."""
     type_, key = first.source.type, (first.source.type, first.dim, first.start)
     if key not in functions:
-        functions[key] = name = f"{_KEY}.{len(functions)}"
-        signature = ir.FunctionType.get([type_], [type_])
-        function = ir.Operation.create(
-            "func.func",
-            attributes={
-                "sym_name": ir.StringAttr.get(name),
-                "function_type": ir.TypeAttr.get(signature),
-                "sym_visibility": ir.StringAttr.get("private"),
-            },
-            regions=1,
-            ip=ir.InsertionPoint(module.body),
-        )
-        block = function.regions[0].blocks.append(type_)
-        with ir.InsertionPoint(block):
-            made = write(block.arguments[0], first.dim, first.start)
-            ir.Operation.create("func.return", operands=[made])
+        functions[key] = _function(module.body, type_, first.dim, first.start)
     call = ir.Operation.create(
         "func.call",
         results=[type_],

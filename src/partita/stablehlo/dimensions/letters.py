@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partita.program.op_traits import traits
+from partita.stablehlo import rolls
 from partita.stablehlo.dimensions.counting import (
     EDGE,
     FIXED,
@@ -44,6 +45,8 @@ def letters_of(op: Any) -> Letters:
     row = _ROWS.get(op.name)
     if row is not None:
         return row.letters(op)
+    if rolls.is_roll(op):
+        return _same_but(lambda op: [rolls.place(op)[0]])(op)
     if known.elementwise:
         return tuple(lettered(value) for value in (*op.operands, *op.results))
     if _is_constant(op):

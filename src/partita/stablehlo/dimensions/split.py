@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from partita.stablehlo import rolls
 from partita.stablehlo.dimensions.classes import RESHAPE, STRUCTURES, around
 from partita.stablehlo.dimensions.counting import EDGE, PARTS, Letter, shape
 from partita.stablehlo.dimensions.letters import letters_of, renumber
@@ -33,6 +34,8 @@ class _Split:
         self.made: list[tuple[Any, str]] = []
         self.known: dict[Any, Any] = {}
         """What is made of a value by a reshape in a block, which operations behind it read, too."""
+        self.rolled: list[tuple[Any, int]] = []
+        """Rolls, and which dimension they will roll."""
         self.counted: list[tuple[Any, int]] = []
         """Those that number elements, and along which dimension."""
 
@@ -45,6 +48,8 @@ class _Split:
         for value, sizes in self.sizes.items():
             element = ir.RankedTensorType(value.type).element_type
             value.set_type(ir.RankedTensorType.get(list(itertools.chain(*sizes)), element))
+        for op, dim in self.rolled:
+            rolls.move(op, dim)
         for op, along in self.counted:
             _count(op, self.sizes[op.results[0]], along)
         for op in ops:
@@ -63,6 +68,9 @@ class _Split:
             if len(self.of(op.results[0])[along]) > 1:
                 self.counted.append((op, along))
                 self.replaced.append(op)
+        if rolls.is_roll(op):
+            before = self.of(op.results[0])[: rolls.place(op)[0]]
+            self.rolled.append((op, sum(map(len, before))))
         made = renumber(op, self.of)
         if made != op:
             self.replaced.append(op)

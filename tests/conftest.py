@@ -31,6 +31,7 @@ import partita as pt  # noqa: E402
 from partita import models  # noqa: E402
 from partita.analysis import analyse, discrete, fold  # noqa: E402
 from partita.cost import load  # noqa: E402
+from partita.frontend.calling import Marked  # noqa: E402
 from partita.frontend.trace import trace  # noqa: E402
 from partita.mesh import Mesh  # noqa: E402
 from partita.models import gpt  # noqa: E402
@@ -63,7 +64,7 @@ def _abstract(type_):
 
 def _program(fn, *types, donate=()):
     """Traces `fn` on types such as `"f32[4,8]"`, nested as it takes them."""
-    return trace(fn, jax.tree.map(_abstract, types), {}, donate).program
+    return trace(fn, jax.tree.map(_abstract, types), {}, Marked.of(donate_argnums=donate)).program
 
 
 @functools.cache

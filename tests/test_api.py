@@ -429,25 +429,6 @@ def test_jit_inside_of_jit(x, w):
     np.testing.assert_allclose(jax.jit(lambda x: 2 * fn(x, w))(x), 2 * layer(x, w), rtol=1e-5)
 
 
-def batched(fn):
-    return lambda w: jax.vmap(fn)(jnp.stack([w, 2 * w]))
-
-
-@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd, batched])
-def test_transformations_from_outside_are_right_or_refused(x, w, transform):
-    """A partitioned program is taken as it is. To differentiate it, partition the gradient."""
-
-    def total(fn):
-        return lambda w: jnp.sum(fn(x, w))
-
-    try:
-        ours = transform(total(jit(layer)))(w)
-    except (NotImplementedError, ValueError, TypeError, pt.PartitaError):
-        return
-    theirs = transform(total(layer))(w)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
 def test_jit_on_a_concrete_mesh_runs_there(x, w):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[4:]), ("data",))
     assert jit(layer, mesh=mesh)(x, w).devices() == set(jax.devices()[4:])

@@ -14,9 +14,12 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
+import partita
 from partita import cost, models
 from partita.analysis import Analysis, analyse, fold
 from partita.cost import CostModel
@@ -62,7 +65,46 @@ def main() -> None:
     analysis, importing = timed(lambda: read(text))
     operations = len(analysis.program.operations)
     table.add_row(f"import + analysis of {operations} operations", f"{importing:.1f} s", "20 s")
+    one, two = (call_overhead(arrays=200, signatures=n) for n in (1, 2))
+    table.add_row(
+        "a call of jit with 200 arrays, more than jax.jit's", f"{one * 1e6:.0f} us", "50 us"
+    )
+    table.add_row("  where it is called with two shapes", f"{two * 1e6:.0f} us", "")
     Console().print(table)
+
+
+def call_overhead(arrays: int, signatures: int) -> float:
+    """Seconds that a call of `partita.jit` takes longer than one of `jax.jit`.
+
+    Args:
+      arrays: how many it takes.
+      signatures: with how many shapes it is called, in turn.
+    """
+
+    def step(params: dict[str, Any]) -> Any:
+        return {name: 2 * value for name, value in params.items()}
+
+    names = [f"layer_{n}" for n in range(arrays)]
+    device = jax.devices()[0]
+    calls = [
+        {name: jax.device_put(np.ones((2, 2 + n), np.float32), device) for name in names}
+        for n in range(signatures)
+    ]
+    mesh = jax.sharding.Mesh(np.array([device]), ("data",))
+    calls = [jax.device_put(args, NamedSharding(mesh, PartitionSpec())) for args in calls]
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    functions = {
+        "ours": partita.jit(step, mesh=mesh, hardware="cpu", tactics=[]),
+        "theirs": jax.jit(step),
+    }
+    for _ in range(200):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            for args in calls:
+                jax.block_until_ready(function(args))
+            seconds[name].append((time.perf_counter() - start) / signatures)
+    ours, theirs = (statistics.median(each) for each in seconds.values())
+    return ours - theirs
 
 
 def lowered_text(model: models.Model) -> str:

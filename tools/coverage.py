@@ -38,6 +38,7 @@ import partita as pt
 from partita import models
 from partita.analysis import analyse
 from partita.cli import run
+from partita.frontend.calling import Marked
 from partita.frontend.trace import trace
 from partita.models.strategies import SCHEDULES, schedule
 from partita.verify import Comparison, compare
@@ -134,7 +135,12 @@ class Subject:
                 assert self.model.example_batch is not None
                 self.state = random_state(self.model.args[0])
                 self.batch = self.model.example_batch(0)
-                traced = trace(self.model.fn, self.model.args, {}, self.model.donate_argnums)
+                traced = trace(
+                    self.model.fn,
+                    self.model.args,
+                    {},
+                    Marked.of(donate_argnums=self.model.donate_argnums),
+                )
             with self.cell.step("analyse"):
                 analyse(traced.program)
 

@@ -14,6 +14,7 @@ from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.cost.idle import IdleAxis
 from partita.errors import (
+    ArgumentError,
     AxisError,
     FileError,
     HardwareError,
@@ -22,6 +23,7 @@ from partita.errors import (
     OptionError,
     PartitaError,
     PartitaWarning,
+    ReshardWarning,
     RuleError,
     SpecError,
     TacticError,
@@ -78,6 +80,7 @@ __all__ = [
     "Action",
     "Alive",
     "Alternative",
+    "ArgumentError",
     "AutomaticPartition",
     "AxisError",
     "Blocked",
@@ -110,6 +113,7 @@ __all__ = [
     "PlanDiff",
     "Refusal",
     "ReplicatedUse",
+    "ReshardWarning",
     "RuleError",
     "SequenceParallel",
     "SpecError",

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from partita.cost import Hardware
 from partita.errors import MeshError, TacticError, renamed
-from partita.frontend.specs import axes_of
-from partita.frontend.trace import abstract, memory_of, sharding_of
+from partita.frontend.calling import Marked
+from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import function, hoisting, integer, positions
 from partita.plan import Plan
@@ -36,6 +34,9 @@ def plan(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     hoist_constants: bool | float | str = False,
     progress: Progress = lambda done, total, text: None,
     lift_constants: bool | float | str | None = None,
@@ -46,12 +47,12 @@ def plan(
     Nothing is run and no device memory is touched.
 
     Args:
-      fn: a JAX function, plain or under `jax.jit` (its donation is taken over); or a program in a
-        file: its path, or what `read` returns.
+      fn: a JAX function, plain or under `jax.jit` (its donation and its static arguments are taken
+        over); or a program in a file: its path, or what `read` returns.
       *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them; none for a file, which
         says itself what it takes.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
-        `AbstractMesh`.
+        `AbstractMesh`. A plan for a `jax.sharding.Mesh` runs on the devices of that mesh.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
         default the kind of the devices at hand.
       tactics: the schedule, in order, or a single tactic; one `AutomaticPartition` over all axes
@@ -61,6 +62,10 @@ def plan(
       seed: of the default tactic's search.
       budget: of the default tactic's search, in plans evaluated.
       donate_argnums: positions of arguments whose buffers the results may take over.
+      donate_argnames: names of such arguments; as in `jax.jit`, either is found from the other.
+      static_argnums: positions of arguments that are part of the program, as in `jax.jit`: plain
+        Python values, which the plan is for.
+      static_argnames: names of such arguments.
       hoist_constants: makes closed-over constants, arrays that the function reads from outside,
         arguments of the program, named `constants[0]`, `constants[1]`, ..., which tactics can
         shard; `Plan.jit` passes them by itself. True for those of at least 1 KiB, or a size, as
@@ -89,7 +94,8 @@ def plan(
     donated = positions(donate_argnums, "donate_argnums")
     function(progress, "progress")
     target = targeted(hardware, memory)
-    prepared = prepare(fn, args, kwargs, mesh, target, donated, hoist_from)
+    marked = Marked.of(static_argnums, static_argnames, donated, donate_argnames)
+    prepared = prepare(fn, args, kwargs, mesh, target, marked, hoist_from)
     return Plan.of(prepared, prepared.schedule(schedule, progress))
 
 
@@ -116,6 +122,9 @@ def load(
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
     donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Takes up a plan that `Plan.save` wrote: no search, and no tactic runs.
@@ -127,11 +136,15 @@ def load(
       path: of the plan file.
       fn: the function or file, as `plan` takes it.
       *args: its arguments, as `plan` takes them.
-      mesh: to check that the plan is for this mesh, or to lay its axes on other networks.
+      mesh: to check that the plan is for this mesh, to run it on the devices of a
+        `jax.sharding.Mesh`, or to lay its axes on other networks.
       hardware: to estimate it on another device type, or on one from a file of your own; by
         default that of the plan.
       memory: as `plan` takes it; by default that of the plan, or what other hardware has.
       donate_argnums: by default those of the plan.
+      donate_argnames: likewise.
+      static_argnums: as `plan` takes them.
+      static_argnames: as `plan` takes them.
       **kwargs: keyword arguments of `fn`.
 
     Raises:
@@ -156,6 +169,9 @@ def load(
         hardware=hardware,
         memory=memory,
         donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
         **kwargs,
     )
 
@@ -171,16 +187,23 @@ def jit(
     seed: int = 0,
     budget: int = 1500,
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     hoist_constants: bool | float | str = False,
     lift_constants: bool | float | str | None = None,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
-    Plans are made once for each combination of argument shapes and types; `.plans` holds them.
-    Arguments that are sharded otherwise than a plan takes them, over the axes of `mesh`, get a
-    plan of their own. Takes the keyword arguments of `plan`, and can be used as a decorator. With
-    `saved`, a file that `Plan.save` wrote, nothing is planned: `load` takes that plan up, for the
-    arguments that it is for and no others.
+    Plans are made once for each combination of argument shapes, types and static arguments;
+    `.plans` holds them. Arguments that are sharded otherwise than a plan takes them, over the axes
+    of `mesh`, get a plan of their own. Takes the keyword arguments of `plan`, and can be used as a
+    decorator. With `saved`, a file that `Plan.save` wrote, nothing is planned: `load` takes that
+    plan up, for the arguments that it is for and no others.
+
+    It is differentiated, batched, lowered and called inside of other functions as what `jax.jit`
+    returns: called or inside, it is the partitioned program, and derivatives are those of the
+    original function with its arguments and results sharded as planned.
 
     Example:
       >>> import jax.numpy as jnp
@@ -191,6 +214,12 @@ def jit(
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
+    marks: dict[str, Any] = {
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+    }
     options: dict[str, Any] = {
         "mesh": mesh,
         "tactics": tactics,
@@ -198,71 +227,30 @@ def jit(
         "memory": memory,
         "seed": seed,
         "budget": budget,
-        "donate_argnums": donate_argnums,
         "hoist_constants": hoist_constants,
+        **marks,
     }
     if fn is None:
         return functools.partial(jit, saved=saved, **options)
     function(fn, "fn")
     positions(donate_argnums, "donate_argnums")
-    hoisting(hoist_constants, "hoist_constants", _HOISTED)
+    hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     if memory is not None:
         parse_size(memory, "memory")
     make: Callable[..., Plan]
     if saved is not None:
         if tactics is not None:
             raise TacticError("jit(saved=...) takes a plan up as it is; leave tactics= out")
-        donated = None if donate_argnums == () else donate_argnums
-        make = functools.partial(
-            load, saved, fn, mesh=mesh, hardware=hardware, memory=memory, donate_argnums=donated
-        )
+        marks |= {name: None for name, marked in marks.items() if marked == ()}
+        given: dict[str, Any] = {"mesh": mesh, "hardware": hardware, "memory": memory, **marks}
+        make = functools.partial(load, saved, fn, **given)
     elif mesh is not None:
         _checked(mesh, tactics, seed, budget)
         make = functools.partial(plan, fn, **options)
     else:
         raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')
-    concrete = mesh if isinstance(mesh, jax.sharding.Mesh) else None
     axes = None if mesh is None or saved is not None else Mesh.of(mesh)
-    plans: dict[Any, Plan] = {}
-    compiled: dict[Any, Any] = {}
-
-    @functools.wraps(fn)
-    def partitioned(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        try:
-            types = (structure, tuple(map(_key, leaves)))
-        except TypeError:
-            abstract(fn, args, kwargs)  # says which leaf is no array
-            raise
-        given = tuple(sharding_of(leaf, axes) for leaf in leaves) if axes else ()
-        key = (types, given)
-        if key not in compiled:
-            alike = (
-                compiled[k] for k, made in plans.items() if k[0] == types and _takes(made, given)
-            )
-            if (known := next(alike, None)) is not None:
-                compiled[key] = known
-        if key not in compiled:
-            plans[key] = make(*args, **kwargs)
-            compiled[key] = plans[key].jit(concrete)
-        return compiled[key](*args, **kwargs)
-
-    partitioned.plans = plans  # type: ignore[attr-defined]
-    return partitioned
-
-
-def _key(leaf: Any) -> tuple[tuple[int, ...], str, bool, str]:
-    aval, memory = jax.typeof(leaf), memory_of(getattr(leaf, "sharding", None))
-    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False)), memory
-
-
-def _takes(made: Plan, given: Sequence[Any]) -> bool:
-    """Whether arguments with these shardings, None for any, are as a plan takes them."""
-    return all(
-        sharding is None
-        or axes_of(sharding.spec, len(layout), "")[0] == tuple(map(made.mesh.axis_names, layout))
-        for sharding, layout in zip(given, made.spmd.argument_layouts, strict=False)
-    )
+    return Jitted(fn, make, axes, Marked.of(**marks), hoist_from)
 
 
 def _axes_of(tactic: Tactic) -> list[str]:

@@ -7,8 +7,11 @@ says what was expected, and what to do.
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class PartitaError(Exception):
@@ -36,6 +39,10 @@ class UnknownNameError(PartitaError, KeyError):
 
 class TacticError(PartitaError, ValueError):
     """A tactic that is malformed: a dimension out of range, a resolution that does not exist."""
+
+
+class ArgumentError(PartitaError, TypeError):
+    """Arguments of a call that are not what a plan is for: number, nesting, shapes, types."""
 
 
 class SpecError(PartitaError, ValueError):
@@ -75,6 +82,21 @@ class VerifyError(PartitaError):
 
 class PartitaWarning(UserWarning):
     """Something that partita does for its user in a way that they may not expect."""
+
+
+class ReshardWarning(PartitaWarning):
+    """Arguments that lie otherwise than their plan takes them, and are moved in every call."""
+
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warns whoever calls the package, at the line that does."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def renamed(old: str, new: str, stacklevel: int = 2) -> None:

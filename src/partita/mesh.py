@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -42,6 +42,9 @@ class Mesh:
     networks: tuple[tuple[str, ...], ...] = dataclasses.field(default=(), compare=False)
     """For every axis, the networks that the user laid it on, inner first; empty where that is left
     to the hardware. Meshes that differ in nothing else are equal."""
+    given: Any = dataclasses.field(default=None, compare=False, repr=False)
+    """The JAX mesh that it was read from, with its devices and the types of its axes; None for
+    another form. Meshes that differ in nothing else are equal."""
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -82,7 +85,8 @@ class Mesh:
         if isinstance(mesh, Mapping):
             return cls(tuple(mesh), tuple(mesh.values()))
         if isinstance(mesh, _MeshLike):
-            return cls(tuple(mesh.axis_names), tuple(mesh.shape[name] for name in mesh.axis_names))
+            names = tuple(mesh.axis_names)
+            return cls(names, tuple(mesh.shape[name] for name in names), given=mesh)
         raise MeshError(
             f"cannot read a mesh from {type(mesh).__name__}; expected a dict, a string such as "
             '"data=8,model=4", a jax.sharding.Mesh or an AbstractMesh'

@@ -18,12 +18,14 @@ from partita.cost.footprint import Footprint
 from partita.cost.idle import IdleAxis
 from partita.errors import TacticError, renamed
 from partita.files import write
+from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
 from partita.options import integer, wrong
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.ir import Constant
+from partita.run.call import Planned
 from partita.run.executable import Executable, Form
 from partita.spmd import Collective, SpmdProgram
 from partita.stablehlo.internals import platform_of
@@ -55,6 +57,11 @@ class Plan:
     donate_argnums: tuple[int, ...] = ()
     closed_over: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
+
+    donate_argnames: tuple[str, ...] = ()
+    """Names of the donated keyword arguments."""
+    static: Static = NOTHING_STATIC
+    """The static arguments of the call that was planned, by position and by name."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -113,7 +120,7 @@ class Plan:
 
     @property
     def arguments(self) -> Any:
-        """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s."""
+        """`(args, kwargs)` but for static arguments, as a pytree of `ShapeDtypeStruct`s."""
         return self.done.stage.context.arguments
 
     @property
@@ -217,8 +224,21 @@ class Plan:
     def executable(self) -> Executable:
         """The SPMD program as something that is called as the function is."""
         return Executable(
-            self.spmd, self.arguments, self.results, self.donate_argnums, self.closed_over
+            self.spmd,
+            self.arguments,
+            self.results,
+            self.donate_argnums,
+            self.closed_over,
+            self.donate_argnames,
+            self.fn,
+            self.static,
         )
+
+    @property
+    def _marked(self) -> Marked:
+        """What is static and donated."""
+        positional, named = self.static.positional, self.static.named
+        return Marked(tuple(positional), tuple(named), self.donate_argnums, self.donate_argnames)
 
     def _on(self, mesh: jax.sharding.Mesh | None) -> Executable:
         """What runs on a mesh: the same, where its devices have all that the program calls."""
@@ -226,7 +246,7 @@ class Plan:
 
         device = self.device_mesh(mesh).devices.flat[0]
         constants, platform = self.closed_over, platform_of(device)
-        spmd = elsewhere(self.done, self.fn, self.donate_argnums, constants, platform)
+        spmd = elsewhere(self.done, self.fn, self._marked, self.static, constants, platform)
         same = spmd is self.spmd
         return self.executable if same else dataclasses.replace(self.executable, spmd=spmd)
 
@@ -252,18 +272,26 @@ class Plan:
         self,
         mesh: jax.sharding.Mesh | None = None,
         donate_argnums: int | Sequence[int] | None = None,
-    ) -> Any:
+        donate_argnames: str | Sequence[str] | None = None,
+    ) -> Planned:
         """The partitioned function, with its collectives as planned; behaves as `jax.jit`'s.
 
+        It is called as the function is, static arguments included. Arrays that lie otherwise than
+        planned are moved, with a `ReshardWarning` at the first call; `shard` places them once.
+        Its derivatives and what `jax.vmap` makes of it are those of the original function, with
+        the arguments and results sharded as planned.
+
         Args:
-          mesh: a concrete mesh of the planned axes; made from `jax.devices()` by default.
+          mesh: a concrete mesh of the planned axes; by default what `device_mesh` gives.
           donate_argnums: positions of arguments whose buffers may be taken over; by default those
             that were given to `partita.plan`.
+          donate_argnames: the same of keyword arguments.
 
         Raises:
           MeshError: too few devices, or a mesh with other axes.
+          ArgumentError: when called with other arguments than the plan is for.
         """
-        return self._on(mesh).jit(mesh, donate_argnums)
+        return self._on(mesh).jit(mesh, donate_argnums, donate_argnames)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
@@ -271,7 +299,7 @@ class Plan:
         It can be compiled ahead of time, also for devices that are not there.
 
         Args:
-          mesh: a mesh of the planned axes; made from `jax.devices()` by default.
+          mesh: a mesh of the planned axes; by default what `device_mesh` gives.
           form: which program, as for `export`.
 
         Raises:
@@ -307,7 +335,7 @@ class Plan:
         """
         from partita.saved import contents
 
-        write(path, contents(self.done, self.donate_argnums, self.closed_over))
+        write(path, contents(self.done, self._marked, self.closed_over))
 
     def verify(
         self,
@@ -349,6 +377,9 @@ class Plan:
         hardware: str | Hardware | None = None,
         memory: float | str | None = None,
         donate_argnums: int | Sequence[int] | None = None,
+        donate_argnames: str | Sequence[str] | None = None,
+        static_argnums: int | Sequence[int] | None = None,
+        static_argnames: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Plan:
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
@@ -363,7 +394,8 @@ class Plan:
                 mesh=mesh,
                 hardware=hardware,
                 memory=memory,
-                donate_argnums=donate_argnums,
+                marked=Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames),
+                donates=donate_argnums is not None or donate_argnames is not None,
             )
         )
 
@@ -371,7 +403,14 @@ class Plan:
     def of(cls, prepared: Prepared, done: Scheduled) -> Plan:
         """The plan of what a schedule came to."""
         traced = prepared.traced
-        return cls(prepared.fn, done, traced.donate_argnums, traced.closed_over)
+        return cls(
+            prepared.fn,
+            done,
+            traced.donate_argnums,
+            traced.closed_over,
+            traced.donate_argnames,
+            traced.static,
+        )
 
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
@@ -388,7 +427,14 @@ class Plan:
         return self.executable.init(init_fn, *args, mesh=mesh)
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
-        """Puts arguments on the devices as the plan takes them; one for each position given."""
+        """Puts arguments on the devices as the plan takes them; one for each position given.
+
+        Static arguments come back as they are.
+
+        Raises:
+          ArgumentError: an argument is not what the plan is for, or there are too many.
+          MeshError: too few devices, or a mesh with other axes.
+        """
         return self.executable.shard(*args, mesh=mesh)
 
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
@@ -402,7 +448,14 @@ class Plan:
         return self.executable.abstract(mesh)
 
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
-        """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
+        """The concrete mesh that the plan runs on, the types of its axes included.
+
+        The one given, checked; else the one that was planned for; else the one that `jax.set_mesh`
+        has set, if it has the plan's axes; else one of `jax.devices()`.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+        """
         return self.executable.device_mesh(mesh)
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.cost import Hardware
 from partita.errors import AxisError, SpecError, UnknownNameError
+from partita.frontend.calling import Marked
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
@@ -33,6 +34,9 @@ def simulate(
     out_shardings: Any = None,
     memory: float | str | None = None,
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> Plan:
     """What given shardings cost: they are placed, propagate through the program, and estimated.
@@ -55,6 +59,9 @@ def simulate(
       out_shardings: the same for results. A dict that is nested as the results are is a pytree.
       memory: bytes per device that the plan may use, or a string such as `"12GiB"`.
       donate_argnums: positions of arguments whose buffers the results may take over.
+      donate_argnames: names of such arguments.
+      static_argnums: as for `plan`.
+      static_argnames: as for `plan`.
       **kwargs: keyword arguments of `fn`.
 
     Raises:
@@ -78,7 +85,8 @@ def simulate(
     donate_argnums = positions(donate_argnums, "donate_argnums")
     target = targeted(hardware, memory)
     platform = target[0].platform
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, platform=platform)
+    marked = Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, platform=platform)
     program = split_top_k(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
     prepared = Prepared(fn, traced, program, mesh, *target)
     return Plan.of(prepared, prepared.schedule([], decides=True))

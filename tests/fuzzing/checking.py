@@ -15,7 +15,7 @@ import numpy as np
 
 import partita as pt
 from fuzzing.elements import KEYS
-from fuzzing.programs import Program, Schedule, tactics
+from fuzzing.programs import Program, Schedule, mesh_of, tactics
 from partita.analysis import Analysis, analyse
 from partita.cost import load
 from partita.frontend.trace import trace
@@ -80,7 +80,7 @@ class Checker:
             return pt.plan(
                 self.program.fn,
                 self.args,
-                mesh=schedule.mesh,
+                mesh=mesh_of(schedule),
                 hardware="cpu",
                 tactics=tactics(self.program, schedule, roles),
             )
@@ -101,7 +101,10 @@ class Checker:
         with self._one_context():
             lowered = plan.jit().lower(*placed)
         compiled = _compile(lowered)
-        self._compare_numbers(_numbers(compiled(*placed)))
+        results = compiled(*placed)
+        self._compare_numbers(_numbers(results))
+        if _weak_types(results) != _weak_types(jax.eval_shape(self.program.fn, self.args)):
+            raise WrongNumbersError(f"weak types: {_weak_types(results)}")
         self._compare_collectives(plan, lowered, compiled.as_text())
         if self.checked % self.core_every == 0:
             self._check_core(plan)
@@ -167,6 +170,11 @@ class Checker:
         return found
 
 
+def _weak_types(results: Any) -> list[bool]:
+    """Which results give way to the types of what they meet."""
+    return [bool(getattr(leaf, "weak_type", False)) for leaf in jax.tree.leaves(results)]
+
+
 def _compile(lowered: Any) -> Any:
     """Compiles with XLA's older code generator, which takes half the time.
 
@@ -189,7 +197,9 @@ def _shaken(args: dict[str, Any], seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
 
     def shake(leaf: Any) -> Any:
-        if leaf.dtype in KEYS or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if isinstance(leaf, int | float) or leaf.dtype in KEYS:
+            return leaf
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return leaf
         last = float(jnp.finfo(leaf.dtype).eps)
         return (leaf * (1 + last * rng.choice([-1, 0, 1], leaf.shape))).astype(leaf.dtype)

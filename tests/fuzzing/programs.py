@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 
 import partita as pt
 from fuzzing.control import grow, total
@@ -45,15 +46,29 @@ class Schedule:
     manual: tuple[tuple[tuple[Request, ...], str, int | None], ...]
     search: int | None = None
     """Seed of a search that follows them."""
+    devices: int = 0
+    """Seed of the devices of the mesh, in any order; 0 for the first ones, as JAX has them."""
 
     def __str__(self) -> str:
-        lines = [f"mesh {self.mesh}"]
+        lines = [f"mesh {self.mesh}" + (f" of devices {self.devices}" if self.devices else "")]
         for requests, axis, resolve in self.manual:
             text = ", ".join(f"{what}: {dims}" for what, dims in requests)
             lines.append(f"  tactic: {text} -> {axis}, resolve {resolve}")
         if self.search is not None:
             lines.append(f"  tactic: search with seed {self.search}")
         return "\n".join(lines)
+
+
+def mesh_of(schedule: Schedule) -> Any:
+    """The mesh, as `plan` takes it."""
+    if not schedule.devices:
+        return schedule.mesh
+    rng = random.Random(f"devices {schedule.devices}")
+    axes = dict(part.split("=") for part in schedule.mesh.split(","))
+    sizes = [int(size) for size in axes.values()]
+    devices = rng.sample(jax.devices(), int(np.prod(sizes)))
+    types = (rng.choice([AxisType.Auto, AxisType.Explicit]),) * len(axes)
+    return jax.sharding.Mesh(np.array(devices).reshape(sizes), tuple(axes), axis_types=types)
 
 
 class Program:
@@ -120,6 +135,9 @@ class Program:
 
 
 def _example(type_: Any, rng: np.random.Generator) -> Any:
+    if type_.weak_type:
+        number = int(rng.integers(-9, 18))
+        return number / 2 if type_.dtype == FLOAT else number
     if type_.dtype in KEYS:
         words = rng.integers(0, 2**32, (*type_.shape, 2), dtype=np.uint32)
         return jax.random.wrap_key_data(jnp.asarray(words))
@@ -167,6 +185,7 @@ def program(seed: int) -> Program:
             argument(dtype, 0, 1 if dtype == KEYS[0] else 2)
     pool = Pool(rng, arguments)
     grow(pool, rng.randint(1, 7))
+    _scale(pool, random.Random(f"scalars {seed}"))
     used = {v for step in pool.steps for v in step.inputs}
     made = [v for step in pool.steps for v in step.outputs]
     results = [v for v in made if v not in used or rng.random() < 0.15] or pool.values[:1]
@@ -174,6 +193,19 @@ def program(seed: int) -> Program:
     if found.gradient:
         found.gradient = _has_gradient(found)
     return found
+
+
+def _scale(pool: Pool, rng: random.Random) -> None:
+    """Has some values of some programs meet a Python scalar, whose type gives way to theirs."""
+    if rng.random() > 0.2:
+        return
+    dtype = rng.choice([FLOAT, INT])
+    scalar = Value(jax.ShapeDtypeStruct((), dtype, weak_type=True))
+    pool.arguments.append(scalar)
+    suitable = [v for v in pool.values if v.dtype in REAL | WHOLE]
+    for value in rng.sample(suitable, min(len(suitable), rng.randint(0, 2))):
+        pool.add("times a Python scalar", lambda x, s: x * s, value, scalar)
+    pool.add("a Python scalar plus one", lambda s: s + 1, scalar)
 
 
 def _has_gradient(found: Program) -> bool:
@@ -189,7 +221,12 @@ def _has_gradient(found: Program) -> bool:
 def schedules(found: Program, count: int) -> list[Schedule]:
     """So many schedules for a program."""
     rng = random.Random(f"schedules {found.seed}")
-    return [_schedule(found, rng) for _ in range(count)]
+    made = [_schedule(found, rng) for _ in range(count)]
+    other = random.Random(f"devices {found.seed}")
+    return [
+        dataclasses.replace(each, devices=other.randint(1, 99)) if other.random() < 0.3 else each
+        for each in made
+    ]
 
 
 def _schedule(found: Program, rng: random.Random) -> Schedule:

@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.errors import TraceError, UnsupportedError
-from partita.frontend import constrain
+from partita.frontend import calling, constrain
+from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static
 from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
@@ -22,11 +23,11 @@ from partita.program.memories import HOST
 from partita.stablehlo import partitioned, tags
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
-from partita.stablehlo.internals import argument_shardings, lower, platform_of
+from partita.stablehlo.internals import argument_shardings, jit_options, lower, platform_of
 
 _T = TypeVar("_T")
 
-_RULES = (tags.LOWERING, constrain.LOWERING)
+_RULES = (tags.LOWERING, constrain.LOWERING, calling.LOWERING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +43,17 @@ class Traced:
     """Positions of the donated arguments."""
     closed_over: tuple[np.ndarray, ...] = ()
     """Closed-over constants that have become arguments of the program, the last ones."""
+    donate_argnames: tuple[str, ...] = ()
+    """Names of the donated keyword arguments."""
+    static: Static = NOTHING_STATIC
+    """The static arguments, which are part of the program."""
 
 
 def trace(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    donate_argnums: int | Sequence[int] = (),
+    marked: Marked = UNMARKED,
     hoist_from: int | None = None,
     mesh: Mesh | None = None,
     platform: str = "",
@@ -60,10 +65,11 @@ def trace(
     array lies on one device, or anyhow else, says nothing.
 
     Args:
-      fn: a function, plain or already under `jax.jit` (whose donation is taken over).
+      fn: a function, plain or already under `jax.jit` (whose donation and static
+        arguments are taken over).
       args: arrays or `ShapeDtypeStruct`s, nested as `fn` takes them.
       kwargs: the same by keyword.
-      donate_argnums: positions of arguments whose buffers the results may take over.
+      marked: which arguments are static, and whose buffers the results may take over.
       hoist_from: makes closed-over constants of at least that many bytes arguments of the program.
       mesh: what a bare `PartitionSpec` in `fn` is for, if no mesh is set.
       platform: what it is lowered for, as JAX names it; by default, that of the devices at hand.
@@ -73,14 +79,17 @@ def trace(
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
-    leaves = jax.tree.leaves((tuple(args), kwargs))
+    jitted, marked = marked.jitted(fn)
+    static = Static.of(marked, args, kwargs)
+    args, kwargs = static.without(args, kwargs)
+    leaves = jax.tree.leaves((args, kwargs))
     shardings = [sharding_of(leaf, mesh) for leaf in leaves]
     memories = [memory_of(getattr(leaf, "sharding", None)) for leaf in leaves]
-    args, kwargs = abstract(fn, args, kwargs)
+    args, kwargs = abstract(fn, args, kwargs, static)
+    every = static.among(*_in_memories((args, kwargs), memories, mesh))
+    donated = marked.donated(*every)
     try:
-        traced, donated, own = _with_mesh_where_needed(
-            lambda: _traced(fn, args, kwargs, as_tuple(donate_argnums), memories, mesh), mesh
-        )
+        traced, own = _with_mesh_where_needed(lambda: _traced(fn, jitted, *every), mesh)
     except Exception as error:
         raise TraceError(
             f"JAX cannot trace {name} on the arguments given: {type(error).__name__}: "
@@ -103,6 +112,11 @@ def trace(
     text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True)
     text, constants = (text, ()) if hoist_from is None else hoist(text, hoist_from)
     program = import_stablehlo(text, name, len(constants))
+    if len(program.arguments) != len(shardings) + len(constants):
+        raise TraceError(
+            f"{name} reads an array from outside that another function holds while it is traced "
+            f"(under jax.grad, jax.jit or jax.vmap); make it an argument of {name}"
+        )
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
     given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
     # Of arguments in the memory of the host, the module says a sharding that is none of the user's.
@@ -111,27 +125,26 @@ def trace(
     program = dataclasses.replace(
         program, keys=keys, given=tuple(given), partitioned=found, platform=platform
     )
-    return Traced(program, (args, kwargs), traced.out_info, donated, constants)
+    return Traced(
+        program,
+        (args, kwargs),
+        traced.out_info,
+        donated.donate_argnums,
+        constants,
+        donated.donate_argnames,
+        static,
+    )
 
 
-def _traced(
-    fn: Any,
-    args: Any,
-    kwargs: Any,
-    donated: tuple[int, ...],
-    memories: Sequence[str],
-    mesh: Mesh | None,
-) -> tuple[Any, tuple[int, ...], list[Any]]:
-    """`fn` traced, what it donates, and the shardings that its own `jax.jit` gives arguments."""
-    own: list[Any] = [None] * len(jax.tree.leaves((args, kwargs)))
-    args, kwargs = _in_memories((args, kwargs), memories, mesh)
-    if hasattr(fn, "trace"):
-        inner = fn.trace(*args, **kwargs)
-        donated = donated or _donation(inner)
-        named = [s if isinstance(s, NamedSharding) else None for s in argument_shardings(inner)]
+def _traced(fn: Any, jitted: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    """`fn` traced, and the shardings that its own `jax.jit` gives its arguments."""
+    traced = jitted.trace(*args, **kwargs)
+    own: list[Any] = [None] * len(jax.tree.leaves(traced.args_info))
+    if jit_options(fn) is not None:
+        shardings = argument_shardings(fn.trace(*args, **kwargs))
+        named = [s if isinstance(s, NamedSharding) else None for s in shardings]
         own = named if len(named) == len(own) else own
-    jitted = jax.jit(fn, keep_unused=True, donate_argnums=donated)
-    return jitted.trace(*args, **kwargs), donated, own
+    return traced, own
 
 
 def memory_of(sharding: Any) -> str:
@@ -206,20 +219,28 @@ def _keys(values: Sequence[int], tree: Any) -> frozenset[int]:
     return frozenset(v for v, leaf in leaves if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def abstract(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Arguments of `fn` with every array as a `ShapeDtypeStruct`.
+def abstract(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    static: Static = NOTHING_STATIC,
+) -> tuple[Any, Any]:
+    """Arguments of `fn` but for the static ones, with every array as a `ShapeDtypeStruct`.
 
     Raises `TraceError` for a leaf that is no array.
     """
     leaves, structure = jax.tree.flatten_with_path((tuple(args), kwargs))
     shapes = []
-    for path, leaf in leaves:
+    for (_, first, *path), leaf in leaves:
         try:
             shapes.append(_abstract(leaf))
         except TypeError as error:
+            if isinstance(first, jax.tree_util.SequenceKey):
+                first = jax.tree_util.SequenceKey(static.position(first.idx))
             raise TraceError(
-                f"{_argument(fn, path)} of {_name(fn)} is no array, but a {type(leaf).__name__} "
-                f"({getattr(leaf, '__name__', leaf)}); pass arrays or jax.ShapeDtypeStruct, and "
+                f"{argument_name(fn, first, path)} of {_name(fn)} is no array, but a "
+                f"{type(leaf).__name__} ({getattr(leaf, '__name__', leaf)}); pass arrays or "
+                "jax.ShapeDtypeStruct, name what is part of the program in static_argnames, and "
                 "bind anything else with functools.partial; in a module that holds other things "
                 "than arrays, separate them with equinox.partition(module, equinox.is_array)"
             ) from error
@@ -227,17 +248,27 @@ def abstract(fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any,
     return made
 
 
-def _argument(fn: Any, path: Sequence[Any]) -> str:
-    """A leaf of `(args, kwargs)` as JAX would name it, or by number where parameters have none."""
-    _, first, *rest = path
+def argument_name(fn: Any, first: Any, path: Sequence[Any] = ()) -> str:
+    """A leaf of an argument as JAX would name it, or by number where parameters have none.
+
+    Args:
+      fn: the function.
+      first: the key of the argument: its position in the call, or its name.
+      path: of the leaf in the argument.
+    """
     if isinstance(first, jax.tree_util.DictKey):
         name = str(first.key)
     else:
         try:
-            name = list(inspect.signature(fn).parameters)[first.idx]
+            parameters = list(inspect.signature(fn).parameters.values())
+            rest = [n for n, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL]
+            if rest and first.idx >= rest[0]:
+                name = f"{parameters[rest[0]].name}[{first.idx - rest[0]}]"
+            else:
+                name = parameters[first.idx].name
         except (TypeError, ValueError, IndexError):
             name = f"argument {first.idx}"
-    return name + jax.tree_util.keystr(tuple(rest))
+    return name + jax.tree_util.keystr(tuple(path))
 
 
 def _name(fn: Any) -> str:
@@ -256,13 +287,3 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
     aval = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
-def _donation(traced: Any) -> tuple[int, ...]:
-    """Argument positions that a function under `jax.jit` donates by itself."""
-    positional, _ = traced.args_info
-    return tuple(
-        i
-        for i, info in enumerate(positional)
-        if (leaves := jax.tree.leaves(info)) and all(leaf.donated for leaf in leaves)
-    )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import TraceError, UnsupportedError
+from partita.frontend.calling import Marked, Static
 from partita.frontend.files import Module
 from partita.frontend.trace import trace
 from partita.planning.fixed import fixed
@@ -29,7 +30,8 @@ from partita.stablehlo.top_k import split_top_k
 def elsewhere(
     done: Scheduled,
     fn: Any,
-    donate_argnums: Sequence[int],
+    marked: Marked,
+    static: Static,
     closed_over: Sequence[np.ndarray],
     platform: str,
 ) -> SpmdProgram:
@@ -38,7 +40,8 @@ def elsewhere(
     Args:
       done: the plan.
       fn: what it is a plan of.
-      donate_argnums: of the plan.
+      marked: what is static and donated.
+      static: the static arguments of the plan.
       closed_over: the constants that it takes as arguments.
       platform: as JAX names it.
 
@@ -54,10 +57,10 @@ def elsewhere(
         if compiled and program.platform:
             raise _refusal(program, compiled[0], platform)
         return done.spmd
-    args, kwargs = context.arguments
+    args, kwargs = static.among(*context.arguments)
     hoist_from = min((constant.nbytes for constant in closed_over), default=None)
     try:
-        traced = trace(fn, args, kwargs, donate_argnums, hoist_from, context.mesh, platform)
+        traced = trace(fn, args, kwargs, marked, hoist_from, context.mesh, platform)
     except TraceError as error:
         raise _refusal(program, next(iter(calls.values())), platform) from error
     if calls.keys() <= _calls(traced.program).keys():

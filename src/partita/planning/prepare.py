@@ -13,6 +13,7 @@ from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
 from partita.errors import HardwareError, TraceError
+from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
 from partita.frontend.trace import Traced, trace
 from partita.mesh import Mesh
@@ -76,7 +77,7 @@ def prepare(
     kwargs: dict[str, Any],
     mesh: Mesh,
     target: tuple[Hardware, int],
-    donate_argnums: int | Sequence[int] = (),
+    marked: Marked = UNMARKED,
     hoist_from: int | None = None,
     platform: str | None = None,
 ) -> Prepared:
@@ -85,7 +86,7 @@ def prepare(
     A function is lowered for the platform of the target, if no other is given.
     """
     platform = target[0].platform if platform is None else platform
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, donate_argnums, hoist_from, platform)
+    fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, hoist_from, platform)
     program = traced.program
     for rewrite in (align, split_prefix, split_top_k):
         program = rewrite(program, mesh.devices)
@@ -103,7 +104,7 @@ def traced_or_read(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     mesh: Mesh,
-    donate_argnums: int | Sequence[int],
+    marked: Marked,
     hoist_from: int | None = None,
     platform: str = "",
 ) -> tuple[Any, Traced]:
@@ -111,19 +112,25 @@ def traced_or_read(
     if isinstance(fn, str | Path):
         fn = read(fn)
     if isinstance(fn, Module):
-        return fn, _from_file(fn, args, kwargs, donate_argnums, hoist_from)
-    return fn, trace(fn, args, kwargs, donate_argnums, hoist_from, mesh, platform)
+        return fn, _from_file(fn, args, kwargs, marked, hoist_from)
+    return fn, trace(fn, args, kwargs, marked, hoist_from, mesh, platform)
 
 
 def _from_file(
-    module: Module, args: Any, kwargs: Any, donate_argnums: Any, hoist_from: int | None
+    module: Module, args: Any, kwargs: Any, marked: Marked, hoist_from: int | None
 ) -> Module:
     if args or kwargs:
         raise TraceError(
             f"{module.__name__} is read from a file, which says itself what arguments it takes; "
             "plan it without arguments"
         )
-    module = module if donate_argnums == () else module.donating(donate_argnums)
+    if marked.static_argnums or marked.static_argnames or marked.donate_argnames:
+        raise TraceError(
+            f"{module.__name__} is read from a file: none of its arguments are static, and they "
+            "are donated by number; leave static_argnums, static_argnames, donate_argnames out"
+        )
+    if marked.donate_argnums:
+        module = module.donating(marked.donate_argnums)
     return module if hoist_from is None else module.hoisting(hoist_from)
 
 

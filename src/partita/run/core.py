@@ -11,7 +11,6 @@ import numpy as np
 
 from partita.emit.sequential import sequential
 from partita.errors import renamed
-from partita.run.executable import Completed
 from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
@@ -79,8 +78,13 @@ class Core:
             adapt(written, self.nests.program, platform_of())
             module = mlir.serialize(written)
         exported = artifact(module, self.nests.program.name, self.arguments, self.results)
-        jitted = jax.jit(exported.call)
-        return Completed(jitted, self.keywords, self.closed_over) if self.closed_over else jitted
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.closed_over:
+                return exported.call(*args, **kwargs)
+            return exported.call(*args, *([kwargs] if self.keywords else []), self.closed_over)
+
+        return jax.jit(call)
 
     def __str__(self) -> str:
         return show(self.nests)

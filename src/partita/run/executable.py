@@ -18,13 +18,15 @@ from partita.emit.annotate import annotate
 from partita.emit.spmd import emit
 from partita.errors import FileError, MeshError, TacticError
 from partita.files import write
+from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.files import contents, format_of
 from partita.mesh import Mesh
+from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt, lacks
 from partita.stablehlo.artifact import artifact
-from partita.stablehlo.internals import platform_of
+from partita.stablehlo.internals import concrete_mesh, platform_of
 from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated"]
@@ -102,6 +104,13 @@ class Executable:
     closed_over: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
 
+    donate_argnames: tuple[str, ...] = ()
+    """Names of donated keyword arguments."""
+    fn: Callable[..., Any] | None = None
+    """The function that was planned."""
+    static: Static = NOTHING_STATIC
+    """Its static arguments."""
+
     @cached_property
     def in_shardings(self) -> Any:
         """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
@@ -121,30 +130,35 @@ class Executable:
         """
         return export(self.spmd, self.signature, self.results)
 
+    @cached_property
+    def function(self) -> Function:
+        """The function that was planned, and how it is called."""
+        fn: Any = self.spmd.program if self.fn is None else self.fn
+        program, count = self.spmd.program, len(jax.tree.leaves(self.arguments))
+        names = program.argument_names[:count]
+        return Function(fn, program.name, self.static, self.arguments, self.results, names)
+
     def jit(
         self,
         mesh: jax.sharding.Mesh | None = None,
         donate_argnums: int | Sequence[int] | None = None,
-    ) -> Any:
+        donate_argnames: str | Sequence[str] | None = None,
+    ) -> Planned:
         """The partitioned function, with its collectives as planned; behaves as `jax.jit`'s.
 
         Args:
-          mesh: a concrete mesh of the planned axes; made from `jax.devices()` by default.
+          mesh: a concrete mesh of the planned axes; by default the one that was planned for, or
+            one that `device_mesh` makes.
           donate_argnums: positions of arguments whose buffers may be taken over; by default those
             that were given to `partita.plan`.
+          donate_argnames: the same of keyword arguments.
 
         Raises:
           MeshError: too few devices, or a mesh with other axes.
         """
         concrete = self.device_mesh(mesh)
-        jitted = self._jitted(concrete, self._exported_on(concrete), donate_argnums)
-        if not (self.closed_over or self.arguments[1]):
-            return jitted
-        constants: tuple[Any, ...] = ()
-        if self.closed_over:
-            args, _ = self._placed(concrete)
-            constants = jax.device_put(self.closed_over, args[-1])
-        return Completed(jitted, bool(self.arguments[1]), constants)
+        exported = self._exported_on(concrete)
+        return self._planned(concrete, exported, donate_argnums, donate_argnames)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
@@ -159,13 +173,12 @@ class Executable:
           MeshError: too few devices, or a mesh with other axes.
           FileError: there is no such form.
         """
-        args, kwargs = self.signature
+        args, kwargs = self.static.among(*self.arguments)
         concrete = self.device_mesh(mesh)
         with mlir.context():
             module = None if form == "partitioned" else _emitter(form)(self.spmd)
             exported = self._exported_on(concrete, module)
-        jitted = self._jitted(concrete, exported)
-        return jitted.lower(*args, *([kwargs] if kwargs else []))
+        return self._planned(concrete, exported).lower(*args, **kwargs)
 
     def _exported_on(self, mesh: jax.sharding.Mesh, module: Any = None) -> jax.export.Exported:
         """A form of the program for the devices of a mesh."""
@@ -174,28 +187,47 @@ class Executable:
             return self.exported
         return export(self.spmd, self.signature, self.results, module, platform)
 
-    def _jitted(
+    def _planned(
         self,
         mesh: jax.sharding.Mesh,
         exported: jax.export.Exported,
         donate_argnums: int | Sequence[int] | None = None,
-    ) -> Any:
-        """An exported form under `jax.jit`; keyword arguments and constants come last."""
-        args, kwargs = self._placed(mesh)
+        donate_argnames: str | Sequence[str] | None = None,
+    ) -> Planned:
+        """An exported form of the program, on a mesh."""
+        structure = jax.tree.structure(self.signature)
 
-        def call(*args: Any) -> Any:
-            # Keyword arguments come last, in one dict: jax.jit takes no shardings for keywords.
-            return exported.call(*args[:-1], **args[-1]) if kwargs else exported.call(*args)
+        def partitioned(*leaves: Any) -> list[Any]:
+            args, kwargs = jax.tree.unflatten(structure, leaves)
+            return jax.tree.leaves(exported.call(*args, **kwargs))
 
-        program = self.spmd.program
-        call.__name__ = call.__qualname__ = program.name
-        return jax.jit(
-            call,
-            in_shardings=(*args, kwargs) if kwargs else args,
-            out_shardings=shardings(
-                self.results, self.spmd.result_layouts, program.result_memory, mesh
+        placed, names = self._placed(mesh)
+        keywords = self.arguments[1]
+        positional = len(self.arguments[0])
+        if self.closed_over and keywords:
+            names = placed[positional]
+        constants: tuple[Any, ...] = ()
+        arguments = [*placed[:positional], *(names[name] for name in sorted(keywords))]
+        if self.closed_over:
+            constants = jax.device_put(self.closed_over, placed[-1])
+            arguments.append(placed[-1])
+        given = Marked.of(donate_argnums=donate_argnums, donate_argnames=donate_argnames)
+        if donate_argnums is None and donate_argnames is None:
+            given = Marked.of(
+                donate_argnums=self.donate_argnums, donate_argnames=self.donate_argnames
+            )
+        donated = given.donated(*self.static.among(*self.arguments))
+        numbers = [self.static.number(n) for n in donated.donate_argnums]
+        numbers += [positional + sorted(keywords).index(name) for name in donated.donate_argnames]
+        return Planned(
+            self.function,
+            partitioned,
+            tuple(arguments),
+            shardings(
+                self.results, self.spmd.result_layouts, self.spmd.program.result_memory, mesh
             ),
-            donate_argnums=self.donate_argnums if donate_argnums is None else donate_argnums,
+            tuple(numbers),
+            constants,
         )
 
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
@@ -249,11 +281,24 @@ class Executable:
         )
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
-        """Puts arguments on the devices as the plan takes them; one for each position given."""
+        """Puts arguments on the devices as the plan takes them; one for each position given.
+
+        Static arguments come back as they are.
+
+        Raises:
+          ArgumentError: an argument is not what the plan is for, or there are too many.
+          MeshError: too few devices, or a mesh with other axes.
+        """
         wanted, _ = self._placed(self.device_mesh(mesh))
-        count = min(len(args), len(self.arguments[0]))
-        placed: tuple[Any, ...] = jax.device_put(args, wanted[:count])
-        return placed
+        given = self.static.positional
+        static = dataclasses.replace(
+            self.static, positional={n: v for n, v in given.items() if n < len(args)}, named={}
+        )
+        static.check(self.function.name, args, {})
+        others, _ = static.without(args, {})
+        check(self.function, others, fewer=True)
+        placed: tuple[Any, ...] = jax.device_put(others, wanted[: len(others)])
+        return static.among(placed, {})[0]
 
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
         """The positional arguments as `ShapeDtypeStruct`s with the shardings that the plan wants.
@@ -274,37 +319,47 @@ class Executable:
         return args
 
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
-        """A concrete mesh for the plan: the one given, checked, or one of `jax.devices()`."""
+        """The concrete mesh that the plan runs on, the types of its axes included.
+
+        The one given, checked; else the one that was planned for; else the one that `jax.set_mesh`
+        has set, if it has the plan's axes; else one of `jax.devices()`.
+
+        Raises:
+          MeshError: too few devices, or a mesh with other axes.
+        """
+        ours = self.spmd.mesh
+        found: Any = mesh
         if mesh is not None:
-            given = Mesh.of(mesh)
-            if given != self.spmd.mesh:
-                raise MeshError(f"the plan is for mesh {self.spmd.mesh}, the mesh given is {given}")
-            return mesh
+            if (given := Mesh.of(mesh)) != ours:
+                raise MeshError(f"the plan is for mesh {ours}, the mesh given is {given}")
+        elif ours.given is not None:
+            found = ours.given
+        elif (set_ := concrete_mesh()) is not None and Mesh.of(set_) == ours:
+            found = set_
+        if isinstance(found, jax.sharding.Mesh):
+            return found
+        types = getattr(found, "axis_types", (jax.sharding.AxisType.Auto,) * len(ours.names))
         devices = jax.devices()
-        if len(devices) < self.spmd.mesh.devices:
+        if len(devices) < ours.devices:
             raise MeshError(
-                f"mesh {self.spmd.mesh} needs {self.spmd.mesh.devices} devices, this process sees "
+                f"mesh {ours} needs {ours.devices} devices, this process sees "
                 f"{len(devices)} ({devices[0].platform}); plan for a smaller mesh, on many hosts "
                 "call jax.distributed.initialize first, or for tests set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={self.spmd.mesh.devices}"
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={ours.devices}"
             )
-        processes = {device.process_index for device in devices[: self.spmd.mesh.devices]}
+        processes = {device.process_index for device in devices[: ours.devices]}
         if len(processes) < jax.process_count():
             raise MeshError(
-                f"mesh {self.spmd.mesh} takes the first {self.spmd.mesh.devices} of "
+                f"mesh {ours} takes the first {ours.devices} of "
                 f"{len(devices)} devices, and these belong to {len(processes)} of "
                 f"{jax.process_count()} processes; every process must have a part: "
-                f"plan for {len(devices)} devices, or give a mesh= of {self.spmd.mesh.devices} "
+                f"plan for {len(devices)} devices, or give a mesh= of {ours.devices} "
                 "that all processes share"
             )
-        if len(devices) == self.spmd.mesh.devices:
-            return jax.make_mesh(
-                self.spmd.mesh.sizes,
-                self.spmd.mesh.names,
-                axis_types=(jax.sharding.AxisType.Auto,) * len(self.spmd.mesh.names),
-            )
-        grid = np.array(devices[: self.spmd.mesh.devices]).reshape(self.spmd.mesh.sizes)
-        return jax.sharding.Mesh(grid, self.spmd.mesh.names)
+        if len(devices) == ours.devices:
+            return jax.make_mesh(ours.sizes, ours.names, axis_types=types)
+        grid = np.array(devices[: ours.devices]).reshape(ours.sizes)
+        return jax.sharding.Mesh(grid, ours.names, axis_types=types)
 
     @property
     def signature(self) -> tuple[Any, Any]:
@@ -325,29 +380,6 @@ class Executable:
             self.signature, self.spmd.argument_layouts, memories, mesh
         )
         return made
-
-
-class Completed:
-    """A jitted function that takes keyword arguments as a dict, and then constants, at the end."""
-
-    def __init__(self, jitted: Any, keywords: bool, constants: tuple[Any, ...]) -> None:
-        self._jitted = jitted
-        self._keywords = keywords
-        self._constants = constants
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it as the function that was planned."""
-        return self._jitted(*args, *self._rest(kwargs))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers for these arguments, as `jax.jit`'s `lower` does."""
-        return self._jitted.lower(*args, *self._rest(kwargs))
-
-    def _rest(self, kwargs: dict[str, Any]) -> list[Any]:
-        if kwargs and not self._keywords:
-            raise TypeError(f"unexpected keyword arguments {', '.join(kwargs)}")
-        rest: list[Any] = [kwargs] if self._keywords else []
-        return [*rest, self._constants] if self._constants else rest
 
 
 def _emitter(form: Form) -> Callable[[SpmdProgram], Any]:

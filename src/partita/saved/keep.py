@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.cost import Estimate
 from partita.errors import FileError
+from partita.frontend.calling import Marked
 from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
@@ -38,21 +39,19 @@ from partita.tiling import Assignment, Layout, replicated, spec
 from partita.version import __version__
 
 
-def contents(
-    done: Scheduled, donate_argnums: tuple[int, ...], closed_over: Sequence[np.ndarray]
-) -> bytes:
+def contents(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -> bytes:
     """The file of a plan.
 
     Args:
       done: where its schedule has come to.
-      donate_argnums: positions of the donated arguments.
+      donated: the donated arguments.
       closed_over: constants that have become arguments of the program, the last ones.
 
     Raises:
       FileError: a tactic reports something that a file cannot hold.
     """
     try:
-        return encode(_table(done, donate_argnums, closed_over))
+        return encode(_table(done, donated, closed_over))
     except (msgspec.ValidationError, TypeError) as error:
         problem = str(error).replace("`$.", "`")
         raise FileError(
@@ -60,9 +59,7 @@ def contents(
         ) from None
 
 
-def _table(
-    done: Scheduled, donate_argnums: tuple[int, ...], closed_over: Sequence[np.ndarray]
-) -> PlanTable:
+def _table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -> PlanTable:
     context, assigned = done.stage.context, done.stage.assignment
     program, mesh = context.analysis.program, context.mesh
     writer = LayoutWriter(mesh)
@@ -79,7 +76,7 @@ def _table(
         networks={name: laid for name, laid in zip(mesh.names, mesh.networks, strict=True) if laid},
         hardware=context.hardware.name,
         capacity=done.estimate.capacity,
-        program=_program(program, mesh, assigned, donate_argnums, closed_over),
+        program=_program(program, mesh, assigned, donated, closed_over),
         estimate=_estimate(done.estimate),
         layouts=writer.rows(),
         history=tuple(history),
@@ -130,7 +127,7 @@ def _program(
     program: Program,
     mesh: Mesh,
     assigned: Assignment,
-    donate_argnums: tuple[int, ...],
+    donated: Marked,
     closed_over: Sequence[np.ndarray],
 ) -> ProgramTable:
     found = fingerprint(program)
@@ -138,7 +135,8 @@ def _program(
     return ProgramTable(
         name=program.name,
         fingerprint=found.digest,
-        donate_argnums=donate_argnums,
+        donate_argnums=donated.donate_argnums,
+        donate_argnames=donated.donate_argnames,
         closed_over=closed_over_constants(program, closed_over),
         arguments=arguments,
         results=results,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from partita import cost
 from partita.cost import Hardware
 from partita.errors import HardwareError
+from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
 from partita.mesh import Mesh, MeshInput
-from partita.options import positions
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.restore import Saved, read_plan
@@ -27,11 +28,13 @@ def take_up(
     mesh: MeshInput | Mesh | None = None,
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
+    marked: Marked = UNMARKED,
+    donates: bool = False,
 ) -> tuple[Prepared, Scheduled]:
-    """What a plan file says of a program, lowered and estimated anew, as `partita.load` does."""
-    if donate_argnums is not None:
-        donate_argnums = positions(donate_argnums, "donate_argnums")
+    """What a plan file says of a program, lowered and estimated anew, as `partita.load` does.
+
+    What is donated is as in the file, unless it `donates` what is marked.
+    """
     saved = read_plan(path)
     if mesh is not None:
         saved = saved.over(Mesh.of(mesh))
@@ -40,15 +43,18 @@ def take_up(
     if memory is not None:
         capacity = parse_size(memory, "memory")
     fn = read(fn) if isinstance(fn, str | Path) else fn
-    donated: Any = donate_argnums
-    if donate_argnums is None:
+    if not donates:
         given = fn.donate_argnums if isinstance(fn, Module) else ()
-        donated = () if given == saved.donate_argnums else saved.donate_argnums
+        marked = dataclasses.replace(
+            marked,
+            donate_argnums=() if given == saved.donate_argnums else saved.donate_argnums,
+            donate_argnames=saved.donate_argnames,
+        )
     target = (device, capacity)
     # The program is the one that was planned, whatever it is estimated on now.
     planned = saved.hardware in cost.device_types()
     platform = (cost.load(saved.hardware) if planned else device).platform
-    prepared = prepare(fn, args, kwargs, saved.mesh, target, donated, saved.hoist_from, platform)
+    prepared = prepare(fn, args, kwargs, saved.mesh, target, marked, saved.hoist_from, platform)
     saved.check_program(prepared.program, prepared.traced)
     return prepared, saved.restore(prepared.context())
 

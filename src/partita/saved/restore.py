@@ -59,12 +59,17 @@ class Saved:
         return self.table.program.donate_argnums
 
     @property
+    def donate_argnames(self) -> tuple[str, ...]:
+        """Names of the donated keyword arguments."""
+        return self.table.program.donate_argnames
+
+    @property
     def hoist_from(self) -> int | None:
         """Bytes of the smallest constant that has become an argument; None if none has."""
         return min((each.bytes for each in self.table.program.closed_over), default=None)
 
     def over(self, mesh: Mesh) -> Saved:
-        """The same file, for a mesh that the user gives: with the networks that it lays axes on.
+        """The same file, for a mesh that the user gives: with its devices, and its networks.
 
         Raises:
           MeshError: the plan is for another mesh.
@@ -74,7 +79,10 @@ class Saved:
                 f"the plan in {str(self.path)!r} is for mesh {self.mesh}, the mesh given is "
                 f"{mesh}; plan for that mesh, or leave mesh= out"
             )
-        return dataclasses.replace(self, mesh=mesh) if any(mesh.networks) else self
+        return dataclasses.replace(
+            self,
+            mesh=mesh if any(mesh.networks) else dataclasses.replace(self.mesh, given=mesh.given),
+        )
 
     def check_program(self, program: Program, traced: Traced) -> None:
         """Raises `FileError`, with what differs, if the plan is for another program.
@@ -140,8 +148,9 @@ class Saved:
         arguments, results = keep.tensors(program, self.mesh, replicated(program))
         found = _renamed("argument", said.arguments, arguments)
         found += _renamed("result", said.results, results)
-        if said.donate_argnums != traced.donate_argnums:
-            then, here = said.donate_argnums or "none", traced.donate_argnums or "none"
+        then = (*said.donate_argnums, *said.donate_argnames) or "none"
+        here = (*traced.donate_argnums, *traced.donate_argnames) or "none"
+        if then != here:
             found.append(f"donated arguments: were {then}, now {here}")
         if not found:
             held = keep.closed_over_constants(program, traced.closed_over)

@@ -58,7 +58,7 @@ class Text(_Table, frozen=True):
     checks: str
 
 
-class ProgramTable(_Table, frozen=True):
+class ProgramTable(_Table, frozen=True, omit_defaults=True):
     """The program that the plan is for."""
 
     name: str
@@ -68,6 +68,7 @@ class ProgramTable(_Table, frozen=True):
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     text: Text
+    donate_argnames: tuple[str, ...] = ()
 
 
 class LayoutRow(_Table, frozen=True, omit_defaults=True):

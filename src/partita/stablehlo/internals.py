@@ -13,9 +13,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import mesh as mesh_lib
 from jax._src import source_info_util
 from jax._src.ad_checkpoint import name_p
-from jax._src.core import Primitive, jaxpr_as_fun
+from jax._src.ad_util import Zero
+from jax._src.core import Primitive, jaxpr_as_fun, shaped_abstractify, trace_state_clean
 from jax._src.custom_partitioning import custom_partitioning_p
 from jax._src.custom_partitioning_sharding_rule import (
     SdyShardingRule,
@@ -35,6 +37,9 @@ serialize_portable_artifact = _jax.mlir.serialize_portable_artifact
 
 PMAP_AXIS = "_internal_pmap_axis_name"
 """The axis of the mesh of a `jax.pmap` to which its user gives no name."""
+
+runs_at_once = trace_state_clean
+"""Whether what is called now runs, and is not traced, differentiated or batched."""
 
 NAME: Primitive = name_p
 """The primitive of `jax.ad_checkpoint.checkpoint_name`."""
@@ -72,6 +77,77 @@ def identity(
     batching.fancy_primitive_batchers[primitive] = batch
     jax_mlir.register_lowering(primitive, lambda context, value, **_: [value])
     return primitive
+
+
+def two_forms(name: str) -> Primitive:
+    """A primitive that runs one form of a function, and is differentiated and batched as another.
+
+    Its parameter `forms` has functions of flat arguments with flat results: `run`, what runs where
+    it is compiled; `original`, what runs where nothing is; and `transformed`, what is
+    differentiated and batched. `results` are `ShapeDtypeStruct`s of the results.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+
+    def types(*_: Any, forms: Any) -> list[Any]:
+        return [shaped_abstractify(result) for result in forms.results]
+
+    def differentiate(primals: Any, tangents: Any, *, forms: Any) -> Any:
+        moving = [n for n, t in enumerate(tangents) if not isinstance(t, Zero)]
+
+        def moved(*values: Any) -> Any:
+            every = list(primals)
+            for n, value in zip(moving, values, strict=True):
+                every[n] = value
+            return forms.transformed(*every)
+
+        made, changes = jax.jvp(
+            moved, [primals[n] for n in moving], [ad.instantiate_zeros(tangents[n]) for n in moving]
+        )
+        zeros = [
+            Zero(tangent_type(value)) if change.dtype == jax.dtypes.float0 else change
+            for value, change in zip(made, changes, strict=True)
+        ]
+        return made, zeros
+
+    def batch(axis: Any, operands: Any, dims: Any, *, forms: Any) -> Any:
+        mapped = jax.vmap(
+            forms.transformed, dims, axis_size=axis.size, spmd_axis_name=axis.spmd_name
+        )
+        made = mapped(*operands)
+        return made, [0] * len(made)
+
+    primitive.def_impl(lambda *values, forms: forms.original(*values))
+    primitive.def_abstract_eval(types)
+    ad.primitive_jvps[primitive] = differentiate
+    batching.fancy_primitive_batchers[primitive] = batch
+    jax_mlir.register_lowering(
+        primitive,
+        lambda context, *values, forms: jax_mlir.lower_fun(forms.run)(context, *values),
+    )
+    return primitive
+
+
+def signatures(jitted: Any) -> int:
+    """How many kinds of arguments, and of where these lie, a jitted function was called with."""
+    return int(jitted._cache_size())
+
+
+def tangent_type(value: Any) -> Any:
+    """The type of changes of a value."""
+    return jax.typeof(value).to_tangent_aval()
+
+
+def lower_transformed(context: Any, *values: Any, forms: Any) -> Any:
+    """Lowers a primitive of `two_forms` as what is differentiated and batched."""
+    return jax_mlir.lower_fun(forms.transformed)(context, *values)
+
+
+def jit_options(fn: Any) -> dict[str, tuple[Any, ...]] | None:
+    """What `jax.jit` found static and donated, by position and name; None for other functions."""
+    info = getattr(fn, "_jit_info", None)
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    return None if info is None else {name: tuple(getattr(info, name)) for name in names}
 
 
 def lower(traced: Any, rules: Sequence[LoweringRule], platform: str) -> Any:
@@ -125,6 +201,12 @@ def sharding_rule(
         if isinstance(rule, str):
             rule = str_to_sdy_sharding_rule(rule, **sizes)
     return sdy_sharding_rule_to_mlir(rule, list(operands), list(results))
+
+
+def concrete_mesh() -> Any:
+    """The mesh that `jax.set_mesh` has set, with its devices; None without one."""
+    mesh = mesh_lib.get_concrete_mesh()
+    return None if mesh is None or mesh.empty else mesh
 
 
 def argument_shardings(traced: Any) -> Sequence[Any]:

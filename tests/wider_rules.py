@@ -126,9 +126,7 @@ WHY = {
     Wider("stablehlo.reduce_window", MOVED): _WINDOWS,
     Wider("stablehlo.scatter", GATHERED): _WINDOWS,
     Wider("stablehlo.concatenate", GATHERED): _PLACES,
-    Wider("stablehlo.pad", MOVED): _PLACES,
-    Wider("stablehlo.pad", PASSED): _PLACES,
-    Wider("stablehlo.reverse", MOVED): _PLACES,
+    Wider("stablehlo.concatenate", MOVED): _PLACES,
     Wider("stablehlo.slice", MOVED): _PLACES,
     Wider("stablehlo.dynamic_update_slice", MOVED): _WINDOWS,
     Wider(

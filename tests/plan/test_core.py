@@ -114,8 +114,6 @@ def test_loops_and_branches_are_nested():
         "    % = constant() : i32[]",
         "    % = compare(%, %) : i1[]",
         "  do",
-        "    % = constant() : i32[]",
-        "    % = add(%, %) : i32[]",
         '    % = loop "x"=2 [tile 0] dot_general(%[x, -], %) : f32[2,6] -> f32[4,6]',
         '    % = loop "x"=2 [tile 0] tanh(%[x, -]) : f32[2,6] -> f32[4,6]',
         "    % = constant() : i32[]",

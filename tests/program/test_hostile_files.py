@@ -8,11 +8,10 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
-from jax._src.export import serialization_generated as generated
 
 import partita as pt
 from partita.stablehlo import normal_form, reading
-from partita.stablehlo.internals import exported_nodes
+from partita.stablehlo.internals import export_schema, exported_nodes
 from partita.stablehlo.limits import check_text
 
 F = "tensor<4xf32>"
@@ -253,24 +252,24 @@ def test_reading_bytecode_has_a_limit_of_time(read, monkeypatch):
 
 def tree_of_twice(depth):
     """A `jax.export` file whose arguments are a tuple of two that are one, and so on."""
-    builder = flatbuffers.Builder()
+    builder, schema = flatbuffers.Builder(), export_schema()
     node = None
     for _ in range(depth):
         children = [] if node is None else [node, node]
-        generated.PyTreeDefStartChildrenVector(builder, len(children))
+        schema.PyTreeDefStartChildrenVector(builder, len(children))
         for child in children:
             builder.PrependUOffsetTRelative(child)
         vector = builder.EndVector()
-        generated.PyTreeDefStart(builder)
-        generated.PyTreeDefAddKind(builder, generated.PyTreeDefKind.tuple)
-        generated.PyTreeDefAddChildren(builder, vector)
-        node = generated.PyTreeDefEnd(builder)
+        schema.PyTreeDefStart(builder)
+        schema.PyTreeDefAddKind(builder, schema.PyTreeDefKind.tuple)
+        schema.PyTreeDefAddChildren(builder, vector)
+        node = schema.PyTreeDefEnd(builder)
     name = builder.CreateString("f")
-    generated.ExportedStart(builder)
-    generated.ExportedAddSerializationVersion(builder, 2)
-    generated.ExportedAddFunctionName(builder, name)
-    generated.ExportedAddInTree(builder, node)
-    builder.Finish(generated.ExportedEnd(builder))
+    schema.ExportedStart(builder)
+    schema.ExportedAddSerializationVersion(builder, 2)
+    schema.ExportedAddFunctionName(builder, name)
+    schema.ExportedAddInTree(builder, node)
+    builder.Finish(schema.ExportedEnd(builder))
     return bytes(builder.Output())
 
 

@@ -214,14 +214,19 @@ def argument_shardings(traced: Any) -> Sequence[Any]:
     return tuple(traced._params["in_shardings"])
 
 
+def export_schema() -> Any:
+    """The module that reads and writes what a serialized `jax.export.Exported` is made of."""
+    from jax._src.export import serialization_generated  # only files need it
+
+    return serialization_generated
+
+
 def exported_nodes(data: bytes) -> int:
     """How many nodes the pytrees of a serialized `Exported` have.
 
     A file can say in a few bytes that a node contains another one twice, and that one a third one
     twice; JAX makes all of them.
     """
-    from jax._src.export import serialization_generated as generated  # only files need it
-
     sizes: dict[int, int] = {}
 
     def size(node: Any) -> int:
@@ -231,7 +236,7 @@ def exported_nodes(data: bytes) -> int:
             sizes[at] = 1 + sum(size(node.Children(n)) for n in range(node.ChildrenLength()))
         return sizes[at]
 
-    root = generated.Exported.GetRootAs(data, 0)
+    root = export_schema().Exported.GetRootAs(data, 0)
     return size(root.InTree()) + size(root.OutTree())
 
 

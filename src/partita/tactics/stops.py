@@ -53,7 +53,7 @@ def _micro(program: Program, index: int, devices: int) -> str:
     """What to write instead of a reshape that makes a dimension two, of which the inner one would
     divide; empty if it is none."""
     op = program.operations[index]
-    if op.kind != "stablehlo.reshape":
+    if (len(op.operands), len(op.results)) != (1, 1):  # a reshape has one of each
         return ""
     sizes, (operand,), (result,) = op.rule.factors, op.rule.operands, op.rule.results
     for dim, made_of in enumerate(operand):

@@ -21,9 +21,10 @@ from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.constants import hoist
-from partita.stablehlo.importer import donate, import_stablehlo
+from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.internals import exported_nodes, platform_of
 from partita.stablehlo.reading import UnreadableError
+from partita.stablehlo.signature import donate
 
 _BYTECODE = b"ML\xefR"
 SUFFIXES = (".mlir", ".mlirbc", ".bin")

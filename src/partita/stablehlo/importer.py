@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from partita.errors import UnsupportedError
 from partita.program.blocks import Barrier, Block, Branch, Loop, Region
 from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
 from partita.program.memories import on_host
@@ -31,17 +29,18 @@ from partita.stablehlo import (
     offload,
     rolls,
     shard_map,
+    signature,
     tags,
 )
 from partita.stablehlo.constants import content, describe
 from partita.stablehlo.dimensions import takes_apart
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.kernels import kernel_of
+from partita.stablehlo.locations import Sources
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.shardy import Rules, combiner_of
-from partita.text import relative
 
 
 def import_stablehlo(text: str, name: str | None = None, hoisted: int = 0) -> Program:
@@ -79,8 +78,7 @@ class _Importer:
         self.numbers: dict[Any, int] = {}
         self.types: dict[Any, TensorType] = {}
         self.rules = Rules()
-        self.sources: dict[Any, tuple[str, str]] = {}
-        self.file = functools.cache(relative)  # programs have many lines of few files
+        self.sources = Sources()
         self.zeros: set[int] = set()
         self.integers: dict[int, int] = {}
         """Values that are known integer constants."""
@@ -104,8 +102,8 @@ class _Importer:
         body, results = self._block(block)
         count = len(block.arguments)
         arguments = tuple(range(count))
-        argument_names = self._argument_names(block.arguments)
-        result_names = self._result_names(len(results))
+        argument_names = signature.argument_names(self.main, block.arguments)
+        result_names = signature.result_names(self.main, len(results))
         named = [*zip(argument_names, arguments, strict=True)]
         named_results = [*zip(result_names, results, strict=True)]
         return Program(
@@ -116,7 +114,11 @@ class _Importer:
             results=results,
             argument_names=tuple(argument_names),
             result_names=tuple(result_names),
-            aliases=self._aliases(count, results),
+            aliases=signature.aliases(
+                self.main,
+                [self.values[v].type for v in arguments],
+                [self.values[v].type for v in results],
+            ),
             body=body,
             regions=tuple(self.regions),
             module=self.text,
@@ -155,7 +157,7 @@ class _Importer:
         return known
 
     def _operation(self, op: Any) -> int:
-        source, scope = self._source(op.location)
+        source, scope = self.sources.of(op.location)
         known = traits(op.name)
         inside = self.manual is not None or bool(manual_regions.noted(op).axes)
         if not (inside and known.in_manual):
@@ -224,7 +226,7 @@ class _Importer:
     ) -> Operation:
         index = len(self.operations)
         type_ = self.values[operands[0]].type
-        source, scope = self._source(op.location)
+        source, scope = self.sources.of(op.location)
         return Operation(
             index=index,
             kind=kind,
@@ -239,7 +241,7 @@ class _Importer:
 
     def _crossing(self, op: Any) -> int:
         """Where a value enters or leaves a computation that is manual over some axes."""
-        source, scope = self._source(op.location)
+        source, scope = self.sources.of(op.location)
         index, operand = len(self.operations), self.numbers[op.operands[0]]
         result = self._define(op.results[0], index, 0)
         before, after = (self.values[v].type for v in (operand, result))
@@ -275,7 +277,7 @@ class _Importer:
 
     def _manual(self, op: Any) -> int:
         """A manual computation: one operation. What is inside is read as a program of its own."""
-        source, scope = self._source(op.location)
+        source, scope = self.sources.of(op.location)
         index = len(self.operations)
         shard_map.check_inside(op, source)
         operands = tuple(self.numbers[v] for v in op.operands)
@@ -332,7 +334,7 @@ class _Importer:
             else:
                 # What the body passes on is not known yet: the initial value stands in for it.
                 carries.append(self._same(CARRY, op, [start, start], seen))
-        source, _ = self._source(op.location)
+        source, _ = self.sources.of(op.location)
         with self._inside(repeats=True):
             condition_block, (predicate,) = self._block(condition)
         with self._inside(repeats=True):
@@ -374,7 +376,7 @@ class _Importer:
         return None if producer is None else self.operations[producer]
 
     def _case(self, op: Any) -> Branch:
-        source, scope = self._source(op.location)
+        source, scope = self.sources.of(op.location)
         index = self.numbers[op.operands[0]]
         type_ = self.values[index].type
         choose = len(self.operations)
@@ -439,104 +441,6 @@ class _Importer:
                 self.constants.append((held, made.results[0]))
         elif made.traits.keeps_zeros and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
-
-    def _source(self, location: Any) -> tuple[str, str]:
-        """File and line, and scope. Locations nest and are shared, so each part is read once."""
-        known = self.sources.get(location)
-        if known is None:
-            known = self.sources[location] = self._read_location(location)
-        return known
-
-    def _read_location(self, location: Any) -> tuple[str, str]:
-        waiting, first = [(location, "")], ""
-        while waiting:
-            inner, scope = waiting.pop()
-            if hasattr(inner, "callee"):
-                waiting.append((inner.callee, scope))
-            elif hasattr(inner, "child_loc"):
-                scope = scope or inner.name_str
-                first = first or scope
-                waiting.append((inner.child_loc, scope))
-            elif hasattr(inner, "locations"):
-                waiting += [(each, scope) for each in reversed(inner.locations)]
-            elif file := getattr(inner, "filename", ""):
-                return f"{self.file(file)}:{inner.start_line}", scope
-        return "", first
-
-    def _argument_names(self, arguments: Any) -> list[str]:
-        """From locations or attributes; one that several arguments have names the first of them."""
-        infos = mlir.attributes_of(self.main, "arg_attrs", len(arguments))
-        given = [
-            getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
-            for argument, info in zip(arguments, infos, strict=True)
-        ]
-        names: dict[str, None] = {}
-        taken = set(given)
-        for i, name in enumerate(given):
-            if not name or name in names:
-                name = f"arg{i}"
-                while name in taken or name in names:
-                    name += "_"
-            names[name] = None
-        return list(names)
-
-    def _result_names(self, count: int) -> list[str]:
-        infos = mlir.attributes_of(self.main, "res_attrs", count)
-        names = [_text(info, "jax.result_info") for info in infos]
-        return [name or (f"result[{i}]" if count > 1 else "result") for i, name in enumerate(names)]
-
-    def _aliases(self, count: int, results: Sequence[int]) -> dict[int, int]:
-        infos = mlir.attributes_of(self.main, "arg_attrs", count)
-        key = "tf.aliasing_output"
-        types = [value.type for value in self.values]
-        known: dict[int, int] = {}
-        for i, info in enumerate(infos):
-            if key in info:
-                number = getattr(info[key], "value", None)
-                if type(number) is not int or not 0 <= number < len(results):
-                    wrong = f"it has {len(results)} of them"
-                elif types[results[number]].bytes != types[i].bytes:
-                    wrong = f"that is a {types[results[number]]}, and the argument a {types[i]}"
-                elif number in known.values():
-                    wrong = "another argument is donated to that, too"
-                else:
-                    known[i] = number
-                    continue
-                raise UnsupportedError(
-                    f"argument {i} of the program is donated to result {info[key]} ({key}), but "
-                    f"{wrong}; take the attribute away, or correct it"
-                )
-        donors = [i for i, info in enumerate(infos) if "jax.buffer_donor" in info]
-        there = offload.hosted(self.main, "arg_attrs", count)
-        made = offload.hosted(self.main, "res_attrs", len(results))
-        return donate(
-            donors,
-            [(types[number], there.get(number)) for number in range(count)],
-            [(types[v], made.get(number)) for number, v in enumerate(results)],
-            known,
-        )
-
-
-def donate(
-    donors: Sequence[int],
-    arguments: Sequence[tuple[TensorType, str | None]],
-    results: Sequence[tuple[TensorType, str | None]],
-    known: Mapping[int, int],
-) -> dict[int, int]:
-    """Which result takes over the buffer of which donated argument: the first of its type and
-    memory, which is None for that of the device."""
-    aliases = dict(known)
-    waiting = [donor for donor in donors if donor not in aliases]
-    for number, type_ in enumerate(results):
-        donor = next((d for d in waiting if arguments[d] == type_), None)
-        if donor is not None and number not in known.values():
-            waiting.remove(donor)
-            aliases[donor] = number
-    return aliases
-
-
-def _text(attributes: Any, key: str) -> str:
-    return str(attributes[key].value) if key in attributes else ""
 
 
 def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from partita.program.combining import NEUTRAL
 from partita.program.op_traits import traits
-from partita.stablehlo.mlir import filled
+from partita.stablehlo.mlir import element_types, filled, ir
+from partita.stablehlo.refusals import tensor_type
 
 _CHOICE = "choice"
 """One of the two elements, whichever."""
@@ -19,6 +23,22 @@ def combiner(op: Any) -> str | None:
         return None
     found = _combiners(op)[0]
     return None if found == _CHOICE else found
+
+
+def neutral(op: Any) -> int | float | None:
+    """The number that a reduction combines with any other to that other one.
+
+    None where the body is not one such operation, or one of another type.
+    """
+    how, type_ = combiner(op) or "", op.results[0].type
+    if isinstance(ir.RankedTensorType(type_).element_type, ir.ComplexType):
+        return NEUTRAL.get(how)
+    dtype = element_types().get(tensor_type(type_).dtype)
+    if dtype is None or dtype.kind == "b":
+        return {"or": 0, "and": 1}.get(how)
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    least, most = (int(limits.min), int(limits.max)) if limits else (-math.inf, math.inf)
+    return {**NEUTRAL, "max": least, "min": most}.get(how)
 
 
 def works_in_parts(op: Any) -> bool:

@@ -21,10 +21,10 @@ from typing import Any
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import traits
 from partita.stablehlo import mlir, prefix, tags
+from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import cut, padded, shape_of, with_shape, within
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import filled, hlo, ir
-from partita.stablehlo.reducing import neutral
 from partita.stablehlo.rules.moves import padding
 from partita.stablehlo.rules.windows import paddings
 from partita.stablehlo.top_k import read_again

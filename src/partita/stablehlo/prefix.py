@@ -16,10 +16,10 @@ import numpy as np
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import traits
 from partita.stablehlo import mlir, tags
+from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import cut, shape_of, with_shape
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import hlo, ir
-from partita.stablehlo.reducing import neutral
 from partita.stablehlo.refusals import tensor_type
 from partita.stablehlo.rules.windows import Slide, paddings, slides
 from partita.stablehlo.top_k import SAVING, in_parts, read_again

@@ -98,9 +98,11 @@ def test_several_rows_of_each_of_a_batch(name, rows):
         np.testing.assert_array_equal(ours, original(BATCHED, u, starts))
 
 
+@pytest.mark.parametrize("columns", [3, 1])
 @pytest.mark.parametrize("batched", [False, True])
-def test_windows_along_two_sharded_dimensions(batched):
-    fn, u = columns_too, numbers(3, 3) * 3 + 1
+def test_windows_along_two_sharded_dimensions(batched, columns):
+    """Several indices wide along one or both of them: the rest is written as it was."""
+    fn, u = columns_too, numbers(3, columns) * 3 + 1
     x, i, dim = X, np.int32(0), 0
     if batched:
         fn, u, x = each(fn), np.stack([u] * BATCH), BATCHED

@@ -133,8 +133,6 @@ def scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         width = run.global_inputs[-1].shape[lying[dim]] if dim in lying else 1
         if layout[dim] and width < whole[dim]:
             (wider if width > 1 else narrow)[place] = dim
-    if wider:
-        _write_parts(op, run, wider, build)
     if narrow:
         # Indices outside of this device's shard become out of bounds, which scatter drops.
         vector = numbers.index_vector_dim
@@ -142,6 +140,8 @@ def scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
         outside = build.fill(indices.type, -1)
         mask = _along_vector(inside, indices, vector)
         op.operands[count] = hlo.select(mask, indices, outside)
+    if wider:  # after that, for what is written as it was is read at the same indices
+        _write_parts(op, run, wider, build)
     if narrow or wider:
         for promise in ("indices_are_sorted", "unique_indices"):
             op.attributes[promise] = ir.BoolAttr.get(False)

@@ -59,15 +59,15 @@ def texts(
     return several
 
 
-def positions(value: Any, what: str) -> tuple[int, ...]:
-    """One position of an argument or several, as a tuple."""
+def positions(value: Any, what: str, least: int | None = 0) -> tuple[int, ...]:
+    """One position of an argument or several, as a tuple; from the end below 0, if they may be."""
     expected = "the position of an argument, or several"
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         value = (value,)
     several = tuple(value)
     for each in several:
         try:
-            integer(each, what, 0)
+            integer(each, what, least)
         except OptionError:
             raise wrong(what, several[0] if len(several) == 1 else several, expected) from None
     return tuple(map(int, several))

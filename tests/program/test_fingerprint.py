@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from partita.frontend.calling import Marked
 from partita.frontend.trace import trace
 from partita.program.fingerprint import fingerprint
 from partita.stablehlo import mlir
@@ -88,7 +89,7 @@ def test_it_depends_on_every_part_of_the_program(name):
 
 def test_it_depends_on_types_and_donation():
     narrow = jax.ShapeDtypeStruct((8, 8), jnp.bfloat16)
-    found = [digest(), digest(types=(narrow, narrow)), digest(donate_argnums=0)]
+    found = [digest(), digest(types=(narrow, narrow)), digest(marked=Marked.of(donate_argnums=0))]
     assert len(set(found)) == 3
 
 

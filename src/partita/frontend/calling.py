@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from partita.errors import ArgumentError, TraceError
+from partita.options import positions, texts
 from partita.stablehlo.internals import jit_options, lower_transformed, two_forms
 
 PLANNED = two_forms("partita_planned")
@@ -38,12 +39,22 @@ class Marked:
         donate_argnums: Numbers | None = None,
         donate_argnames: Names | None = None,
     ) -> Marked:
-        """As users write them: one or several."""
+        """As users write them: one or several.
+
+        Raises:
+          OptionError: they are not positions, or names.
+        """
+
+        def names(value: Names | None, what: str) -> tuple[str, ...]:
+            expected = "the name of an argument, or several"
+            return () if value is None else texts(value, what, expected)
+
+        numbers = () if static_argnums is None else static_argnums
         return cls(
-            _tuple(static_argnums),
-            _tuple(static_argnames),
-            _tuple(donate_argnums),
-            _tuple(donate_argnames),
+            positions(numbers, "static_argnums", least=None),
+            names(static_argnames, "static_argnames"),
+            positions(() if donate_argnums is None else donate_argnums, "donate_argnums"),
+            names(donate_argnames, "donate_argnames"),
         )
 
     def jitted(self, fn: Callable[..., Any]) -> tuple[Any, Marked]:
@@ -165,9 +176,3 @@ NOTHING_STATIC = Static()
 def _present(numbers: Sequence[int], count: int) -> list[int]:
     """Positions of arguments that are there, none of them negative."""
     return [n % count for n in numbers if -count <= n < count]
-
-
-def _tuple(marks: Any) -> tuple[Any, ...]:
-    if marks is None:
-        return ()
-    return (marks,) if isinstance(marks, int | str) else tuple(marks)

@@ -145,7 +145,8 @@ def lower_transformed(context: Any, *values: Any, forms: Any) -> Any:
 
 def jit_options(fn: Any) -> dict[str, tuple[Any, ...]] | None:
     """What `jax.jit` found static and donated, by position and name; None for other functions."""
-    info = getattr(fn, "_jit_info", None)
+    # `functools.wraps` copies what is known of a function, but does not make it one of `jax.jit`.
+    info = getattr(fn, "_jit_info", None) if hasattr(fn, "trace") else None
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
     return None if info is None else {name: tuple(getattr(info, name)) for name in names}
 

@@ -154,8 +154,8 @@ def _example(type_: Any, rng: np.random.Generator) -> Any:
 
 
 def _with_special(array: Any, rng: np.random.Generator) -> Any:
-    """With a few elements that are no numbers, or infinite."""
-    if array.dtype not in REAL:
+    """With a few elements that are no numbers, or infinite; Python's scalars as they are."""
+    if getattr(array, "dtype", None) not in REAL:
         return array
     places = rng.random(array.shape) < 0.03
     kinds = rng.choice([np.nan, np.nan, np.inf, -np.inf], array.shape)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from partita.emit.sequential import sequential
-from partita.errors import renamed
+from partita.errors import ArgumentError, renamed
 from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
@@ -80,6 +80,11 @@ class Core:
         exported = artifact(module, self.nests.program.name, self.arguments, self.results)
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs and not self.keywords:
+                raise ArgumentError(
+                    f"{self.nests.program.name} was planned without keyword arguments, and got an "
+                    f"unexpected keyword argument {next(iter(kwargs))!r}"
+                )
             if not self.closed_over:
                 return exported.call(*args, **kwargs)
             return exported.call(*args, *([kwargs] if self.keywords else []), self.closed_over)

@@ -29,7 +29,7 @@ import pytest  # noqa: E402
 
 import partita as pt  # noqa: E402
 from partita import models  # noqa: E402
-from partita.analysis import analyse, discrete, fold  # noqa: E402
+from partita.analysis import Between, analyse, discrete, fold  # noqa: E402
 from partita.cost import load  # noqa: E402
 from partita.frontend.calling import Marked  # noqa: E402
 from partita.frontend.trace import trace  # noqa: E402
@@ -136,7 +136,9 @@ class Bench:
 
     def spmd(self, *actions, regather=False):
         """The SPMD program after color actions."""
-        return unfold(self.lowerer.lower(self.tile(*actions)), regather)
+        lowering = self.lowerer.lower(self.tile(*actions))
+        again = dict.fromkeys(range(len(lowering.plans)), Between.FAR) if regather else {}
+        return unfold(lowering.regathering(again))
 
 
 def pytest_collection_modifyitems(items):

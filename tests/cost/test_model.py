@@ -48,7 +48,7 @@ def same(a, b):
     """Whether two prices agree, but for the last bits of sums in another order."""
     ours = (a.time.compute_time, a.time.exposed_time, a.time.hidden_time, a.peak)
     theirs = (b.time.compute_time, b.time.exposed_time, b.time.hidden_time, b.peak)
-    return ours == pytest.approx(theirs, rel=1e-9, abs=1e-18) and a.regather == b.regather
+    return ours == pytest.approx(theirs, rel=1e-9, abs=1e-18) and a.regathered == b.regathered
 
 
 # ------------------------------------------------------------------------- compute by hand

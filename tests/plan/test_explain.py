@@ -417,7 +417,7 @@ def test_gathering_again_is_what_the_plan_does_with_less_memory():
     plenty = made()
     number = next(c.index for c in plenty.collectives if c.kind == "all_gather")
     again = starting(only(plenty.explain(number, 12)), "gather again")
-    tight = made(memory=plenty.estimate.peak_memory - 1)
+    tight = made(memory=again.peak_memory)
     assert tight.estimate.regather
     assert costs(again, tight, plenty)
 

@@ -293,7 +293,7 @@ def test_random_keys_are_not_split(program, mesh):
     """Each gather of a key could hide under the products; it has to be launched all the same."""
     traced = program(dropped_out, ["f32[1024,1024]"] * 4, "f32[4096,1024]", "u32[2]")
     best = search(problem(traced, mesh), budget=300)
-    moved = [step for _, step, _ in best.lowering.steps(False) if step.is_collective]
+    moved = [step for _, step, _ in best.lowering.steps() if step.is_collective]
     assert all(step.bytes > 2**16 for step in moved)
     assert best.cost.time.compute_time < problem(traced, mesh).start.cost.time.compute_time / 3
 

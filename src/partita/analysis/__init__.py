@@ -4,10 +4,12 @@ from partita.analysis.classes import Analysis, ClassGraph, OpClass, Use, ValueCl
 from partita.analysis.conflicts import analyse_conflicts
 from partita.analysis.groups import analyse_groups
 from partita.analysis.names import analyse_names
+from partita.analysis.windows import Between
 from partita.program.ir import Program
 
 __all__ = [
     "Analysis",
+    "Between",
     "ClassGraph",
     "OpClass",
     "Use",
@@ -25,8 +27,8 @@ def analyse(program: Program, regather_window: int | None = None) -> Analysis:
 
     Args:
       program: to be analysed.
-      regather_window: a value may be gathered again for uses that are more than this many
-        operations apart; never by default.
+      regather_window: uses that are more than this many operations apart are far; by default,
+        nothing is gathered again for any use.
     """
     names = analyse_names(program)
     conflicts = analyse_conflicts(names)

@@ -18,6 +18,7 @@ from functools import cached_property
 from partita.analysis.conflicts import Conflicts
 from partita.analysis.groups import Groups
 from partita.analysis.names import Names
+from partita.analysis.windows import Between, single_uses, use_windows
 from partita.program.ir import Operation, Program, Value
 
 ROUNDS = 1
@@ -32,9 +33,9 @@ class Use:
     """Index of the reading operation class."""
     number: int
     """Which operand it is."""
-    window: int
-    """The number of its use window: uses of one window share what is gathered for them, even where
-    it is re-gathered."""
+    windows: tuple[int, ...]
+    """By `Between`, the number of its use window: uses of one window share what is gathered for
+    them, even where it is re-gathered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,9 +105,17 @@ class Analysis:
     use). None if nothing is re-gathered."""
 
     @cached_property
-    def windows(self) -> list[list[int]]:
-        """For every value, the number of the use window of each of its uses."""
-        return [use_windows(self.program, uses, self.regather_window) for uses in self.uses]
+    def windows(self) -> tuple[list[list[int]], ...]:
+        """By `Between`, for every value, the number of the use window of each of its uses."""
+        together = [[0] * len(uses) for uses in self.uses]
+        if self.regather_window is None:
+            return tuple(together for _ in Between)
+        far = [use_windows(self.program, uses, self.regather_window) for uses in self.uses]
+        single = [
+            single_uses(self.program, value, uses, windows)
+            for value, (uses, windows) in enumerate(zip(self.uses, far, strict=True))
+        ]
+        return together, far, single
 
     def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Color groups and role groups of the nodes `start..end` of the name graph."""
@@ -140,18 +149,12 @@ def fold(
     results = frozenset(program.results)
     for _ in range(ROUNDS):
         color = _refine(analysis, color, arguments, results)
-    windows = analysis.windows
     value_color = _numbering(
         (
             arguments[v.index]
             if v.producer is None
             else (color[v.producer], v.position, of_value[v.index]),
-            tuple(
-                sorted(
-                    (color[op], n, w)
-                    for (op, n), w in zip(analysis.uses[v.index], windows[v.index], strict=True)
-                )
-            ),
+            _shared(analysis, color, v.index),
             v.index in results,
         )
         for v in program.values
@@ -202,20 +205,13 @@ def _refine(
     )
 
 
-def use_windows(
-    program: Program, uses: Sequence[tuple[int, int]], regather_window: int | None
-) -> list[int]:
-    """For the uses of one value, in the order they are read, the number of the window of each."""
-    if regather_window is None:
-        return [0] * len(uses)
-    window, previous, found = 0, None, []
-    for use in uses:
-        at = program.read_at(*use)
-        if previous is not None and at - previous > regather_window:
-            window += 1
-        found.append(window)
-        previous = at
-    return found
+def _shared(analysis: Analysis, color: Sequence[int], value: int) -> Hashable:
+    """The uses of a value with their windows, and which of them share a gathered copy anyway."""
+    _, far, single = (windows[value] for windows in analysis.windows)
+    together: dict[int, list[tuple[int, int, int]]] = {}
+    for (op, number), window, use in zip(analysis.uses[value], far, single, strict=True):
+        together.setdefault(use, []).append((color[op], number, window))
+    return tuple(sorted(tuple(sorted(uses)) for uses in together.values()))
 
 
 def _build(
@@ -270,9 +266,11 @@ def _build(
         if value.producer is not None:
             producer = (op_class[value.producer], value.position)
         uses = tuple(
-            Use(op_class[op], number, window)
-            for (op, number), window in zip(
-                analysis.uses[value.index], analysis.windows[value.index], strict=True
+            Use(op_class[op], number, tuple(windows))
+            for (op, number), *windows in zip(
+                analysis.uses[value.index],
+                *(each[value.index] for each in analysis.windows),
+                strict=True,
             )
         )
         values.append(

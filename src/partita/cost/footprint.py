@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from partita.analysis import ClassGraph
+from partita.analysis import Between, ClassGraph
 from partita.analysis.purpose import purposes
 from partita.cost.memory import Copies, MemoryModel, changes
 from partita.cost.timing import Timing
@@ -124,16 +124,13 @@ class Footprint:
         return "\n".join(lines)
 
 
-def footprint(
-    lowering: Lowering, memory: MemoryModel, timing: Timing, regather: bool, capacity: int
-) -> Footprint:
+def footprint(lowering: Lowering, memory: MemoryModel, timing: Timing, capacity: int) -> Footprint:
     """What lies in memory over the step of a lowering.
 
     Args:
       lowering: of a program.
       memory: the memory model of its class graph.
       timing: of the program.
-      regather: whether copies are re-gathered for uses far apart.
       capacity: bytes that may be used.
     """
     graph = lowering.graph
@@ -143,7 +140,7 @@ def footprint(
     copies = [
         (index, each)
         for index, plan in enumerate(lowering.plans)
-        for each in memory.copies(index, plan, regather)
+        for each in memory.copies(index, plan, lowering.regathered.get(index, Between.NONE))
     ]
     live = memory.live(kept, [each for _, each in copies])
     total = live + (memory.arguments(kept) + memory.constants)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from partita.analysis import ClassGraph
+from partita.analysis import Between, ClassGraph
 from partita.cost.hardware import UNPADDED, TileShape
 from partita.cost.products import made_feature, read_feature
 from partita.cost.timing import Timing
@@ -139,8 +139,9 @@ class MemoryModel:
             self._kept[index, layout] = known
         return known
 
-    def copies(self, index: int, plan: ValuePlan, regather: bool) -> list[Copies]:
-        """Buffers that a plan needs for a value class besides those that are kept."""
+    def copies(self, index: int, plan: ValuePlan, between: Between) -> list[Copies]:
+        """Buffers that a plan needs for a value class besides those that are kept, if what it moves
+        is gathered again between these uses."""
         found = []
         if index in self._hosted:
             return []
@@ -156,7 +157,7 @@ class MemoryModel:
                 continue
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             prefetched = not self._overlapped.isdisjoint(step.kind for step in steps)
-            start, end = self._span(index, users, regather, prefetched)
+            start, end = self._span(index, users, between, prefetched)
             found.append(Copies(start, end, self._padded(index, steps[-1].after)))
         return found
 
@@ -206,13 +207,13 @@ class MemoryModel:
         return self._spans[key]
 
     def _span(
-        self, index: int, users: tuple[int, ...], regather: bool, prefetched: bool
+        self, index: int, users: tuple[int, ...], between: Between, prefetched: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """From the first to the last of some uses, for every member (and use window).
 
         What is prefetched, while something else is computed, has its buffer since then.
         """
-        key = (index, users, regather, prefetched)
+        key = (index, users, between, prefetched)
         known = self._spans.get(key)
         order = self._order
         if known is None:
@@ -221,7 +222,7 @@ class MemoryModel:
             wanted = {(value.uses[i].op, value.uses[i].number) for i in users}
             for member in self.graph.values[index].members:
                 uses = self.uses[member]
-                numbers = self.windows[member] if regather else [0] * len(uses)
+                numbers = self.windows[between][member]
                 chosen = [
                     (window, use)
                     for window, use in zip(numbers, uses, strict=True)

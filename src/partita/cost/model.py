@@ -7,24 +7,25 @@ lowering that was derived from another, only what changed is looked at again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from partita.analysis import Analysis, ClassGraph
+from partita.analysis import Analysis, Between, ClassGraph
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.memory import Copies, MemoryModel
 from partita.cost.offload import OffloadModel
+from partita.cost.regather import Again, Gathered, Regathering
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import Lowering, ValuePlan
 from partita.spmd.inside import collectives_inside
 from partita.spmd.steps import Step
-from partita.tiling import OpForm
+from partita.tiling import Need, OpForm
 
 _Kind = tuple[str, tuple[str, ...]]
 """Kind and axes of collectives."""
@@ -44,19 +45,17 @@ class PlanCost:
     """Seconds of collectives that compute waits for."""
     hidden: tuple[float, ...]
     """Seconds of collectives that overlap with other work, on each link."""
-    exposed_again: float
-    """The same when copies are re-gathered for each use window."""
-    hidden_again: tuple[float, ...]
     copies: tuple[Copies, ...]
-    copies_again: tuple[Copies, ...]
+    """Buffers besides the kept ones."""
+    again: tuple[Again, ...]
+    """The same where it is gathered again, in the ways there are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
     """The cost of a lowering, with what is needed to find that of the next one from it.
 
-    Of the two ways to treat gathered copies, keep or re-gather, it takes the quicker one that
-    fits; if neither fits, the smaller.
+    Gathered copies are kept if that fits; otherwise some are gathered again, see `regather`.
     """
 
     ops: list[float]
@@ -66,7 +65,8 @@ class Cost:
     """Bytes of the shard of every value class as it is kept."""
     time: StepTime
     peak: float
-    regather: bool
+    regathered: Mapping[int, Between]
+    """The value classes that are gathered again, and between which uses."""
 
 
 class CostModel:
@@ -125,7 +125,8 @@ class CostModel:
         Args:
           lowering: of this model's graph.
           base: the cost of the lowering that it was derived from.
-          again: whether copies are re-gathered, or kept; by default what is better.
+          again: whether all that is gathered for uses far apart is gathered again, or all is
+            kept; by default what is better.
         """
         ops = self.graph.ops
         if base is None:
@@ -150,25 +151,25 @@ class CostModel:
         hidden = self._over_links(p.hidden for p in moving)
         offloaded = self._offload.seconds(forms)
         fixed = self.memory.arguments(kept) + self.memory.constants
-        live = self.memory.live(kept, [c for p in moving for c in p.copies])
-        peak = fixed + float(live.max(initial=0.0))
-        regather = False
-        tight = peak > self.capacity and any(p.copies_again is not p.copies for p in moving)
-        if tight if again is None else again:
-            live = self.memory.live(kept, [c for p in moving for c in p.copies_again])
-            smaller = fixed + float(live.max(initial=0.0))
-            if smaller < peak or again:
-                peak, regather = smaller, True
-                exposed = waiting + sum(p.exposed_again for p in moving)
-                hidden = self._over_links(p.hidden_again for p in moving)
         if offloaded is not None:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
-        return Cost(seconds, plans, kept, StepTime(compute, exposed, hidden), peak, regather)
+        live = self.memory.live(kept, [c for p in moving for c in p.copies])
+        found = Gathered(StepTime(compute, exposed, hidden), float(live.max(initial=0.0)), {})
+        if again or (again is None and fixed + found.peak > self.capacity):
+            moves = {i: (p.copies, p.again) for i, p in enumerate(plans) if p.again}
+            choice = Regathering(live, self.capacity - fixed, found, moves)
+            found = choice.far() if again else choice.best()
+        return Cost(seconds, plans, kept, found.time, fixed + found.peak, found.regathered)
+
+    def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
+        """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
+        cost = self.cost(lowering, again=again)
+        return lowering.regathering(cost.regathered), self.estimate(cost, lowering)
 
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
         """A cost in full, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
-        for index, step, repeats in lowering.steps(cost.regather):
+        for index, step, repeats in lowering.regathering(cost.regathered).steps():
             if step.is_collective:
                 times = repeats * self._times[index]
                 key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
@@ -185,7 +186,7 @@ class CostModel:
             round(self.memory.arguments(cost.kept)),
             self.memory.constants,
             self.capacity,
-            cost.regather,
+            bool(cost.regathered),
             traffic,
             round(self.memory.with_host([plan.layout for plan in lowering.plans])),
             self._offload.traffic(lowering.forms),
@@ -214,16 +215,16 @@ class CostModel:
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanCost:
         """The cost of a plan that is not known yet; it is then."""
-        value = self.graph.values[index]
         count = self._times[index]
         overlapped, place = self._overlapped[index], self._first_use[index]
-        exposed = exposed_again = 0.0
+        exposed = 0.0
         compute = count * self._written(index, plan)
-        hidden = hidden_again = self._idle
+        hidden = self._idle
         if plan.steps:
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
-            exposed = exposed_again = float(waiting.sum() + time.sum() * (1 - overlapped))
-            hidden = hidden_again = time * overlapped
+            exposed = float(waiting.sum() + time.sum() * (1 - overlapped))
+            hidden = time * overlapped
+        moves_once = []
         for need, steps in plan.reshards:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
             users = [i for i, n in enumerate(plan.needs) if n == need]
@@ -232,12 +233,8 @@ class CostModel:
             compute += count * len(users) * self._read(index, steps)
             exposed += now
             hidden = hidden + time * first
-            times = plan.windows(value, need)
-            exposed_again += times * now
-            hidden_again = hidden_again + times * time * first
-        copies = tuple(self.memory.copies(index, plan, False))
-        apart = any(use.window for use in value.uses) and bool(plan.reshards)
-        again = tuple(self.memory.copies(index, plan, True)) if apart else copies
+            moves_once.append((need, now, time * first))
+        copies = tuple(self.memory.copies(index, plan, Between.NONE))
         kept = self.memory.bytes(index, plan.layout)
         moves = bool(plan.steps or plan.reshards or copies)
         cost = self._plan_costs[plan] = PlanCost(
@@ -246,12 +243,27 @@ class CostModel:
             compute,
             exposed,
             tuple(hidden.tolist()),
-            exposed_again,
-            tuple(hidden_again.tolist()),
             copies,
-            again,
+            tuple(self._again(index, plan, moves_once)),
         )
         return cost
+
+    def _again(
+        self, index: int, plan: ValuePlan, once: Sequence[tuple[Need, float, np.ndarray]]
+    ) -> Iterator[Again]:
+        """The ways to gather a value class again, given the seconds that moves for each need take:
+        those that compute waits for, and the hidden ones on each link."""
+        value, known = self.graph.values[index], len(once)
+        for between in (Between.FAR, Between.ALL):
+            more = [plan.windows(value, need, between) - 1 for need, *_ in once]
+            if len(once) + sum(more) > known:
+                known = len(once) + sum(more)
+                exposed = sum(n * now for n, (_, now, _) in zip(more, once, strict=True))
+                hidden = sum(
+                    (n * time for n, (*_, time) in zip(more, once, strict=True)), self._idle
+                )
+                copies = tuple(self.memory.copies(index, plan, between))
+                yield Again(between, exposed, tuple(hidden.tolist()), copies)
 
     def _written(self, index: int, plan: ValuePlan) -> float:
         """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do
@@ -308,4 +320,4 @@ def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
     )
 
 
-_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), 0.0, (), (), ())
+_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), (), ())

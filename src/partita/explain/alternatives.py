@@ -116,8 +116,7 @@ class Costing:
     def _costed(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
         if again is None or not same:
             return lower_and_cost(stage)
-        lowering, model = self.done.lowering, self.done.stage.cost_model
-        return lowering, model.estimate(model.cost(lowering, again=again), lowering)
+        return self.done.stage.cost_model.settle(self.done.lowering, again)
 
 
 def replay(schedule: Replay, candidate: Candidate) -> Stage | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.analysis import Between
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.view import CollectiveGroup, PlanView, together
 from partita.program.collectives import ALL_REDUCE
@@ -130,13 +131,17 @@ def _regathered(view: PlanView, reshard: Reshard) -> Iterator[Candidate]:
     """Gathers a copy again for each use window, or keeps it."""
     if reshard.use is None:
         return
-    value, again = view.moved(reshard), view.done.estimate.regather
-    uses, windows = view.context.analysis.uses[value], view.context.analysis.windows[value]
-    need = view.need(*reshard.use)
-    if len({w for use, w in zip(uses, windows, strict=True) if view.need(*use) == need}) > 1:
-        text = "keep what is gathered" if again else "gather again instead of keeping copies"
-        end = len(view.done.history)
-        yield Candidate(f"{text} between uses far apart, everywhere", end, again=not again)
+    value = view.moved(reshard)
+    between, end = view.regathered(value), len(view.done.history)
+    analysis, need = view.context.analysis, view.need(*reshard.use)
+    uses, windows = analysis.uses[value], analysis.windows[between or Between.FAR][value]
+    if len({w for use, w in zip(uses, windows, strict=True) if view.need(*use) == need}) < 2:
+        return
+    if between:
+        yield Candidate("keep what is gathered between uses, everywhere", end, again=False)
+    else:
+        text = "gather again instead of keeping copies between uses far apart, everywhere"
+        yield Candidate(text, end, again=True)
 
 
 def _scattered(view: PlanView, group: CollectiveGroup, axis: int) -> Iterator[Candidate]:

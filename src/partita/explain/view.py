@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+from partita.analysis import Between
 from partita.cost import Interconnect, interconnect
 from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
@@ -111,14 +112,17 @@ class PlanView:
         if reshard.use is None:
             return uses
         need = self.need(*reshard.use)
-        windows = self.context.analysis.windows[value]
+        windows = self.context.analysis.windows[self.regathered(value)][value]
         window = windows[uses.index(reshard.use)]
-        once = not self.done.estimate.regather
         return [
             use
             for use, other in zip(uses, windows, strict=True)
-            if self.need(*use) == need and (once or other == window)
+            if self.need(*use) == need and other == window
         ]
+
+    def regathered(self, value: int) -> Between:
+        """Between which uses a value is gathered again."""
+        return self.lowering.regathered.get(self.lowering.graph.value_class[value], Between.NONE)
 
     def need(self, op: int, number: int) -> object:
         """How an operation needs an operand."""

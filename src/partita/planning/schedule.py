@@ -146,7 +146,7 @@ class Scheduled:
         """The device-local program, operation for operation."""
         context = self.stage.context
         network = interconnect(context.mesh, context.hardware)
-        spmd = unfold(self.lowering, self.estimate.regather)
+        spmd = unfold(self.lowering)
         return dataclasses.replace(spmd, time=partial(_shown_time, network))
 
     @cached_property
@@ -162,9 +162,9 @@ class Scheduled:
     @cached_property
     def footprint(self) -> Footprint:
         """What lies in memory over the step."""
-        stage, regather = self.stage, self.estimate.regather
+        stage = self.stage
         timing = stage.context.timing
-        return footprint(self.lowering, stage.cost_model.memory, timing, regather, stage.capacity)
+        return footprint(self.lowering, stage.cost_model.memory, timing, stage.capacity)
 
     def __str__(self) -> str:
         return f"{self.program.name} on {self.mesh} ({self.hardware.name}): {self.estimate}"
@@ -228,11 +228,10 @@ def estimated(stage: Stage, suggestion: Suggestion) -> Suggestion:
 
 
 def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
-    """The lowering of a stage, and what it costs."""
+    """The lowering of a stage, with what is gathered again, and what it costs."""
     graph, tiling = stage.folded
     latency = int(stage.context.hardware.latency_bytes.value)
-    lowering = Lowerer(graph, stage.context.mesh, latency).lower(tiling)
-    return lowering, stage.cost_model.estimate(stage.cost_model.cost(lowering), lowering)
+    return stage.cost_model.settle(Lowerer(graph, stage.context.mesh, latency).lower(tiling))
 
 
 def _shown_time(network: Interconnect, step: Step) -> str:
@@ -279,7 +278,7 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
             *(w for w in after.fused if w not in before.fused),
         ),
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
-        collectives=after.lowering.counts(after.estimate.regather),
+        collectives=after.lowering.counts(),
         before=before.estimate,
         estimate=after.estimate,
         assignment=outcome.assignment,

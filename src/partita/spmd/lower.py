@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from partita.analysis import ClassGraph, ValueClass
+from partita.analysis import Between, ClassGraph, ValueClass
 from partita.mesh import Mesh
 from partita.spmd.reshard import reshard, traffic
 from partita.spmd.steps import Step
@@ -42,10 +42,10 @@ class ValuePlan:
     reshards: tuple[tuple[Need, tuple[Step, ...]], ...]
     """For each different need that it does not meet as kept, the steps from kept to there."""
 
-    def windows(self, value: ValueClass, need: Need) -> int:
+    def windows(self, value: ValueClass, need: Need, between: Between) -> int:
         """How many use windows of the value class there are in which it is needed so."""
         uses = zip(value.uses, self.needs, strict=True)
-        return len({use.window for use, other in uses if other == need})
+        return len({use.windows[between] for use, other in uses if other == need})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Lowering:
     """Operation classes that run otherwise than in the lowering this was derived from."""
     changed_values: list[int]
     """Value classes planned anew since then."""
+    regathered: Mapping[int, Between] = dataclasses.field(default_factory=dict)
+    """The value classes that are gathered again, and between which uses; others are kept."""
+
+    def regathering(self, regathered: Mapping[int, Between]) -> Lowering:
+        """The same lowering with these value classes gathered again."""
+        return dataclasses.replace(self, regathered=regathered)
 
     def sums(self, value_class: int) -> frozenset[int]:
         """Axes over which a value is made unreduced, those of its operands included."""
@@ -75,25 +81,21 @@ class Lowering:
         own = NONE if producer is None else self.forms[producer[0]].sums
         return own | self.outstanding.get(value_class, NONE)
 
-    def steps(self, regather: bool) -> Iterator[tuple[int, Step, int]]:
-        """Every step of every reshard: the value class, the step, and how often a member makes it.
-
-        Args:
-          regather: a value is resharded again for each of its use windows.
-        """
+    def steps(self) -> Iterator[tuple[int, Step, int]]:
+        """Every step of every reshard: the value class, the step, how often a member makes it."""
         for index, plan in enumerate(self.plans):
-            value = self.graph.values[index]
+            value, between = self.graph.values[index], self.regathered.get(index, Between.NONE)
             for step in plan.steps:
                 yield index, step, 1
             for need, steps in plan.reshards:
-                repeats = plan.windows(value, need) if regather else 1
+                repeats = plan.windows(value, need, between)
                 for step in steps:
                     yield index, step, repeats
 
-    def counts(self, regather: bool) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Number of collectives of each kind in the whole program; loops count once."""
         found: dict[str, int] = {}
-        for index, step, repeats in self.steps(regather):
+        for index, step, repeats in self.steps():
             if step.is_collective:
                 members = len(self.graph.values[index].members)
                 found[step.kind] = found.get(step.kind, 0) + repeats * members

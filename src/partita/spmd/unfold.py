@@ -11,24 +11,17 @@ from partita.spmd.steps import Step
 from partita.tiling import Layout, Need, local_type
 
 
-def unfold(lowering: Lowering, regather: bool = False) -> SpmdProgram:
-    """Writes a lowering out, operation for operation.
-
-    Args:
-      lowering: of the folded program.
-      regather: gather a value again for each of its use windows, instead of keeping the gathered
-        copy in between.
-    """
-    return _Unfolding(lowering, regather).run()
+def unfold(lowering: Lowering) -> SpmdProgram:
+    """Writes a lowering of the folded program out, operation for operation."""
+    return _Unfolding(lowering).run()
 
 
 class _Unfolding:
-    def __init__(self, lowering: Lowering, regather: bool) -> None:
+    def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
         self.graph = lowering.graph
         self.program = lowering.graph.program
         self.mesh = lowering.mesh
-        self.regather = regather
         self.buffers: list[Buffer] = []
         self.instructions: list[Instruction] = []
         self.kept: dict[int, int] = {}
@@ -171,15 +164,12 @@ class _Unfolding:
         self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
 
     def _number_windows(self) -> None:
-        if not self.regather:
-            return
         analysis = self.graph.analysis
-        for value in self.graph.values:
-            if any(use.window for use in value.uses):
-                for member in value.members:
-                    uses, windows = analysis.uses[member], analysis.windows[member]
-                    for (op, number), window in zip(uses, windows, strict=True):
-                        self.windows[member, op, number] = window
+        for index, between in self.lowering.regathered.items():
+            for member in self.graph.values[index].members:
+                uses, windows = analysis.uses[member], analysis.windows[between][member]
+                for (op, number), window in zip(uses, windows, strict=True):
+                    self.windows[member, op, number] = window
 
     def _plan(self, value: int) -> ValuePlan:
         return self.lowering.plans[self.graph.value_class[value]]

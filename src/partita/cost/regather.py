@@ -1,0 +1,195 @@
+"""What is gathered again for lack of memory: which value classes, and between which uses.
+
+By what it takes: step by step, the way that costs least for what it frees where memory is fullest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from partita.analysis import Between
+from partita.cost.estimate import StepTime
+from partita.cost.memory import Copies, changes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """A way to gather a value class again, for all members together."""
+
+    between: Between
+    exposed: float
+    """Seconds of collectives that compute waits for, more than if copies are kept."""
+    hidden: tuple[float, ...]
+    """Those that overlap with other work, on each link."""
+    copies: tuple[Copies, ...]
+    """The buffers instead of those of kept copies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """What a step takes, given what is gathered again."""
+
+    time: StepTime
+    peak: float
+    """Bytes at the fullest moment, without arguments."""
+    regathered: Mapping[int, Between]
+
+
+class Regathering:
+    """The choice for one lowering, which does not fit as it is."""
+
+    def __init__(
+        self,
+        live: np.ndarray,
+        room: float,
+        kept: Gathered,
+        moves: Mapping[int, tuple[tuple[Copies, ...], tuple[Again, ...]]],
+    ) -> None:
+        """Prepares the choice.
+
+        Args:
+          live: bytes alive at every position if all copies are kept, without arguments.
+          room: how many may be.
+          kept: what the step takes then.
+          moves: by value class, the buffers of copies that are kept, and the ways to gather again.
+        """
+        self.live, self.room, self.kept = live, room, kept
+        self.classes = list(moves)
+        ways = [again for _, again in moves.values()]
+        self.firsts = np.cumsum([0, *(1 + len(again) for again in ways)])[:-1].tolist()
+        """For each class, the row in which its copies are kept; the ways to gather again follow."""
+        self.rows: list[Again] = []
+        self.owner: list[int] = []
+        """For every row, the place of its class."""
+        links = len(kept.time.link_times)
+        for place, (copies, again) in enumerate(moves.values()):
+            self.rows += [Again(Between.NONE, 0.0, (), copies), *again]
+            self.owner += [place] * (1 + len(again))
+        self.exposed = np.array([row.exposed for row in self.rows])
+        self.hidden = np.zeros((len(self.rows), links))
+        for number, row in enumerate(self.rows):
+            self.hidden[number, : len(row.hidden)] = row.hidden
+
+    def far(self) -> Gathered:
+        """All that is gathered for uses far apart is gathered again."""
+        return self._gathered(*self._all_far())
+
+    def best(self) -> Gathered:
+        """The quickest that fits, of those looked at; if none does, the smallest."""
+        if not self.rows:
+            return self.kept
+        found = [(self.firsts, self.live), self._all_far()]
+        if self._may_fit():
+            found.append(self._cheapest_first())
+        tried = [self.kept, *(self._gathered(*each) for each in found[1:])]
+        best = min(range(len(tried)), key=lambda n: self._rank(tried[n]))
+        if tried[best].peak > self.room:
+            return tried[best]
+        return self._gathered(*self._without_needless(*found[best]))
+
+    def _rank(self, gathered: Gathered) -> tuple[float, float]:
+        return max(gathered.peak, self.room), gathered.time.step_time
+
+    def _all_far(self) -> tuple[list[int], np.ndarray]:
+        chosen = [first + (self.rows[first + 1].between is Between.FAR) for first in self.firsts]
+        moved = [n for n, first in zip(chosen, self.firsts, strict=True) if n > first]
+        return chosen, self.live + self._difference([n - 1 for n in moved], moved)
+
+    def _may_fit(self) -> bool:
+        """Whether there would be room if nothing took any memory that can be gathered again."""
+        least = self.live + self._difference(self.firsts, [])
+        return float(least.max(initial=0.0)) <= self.room
+
+    def _cheapest_first(self) -> tuple[list[int], np.ndarray]:
+        """Gathers more and more again, until it fits or nothing helps any more."""
+        chosen, live = self.firsts.copy(), self.live
+        copies = [(number, c) for number, row in enumerate(self.rows) for c in row.copies]
+        lengths = [len(c.start) for _, c in copies]
+        number = np.repeat([n for n, _ in copies], lengths)
+        bytes_ = np.repeat([c.bytes for _, c in copies], lengths)
+        start, end = (
+            np.concatenate(side)
+            for side in ([c.start for _, c in copies], [c.end for _, c in copies])
+        )
+        owner = np.array(self.owner)
+        left = np.ones(len(self.rows), dtype=bool)
+        left[self.firsts] = False
+        exposed, hidden = 0.0, np.zeros(self.hidden.shape[1])
+        at = int(live.argmax())
+        while live[at] > self.room:
+            now = np.array(chosen)[owner]
+            there = (start <= at) & (at <= end)
+            alive = np.bincount(number[there], bytes_[there], len(self.rows))
+            freed = alive[now] - alive
+            useful = np.flatnonzero(left & (freed > 0))
+            if not useful.size:
+                break
+            more = self.exposed[useful] - self.exposed[now[useful]]
+            beside = self.hidden[useful] - self.hidden[now[useful]]
+            slower = self._step(exposed + more, hidden + beside) - self._step(exposed, hidden)
+            needed = np.minimum(freed[useful], live[at] - self.room)
+            # What is hidden costs nothing as long as a link is not the slowest: that comes second.
+            order = np.lexsort(((more + beside.sum(axis=1)) / needed, slower / needed))
+            best = int(order[0])
+            row = int(useful[best])
+            place = self.owner[row]
+            after = live + self._difference([chosen[place]], [row])
+            left[row] = False
+            if after.max() <= live[at]:
+                exposed, hidden = exposed + more[best], hidden + beside[best]
+                chosen[place], live = row, after
+                left[self.firsts[place] : row] = False
+                at = int(live.argmax())
+        return chosen, live
+
+    def _without_needless(
+        self, chosen: Sequence[int], live: np.ndarray
+    ) -> tuple[list[int], np.ndarray]:
+        """Keeps what need not be gathered again after all, the costliest first."""
+        chosen = list(chosen)
+        again = [p for p, row in enumerate(chosen) if row > self.firsts[p]]
+        spent = self.exposed + self.hidden.sum(axis=1)
+        for place in sorted(again, key=lambda p: -spent[chosen[p]]):
+            for row in range(self.firsts[place], chosen[place]):
+                after = live + self._difference([chosen[place]], [row])
+                if after.max() <= self.room:
+                    chosen[place], live = row, after
+                    break
+        return chosen, live
+
+    def _difference(self, less: Sequence[int], more: Sequence[int]) -> np.ndarray:
+        """Bytes at every position if the buffers of some rows give way to those of others."""
+        delta = np.zeros(len(self.live))
+        for rows, sign in ((less, -1.0), (more, 1.0)):
+            copies = [c for row in rows for c in self.rows[row].copies]
+            if copies:
+                start, end = (
+                    np.concatenate(side)
+                    for side in ([c.start for c in copies], [c.end for c in copies])
+                )
+                bytes_ = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
+                delta += sign * changes(start, end, bytes_, len(delta))
+        return np.cumsum(delta)
+
+    def _step(self, exposed: np.ndarray | float, hidden: np.ndarray) -> np.ndarray:
+        """Seconds of the step with so much more of collectives, but for what stays the same."""
+        time = self.kept.time
+        links = (hidden + np.array(time.link_times)).max(axis=-1, initial=0.0)
+        return np.asarray(exposed + np.maximum(time.compute_time, links))
+
+    def _gathered(self, chosen: Sequence[int], live: np.ndarray) -> Gathered:
+        time, rows = self.kept.time, list(chosen)
+        exposed = time.exposed_time + float(self.exposed[rows].sum())
+        links = np.array(time.link_times) + self.hidden[rows].sum(axis=0)
+        return Gathered(
+            StepTime(time.compute_time, exposed, tuple(links.tolist())),
+            float(live.max(initial=0.0)),
+            {
+                self.classes[place]: self.rows[row].between
+                for place, row in enumerate(chosen)
+                if row > self.firsts[place]
+            },
+        )

@@ -293,6 +293,28 @@ def test_pricing_what_changed_equals_pricing_from_scratch(program, gpt_program, 
         assert same(priced, fresh)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("capacity", [300_000, 1_000_000, 3_000_000])
+def test_what_is_gathered_again_does_not_depend_on_what_was_priced_before(
+    gpt_program, capacity, seed
+):
+    analysis = analyse(gpt_program(2), int(TOY.regather_window.value))
+    graph, mesh = fold(analysis), Mesh.of("x=4,y=2")
+    propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
+    lowerer = Lowerer(graph, mesh)
+    cost = CostModel(graph, analysis, mesh, TOY, capacity)
+    tiling = untiled(graph)
+    lowering = lowerer.lower(tiling)
+    priced = cost.cost(lowering)
+    for color, axis, resolution in random_actions(analysis, mesh, seed):
+        propagation = propagator.tile_color(tiling, color, axis, resolution)
+        tiling = propagation.tiling
+        lowering = lowerer.lower(tiling, lowering, propagation.ops, propagation.values)
+        priced = cost.cost(lowering, priced)
+        other = CostModel(graph, analysis, mesh, TOY, capacity)
+        assert same(priced, other.cost(Lowerer(graph, mesh).lower(tiling)))
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["gpt", "mlp", "square"])
 def test_the_folded_price_is_the_unfolded_one(program, gpt_program, name, seed):

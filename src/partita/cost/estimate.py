@@ -64,7 +64,7 @@ class Estimate(StepTime):
     capacity: int
     """Memory that a plan may use."""
     regather: bool
-    """Whether what is gathered for uses far apart is re-gathered, not kept in between."""
+    """Whether some of what is gathered is re-gathered for another use, not kept in between."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
     """By kind and axes."""
     host_memory: int = 0

@@ -198,8 +198,8 @@ class Hardware(Table, frozen=True):
         overlap_window: a collective is hidden if more than this many operations lie between the
             moment its operand is ready and the moment its result is needed.
         prefetch: how many products before its first use what is gathered is on its way.
-        regather_window: uses of a value more than this many operations apart may each have a
-            gathered copy of their own: gathered, dropped and gathered again.
+        regather_window: uses of a value more than this many operations apart are far: where memory
+            asks for it, a value is gathered again for uses that are far, or for every use.
         combine: bytes up to which the compiler makes one all_reduce of several.
         latency_bytes: bytes that the networks move in the time that any collective takes: of two
             ways to reshard, the one with a collective more has to save as many.

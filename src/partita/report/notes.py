@@ -40,12 +40,20 @@ def constants(plan: Scheduled) -> Iterator[RenderableType]:
 
 
 def notes(plan: Scheduled) -> Iterator[RenderableType]:
-    """What the program has that a plan can do little about."""
+    """What memory makes a plan do, and what the program has that it can do little about."""
     opaque: dict[str, int] = {}
     for op in plan.program.operations:
         if not op.rule.known:
             where = f"{op.title} at {op.source}"
             opaque[where] = opaque.get(where, 0) + 1
+    lowering = plan.lowering
+    if lowering.regathered:
+        text = "Gathered again instead of kept, for lack of memory:"
+        again = (lowering.graph.values[index] for index in lowering.regathered)
+        lines = (
+            Text(f"  {plan.program.describe(v.value.index)}{times(len(v.members))}") for v in again
+        )
+        yield Group(Text(text, style="yellow"), *lines)
     unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
     if unknown:
         text = "Loops whose trip count is not known; their cost is that of running once:"

@@ -460,6 +460,9 @@ def interrupted(monkeypatch):
         raise AssertionError("it was not stopped")
 
     monkeypatch.setitem(ALGORITHMS, "interrupted", search)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_in_a_search_gives_the_best_plan_so_far(partita, programs, interrupted):

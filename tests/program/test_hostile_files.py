@@ -206,11 +206,15 @@ def all_to_all(groups):
     )
 
 
+DIVIDES_BY_ZERO = r"MLIR fails over it.*SIGFPE|group size of replica_groups must be 2"
+"""Since JAX 0.12 MLIR survives it."""
+
+
 @pytest.mark.parametrize(
     ("groups", "kind", "message"),
     [
-        ("dense<> : tensor<0x2xi64>", pt.FileError, r"MLIR fails over it.*SIGFPE"),
-        ("dense<> : tensor<0x0xi64>", pt.FileError, r"MLIR fails over it.*SIGFPE"),
+        ("dense<> : tensor<0x2xi64>", pt.FileError, DIVIDES_BY_ZERO),
+        ("dense<> : tensor<0x0xi64>", pt.FileError, DIVIDES_BY_ZERO),
         ("dense<0> : tensor<i64>", pt.FileError, "replica groups should be a rank 2 tensor"),
         ("[1]", pt.FileError, "replica_groups"),
         ("dense<[[0, 1]]> : tensor<1x2xi64>", pt.UnsupportedError, "contains a collective"),
@@ -319,7 +323,7 @@ def test_buffers_that_can_be_donated(read):
 )
 def test_a_constant_that_is_not_there(read, rest):
     body = f"%0 = stablehlo.constant dense_resource<weights> : {F}\nreturn %0 : {F}"
-    with pytest.raises(pt.FileError, match="lacks the constant that it calls 'weights'"):
+    with pytest.raises(pt.FileError, match="lacks the constant that it calls 'weights(_1)?'"):
         read(f"{hlo(body=body)}\n{rest}")
 
 

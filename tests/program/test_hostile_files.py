@@ -323,7 +323,7 @@ def test_buffers_that_can_be_donated(read):
 )
 def test_a_constant_that_is_not_there(read, rest):
     body = f"%0 = stablehlo.constant dense_resource<weights> : {F}\nreturn %0 : {F}"
-    with pytest.raises(pt.FileError, match="lacks the constant that it calls 'weights(_1)?'"):
+    with pytest.raises(pt.FileError, match=r"lacks the constant that it calls 'weights(_1)?'"):
         read(f"{hlo(body=body)}\n{rest}")
 
 

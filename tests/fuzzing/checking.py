@@ -211,7 +211,8 @@ def _numbers(results: Any) -> list[np.ndarray]:
     """The results as arrays that numpy can compare."""
     found = []
     for leaf in jax.tree.leaves(results):
-        array = np.asarray(jax.random.key_data(leaf) if leaf.dtype in KEYS else leaf)
+        is_key = getattr(leaf, "dtype", None) in KEYS  # a Python scalar has no type
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         small = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4
         found.append(array.astype(np.float32) if small else array)
     return found

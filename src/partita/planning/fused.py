@@ -44,7 +44,7 @@ def fused_projections(lowering: Lowering, network: Interconnect) -> tuple[str, .
             whole = _shape(program, value)[dim]
             name = named.get((graph.values[graph.value_class[value]].colors[dim], whole))
             moved = [step for step in steps if step.is_collective]
-            if name is None or not moved:
+            if name is None or not moved or not part:
                 continue
             cost, times = found.setdefault(name, _Cost()), program.defined_times(value)
             cost.sizes[part] = None

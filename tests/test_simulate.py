@@ -46,6 +46,12 @@ def test_specs_are_kept_and_propagate():
     assert len(plan.history) == 1
 
 
+def test_what_plan_does_in_parts_is_done_in_parts_here_too():
+    """Of a cumulative sum the devices exchange one number of each shard, not the shards."""
+    plan = simulated(jnp.cumsum, numbers(4096), in_shardings=(P(("data", "model")),))
+    assert [(c.kind, c.bytes) for c in plan.collectives] == [("all_gather", 8 * 4)]
+
+
 @pytest.mark.parametrize(
     "specs",
     [

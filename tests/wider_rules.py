@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from partita.program.ir import Rule
+from partita.program.rule import Rule
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir, sdy
 from partita.stablehlo.normal_form import prepare, with_rules

@@ -19,10 +19,9 @@ from partita.mesh import Mesh, MeshInput
 from partita.options import positions
 from partita.plan import Plan
 from partita.planning.fixed import fixed
-from partita.planning.prepare import Prepared, targeted, traced_or_read
+from partita.planning.prepare import Prepared, rewritten, targeted, traced_or_read
 from partita.program import Program
 from partita.program.names import matches, nearest
-from partita.stablehlo.top_k import split_top_k
 
 
 def simulate(
@@ -87,7 +86,7 @@ def simulate(
     platform = target[0].platform
     marked = Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames)
     fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, platform=platform)
-    program = split_top_k(_with_specs(traced, in_shardings, out_shardings, mesh), mesh.devices)
+    program = rewritten(_with_specs(traced, in_shardings, out_shardings, mesh), mesh)
     prepared = Prepared(fn, traced, program, mesh, *target)
     return Plan.of(prepared, prepared.schedule([], decides=True))
 

@@ -208,6 +208,17 @@ def test_of_unequal_parts_the_report_offers_a_weight_for_each():
     runs_as_the_original(plan, *args)
 
 
+@pytest.mark.parametrize(
+    "use", [lambda h: h[:, :, 1:].sum(), lambda h: (h[:, :, 1:] * h[:, :, :-1]).sum()]
+)
+def test_what_is_sliced_but_not_taken_apart_is_no_fused_projection(use):
+    args = ({"w": numbers(WIDTH, 64)}, numbers(B, S, WIDTH))
+    tactics = [pt.ManualPartition({"*'w'*": 1}, axis="model")]
+    plan = planned(lambda params, x: use(x @ params["w"]), *args, tactics=tactics)
+    assert not any("parts of" in text for text in plan.history[0].warnings)
+    runs_as_the_original(plan, *args)
+
+
 def test_parts_that_are_put_together_are_left_to_the_program():
     """No product with an argument is behind these: nothing is rewritten."""
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.mesh import Mesh
-from partita.program.ir import Reach, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Reach
 from partita.spmd.exchange import exchange, gathered
 from partita.spmd.reshard import reshard, traffic
 from partita.spmd.unreduced import NONE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partita.mesh import Mesh
 from partita.program import TensorType
-from partita.program.ir import Reach
+from partita.program.rule import Reach
 from partita.spmd import COLLECTIVES, reshard
 from partita.spmd.steps import permutation
 from partita.tiling import local_type

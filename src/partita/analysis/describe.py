@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from partita.analysis.classes import Analysis
-from partita.program.ir import Rule
 from partita.program.names import pattern, shared_pattern
+from partita.program.rule import Rule
 
 
 @dataclasses.dataclass(frozen=True)

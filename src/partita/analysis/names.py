@@ -17,7 +17,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from partita.program.ir import Program, Rule
+from partita.program.ir import Program
+from partita.program.rule import Rule
 
 
 @dataclasses.dataclass(frozen=True)

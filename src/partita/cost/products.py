@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from partita.cost.hardware import TileShape
-from partita.program.ir import Operation, Rule, Value
+from partita.program.ir import Operation, Value
+from partita.program.rule import Rule
 
 
 def points(op: Operation, values: Sequence[Value]) -> int:

@@ -19,8 +19,9 @@ from partita.emit.kernels import custom_call
 from partita.emit.local_run import LocalRun, opened, renumber
 from partita.emit.ragged import ragged_dot
 from partita.program.combining import NEUTRAL
-from partita.program.ir import Reach, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
+from partita.program.rule import Reach
 from partita.stablehlo import mlir, rolls
 from partita.stablehlo.bodies import starts_of_parts
 from partita.stablehlo.building import within

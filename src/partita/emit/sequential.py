@@ -19,8 +19,9 @@ from partita.emit.spmd import Writer
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Block, Branch, Loop
-from partita.program.ir import Halo, Program, TensorType
+from partita.program.ir import Program, TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
+from partita.program.rule import Halo
 from partita.spmd.exchange import gathered
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir, rolls

@@ -18,13 +18,12 @@ from partita.frontend.calling import Marked, Static
 from partita.frontend.files import Module
 from partita.frontend.trace import trace
 from partita.planning.fixed import fixed
-from partita.planning.prepare import Prepared
+from partita.planning.prepare import Prepared, rewritten
 from partita.planning.schedule import Scheduled
 from partita.program.ir import Operation, Program
 from partita.program.refused import COMPILED_CALLS
 from partita.spmd import SpmdProgram
 from partita.stablehlo.adapt import LACKING
-from partita.stablehlo.top_k import split_top_k
 
 
 def elsewhere(
@@ -70,7 +69,7 @@ def elsewhere(
         {n: tuple(map(mesh.axis_names, layout)) for n, layout in enumerate(layouts)}
         for layouts in (done.spmd.argument_layouts, done.spmd.result_layouts)
     )
-    here = fixed(split_top_k(traced.program, mesh.devices), arguments, results, mesh)
+    here = fixed(rewritten(traced.program, mesh), arguments, results, mesh)
     prepared = Prepared(fn, traced, here, mesh, context.hardware, done.estimate.capacity)
     return prepared.schedule([], decides=True).spmd
 

@@ -21,8 +21,18 @@ class _Cost:
     """Of the parts."""
     parts: int = 0
     """How many there are, if they are equal and the weight is taken apart; else 0."""
+    slices: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    """The sizes of what is sliced out of each value."""
+    whole: int = 0
+    """Indices of the dimension."""
     bytes: int = 0
     seconds: float = 0.0
+
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether the dimension is taken apart, where a single slice only takes something out."""
+        several = (sizes for sizes in self.slices.values() if len(sizes) > 1)
+        return self.parts > 0 or any(sum(sizes) <= self.whole for sizes in several)
 
 
 def fused_projections(lowering: Lowering, network: Interconnect) -> tuple[str, ...]:
@@ -44,14 +54,16 @@ def fused_projections(lowering: Lowering, network: Interconnect) -> tuple[str, .
             whole = _shape(program, value)[dim]
             name = named.get((graph.values[graph.value_class[value]].colors[dim], whole))
             moved = [step for step in steps if step.is_collective]
-            if name is None or not moved or not part:
+            if name is None or not moved:
                 continue
             cost, times = found.setdefault(name, _Cost()), program.defined_times(value)
             cost.sizes[part] = None
             cost.parts = max(cost.parts, op.takes_apart * whole // part)
+            cost.slices.setdefault(value, []).append(part)
+            cost.whole = whole
             cost.bytes += times * sum(step.bytes for step in moved)
             cost.seconds += times * sum(network.seconds(step) for step in moved)
-    return tuple(_line(name, cost) for name, cost in found.items())
+    return tuple(_line(name, cost) for name, cost in found.items() if cost.is_of_parts)
 
 
 def _named(lowering: Lowering) -> dict[tuple[int, int], str]:
@@ -84,7 +96,7 @@ def _used(lowering: Lowering, op: Operation) -> Iterator[tuple[int, int, int, tu
         value, made = op.operands[0], _shape(program, op.results[0])
         plan, need = lowering.plans[graph.value_class[value]], form.need(0)
         for dim, whole in enumerate(_shape(program, value)):
-            if made[dim] < whole and plan.layout[dim]:
+            if 0 < made[dim] < whole and plan.layout[dim]:
                 yield value, dim, made[dim], dict(plan.reshards).get(need, ())
 
 

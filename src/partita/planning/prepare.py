@@ -87,10 +87,14 @@ def prepare(
     """
     platform = target[0].platform if platform is None else platform
     fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, hoist_from, platform)
-    program = traced.program
+    return Prepared(fn, traced, rewritten(traced.program, mesh), mesh, *target)
+
+
+def rewritten(program: Program, mesh: Mesh) -> Program:
+    """The same program with what can be done in parts on a mesh written so."""
     for rewrite in (align, split_prefix, split_top_k):
         program = rewrite(program, mesh.devices)
-    return Prepared(fn, traced, program, mesh, *target)
+    return program
 
 
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.program import Program
-from partita.program.ir import Operation, Rule
+from partita.program.ir import Operation
+from partita.program.rule import Rule
 from partita.saved.schema import LayoutRow
 from partita.tiling import Assignment, Layout
 

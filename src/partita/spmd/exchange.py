@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from partita.program.ir import Reach
+from partita.program.rule import Reach
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

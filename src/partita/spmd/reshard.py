@@ -34,7 +34,8 @@ from partita.program.collectives import (
     SLICE,
     CollectiveKind,
 )
-from partita.program.ir import Halo, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Halo
 from partita.spmd import ways
 from partita.spmd.steps import Step
 from partita.spmd.windows import window_steps

@@ -6,7 +6,8 @@ import dataclasses
 
 from partita.mesh import Mesh
 from partita.program.collectives import ALL_GATHER, COLLECTIVE_PERMUTE, SLICE
-from partita.program.ir import Reach, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Reach
 from partita.spmd.exchange import Window, exchange, gathered
 from partita.spmd.steps import Step
 from partita.tiling import Axes

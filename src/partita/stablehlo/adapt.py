@@ -14,7 +14,7 @@ from jax import lax
 from partita.program.ir import Program
 from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import find, ir
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
 from partita.stablehlo.rules.ragged import Ragged
@@ -48,14 +48,8 @@ def adapt(module: Any, program: Program, platform: str = "") -> None:
         said = program.partitioned[op.attributes["backend_config"].value]
         return write_out(said.whole, list(op.operands), platform, op.location)
 
-    missing, found = {PARTITIONED_CALL: whole, **LACKING.get(platform, {})}, []
-
-    def visit(op: Any) -> Any:
-        if (target_of(op) or op.name) in missing:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
+    missing = {PARTITIONED_CALL: whole, **LACKING.get(platform, {})}
+    found = find(module.operation, lambda op: (target_of(op) or op.name) in missing)
     for op in found:
         with ir.InsertionPoint(op), op.location:
             results = missing[target_of(op) or op.name](op)

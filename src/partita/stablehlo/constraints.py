@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from partita.program.ir import Factor, Given, Rule
+from partita.program.ir import Given
+from partita.program.rule import Factor, Rule
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir
 from partita.stablehlo.shardings import Said, meshes_of, read_sharding, says_nothing, with_mesh
 
 CALL = "partita.constrain"
@@ -26,14 +27,8 @@ _KEY = "partita.constraint"
 
 def note(module: Any, main: Any) -> None:
     """Replaces constraints by operations that stand for them; drops those that say nothing."""
-    meshes, found = meshes_of(module), []
-
-    def visit(op: Any) -> Any:
-        if op.name == _KIND or calls.is_one(op, CALL):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
+    meshes = meshes_of(module)
+    found = find(main.operation, lambda op: op.name == _KIND or calls.is_one(op, CALL))
     for op in found:
         value = op.operands[0]
         if op.name == _KIND:

@@ -24,7 +24,7 @@ from partita.stablehlo import mlir, prefix, tags
 from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import cut, padded, shape_of, with_shape, within
 from partita.stablehlo.manual_regions import is_manual
-from partita.stablehlo.mlir import filled, hlo, ir
+from partita.stablehlo.mlir import filled, find, hlo, ir
 from partita.stablehlo.rules.moves import padding
 from partita.stablehlo.rules.windows import paddings
 from partita.stablehlo.top_k import read_again
@@ -58,14 +58,7 @@ def align(program: Program, parts: int) -> Program:
         return program
     with mlir.context():
         module = mlir.parse(program.module)
-        found: list[Any] = []
-
-        def visit(op: Any) -> Any:
-            if not is_manual(op):
-                found.append(op)
-            return ir.WalkResult.ADVANCE
-
-        mlir.main_function(module).operation.walk(visit)
+        found = find(mlir.main_function(module).operation, lambda op: not is_manual(op))
         aligner = _Aligner(parts)
         for op in found:
             aligner.read(op)

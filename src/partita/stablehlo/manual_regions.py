@@ -16,18 +16,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from partita.errors import UnsupportedError
-from partita.program.ir import (
-    Factor,
-    Given,
-    ManualCollective,
-    Operation,
-    Rule,
-    TensorType,
-    Work,
-)
+from partita.program.ir import Given, ManualCollective, Operation, TensorType, Work
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, traits
+from partita.program.rule import Factor, Rule
 from partita.stablehlo import attributes
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import find, ir
 from partita.stablehlo.rules import notation, own
 from partita.stablehlo.shard_map import collectives, manual_axes, shardings_of, title
 from partita.stablehlo.shardings import read_sharding
@@ -44,14 +37,7 @@ def unfold(main: Any) -> None:
 
     They stand for themselves, as `partita.stablehlo.shard_map.note` leaves them.
     """
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == MANUAL:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)  # those inside of others first
+    found = find(main.operation, lambda op: op.name == MANUAL)  # those inside of others first
     for op in [op for op in found if _is_partial(_outermost(op))]:
         _unfold(op)
 

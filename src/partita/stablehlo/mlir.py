@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ __all__ = [
     "context",
     "element_types",
     "filled",
+    "find",
     "hlo",
     "inlined",
     "ir",
@@ -101,6 +102,19 @@ def main_function(module: Any) -> Any:
         f"the module has no function `main` ({f'only {names}' if names else 'it has none at all'});"
         " call the one to plan `main`, and make the others private"
     )
+
+
+def find(operation: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    """The operations inside of one of which something is true: inner ones first, then in order."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if wanted(op):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    return found
 
 
 def attributes_of(function: Any, which: str, count: int) -> list[Any]:

@@ -25,6 +25,7 @@ from partita.stablehlo.expansions import expand
 from partita.stablehlo.limits import OPERATIONS
 from partita.stablehlo.mlir import (
     attributes_of,
+    find,
     hlo,
     inlined,
     ir,
@@ -114,14 +115,7 @@ def without_shardings(text: str) -> str:
 
 def _rewrite(module: Any) -> None:
     """Replaces operations that are other ones in disguise, if there are any."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if traits(op.name).treatment == "rewritten":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
+    found = find(module.operation, lambda op: traits(op.name).treatment == "rewritten")
     found = [op for op in found if op.name != COMPOSITE or not composites.restore(op)]
     for op in found:
         expand(op)

@@ -19,7 +19,7 @@ from partita.stablehlo import mlir, tags
 from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import cut, shape_of, with_shape
 from partita.stablehlo.manual_regions import is_manual
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir
 from partita.stablehlo.refusals import tensor_type
 from partita.stablehlo.rules.windows import Slide, paddings, slides
 from partita.stablehlo.top_k import SAVING, in_parts, read_again
@@ -38,14 +38,7 @@ def split_prefix(program: Program, parts: int) -> Program:
         return program
     with mlir.context():
         module = mlir.parse(program.module)
-        found: list[Any] = []
-
-        def visit(op: Any) -> Any:
-            if op.name == _KIND and not is_manual(op):
-                found.append(op)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
+        found = find(module.operation, lambda op: op.name == _KIND and not is_manual(op))
         for op in found:
             dim = accumulated(op)
             size = 1 if dim is None else ir.RankedTensorType(op.operands[0].type).shape[dim]

@@ -8,7 +8,7 @@ from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
 from partita.program.op_traits import traits
 from partita.program.refused import BITS, CALLS, INSTEAD, TYPES, Refused
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import find, ir
 
 _SHARDING = "sdy.sharding"
 
@@ -39,15 +39,7 @@ def check_all(module: Any) -> None:
 
     It looks at operations in order, and first at the types of what they make.
     """
-
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for op in found:
+    for op in find(module.operation, lambda _: True):
         if op.name not in ("builtin.module", "func.func"):
             for value in (*op.operands, *op.results):
                 tensor_type(value.type)

@@ -13,27 +13,22 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from partita.program.ir import Reach, Rule
 from partita.program.op_traits import traits
+from partita.program.rule import Reach, Rule
 from partita.stablehlo import attributes, mlir, tags
 from partita.stablehlo.building import cut, joined, within
 from partita.stablehlo.manual_regions import is_manual
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir
 from partita.stablehlo.rules.moves import padding
 
 _KEY = "partita.roll"
+_SPELT = ("stablehlo.concatenate", "stablehlo.add")
+"""How a roll is written: the halves put together, or added after zeros."""
 
 
 def note(module: Any, main: Any) -> None:
     """Puts a call in place of everything that rolls a dimension."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name in ("stablehlo.concatenate", "stablehlo.add") and not is_manual(op):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
+    found = find(main.operation, lambda op: op.name in _SPELT and not is_manual(op))
     for view in list(module.body.operations):  # of a module that is read again: inlined by now
         if view.operation.name == "func.func" and view.name.value.startswith(_KEY):
             view.operation.erase()

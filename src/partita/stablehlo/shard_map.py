@@ -16,8 +16,9 @@ import numpy as np
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES, payload
-from partita.program.ir import Factor, Given, ManualCollective, Rule, TensorType
+from partita.program.ir import Given, ManualCollective, TensorType
 from partita.program.op_traits import MANUAL
+from partita.program.rule import Factor, Rule
 from partita.stablehlo.internals import PMAP_AXIS
 from partita.stablehlo.mlir import ir, sdy
 from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh

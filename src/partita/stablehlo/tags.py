@@ -12,7 +12,7 @@ from partita.program.op_traits import traits
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
 from partita.stablehlo.internals import NAME
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir
 
 _TARGET = "partita.tag"
 _SEPARATOR = "\n"
@@ -56,12 +56,4 @@ def add(operation: Any, names: list[str]) -> None:
 
 
 def _found(main: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if calls.is_one(op, _TARGET):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
-    return found
+    return find(main.operation, lambda op: calls.is_one(op, _TARGET))

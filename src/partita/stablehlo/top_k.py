@@ -18,7 +18,7 @@ from partita.stablehlo import mlir, tags
 from partita.stablehlo.bodies import starts_of_parts, works_in_parts
 from partita.stablehlo.building import with_shape
 from partita.stablehlo.importer import import_stablehlo
-from partita.stablehlo.mlir import chlo, hlo, ir
+from partita.stablehlo.mlir import chlo, find, hlo, ir
 
 SAVING = 4
 """How many times smaller what the first of the two leaves has to be."""
@@ -35,14 +35,7 @@ def split_top_k(program: Program, parts: int) -> Program:
         return program
     with mlir.context():
         module = mlir.parse(program.module)
-        found: list[Any] = []
-
-        def visit(op: Any) -> Any:
-            if op.name in _SPLIT:
-                found.append(op)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
+        found = find(module.operation, lambda op: op.name in _SPLIT)
         for op in found:
             dim = _dimension(op)
             size = ir.RankedTensorType(op.operands[0].type).shape[dim] if dim is not None else 1

@@ -17,7 +17,7 @@ from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import PartitaWarning
-from partita.program.ir import Factor, Rule
+from partita.program.rule import Factor, Rule
 
 OLDEST = (0, 10, 2)
 """The oldest release of JAX that is tested."""

@@ -7,7 +7,8 @@ import functools
 
 from partita.analysis import ClassGraph, OpClass
 from partita.mesh import Mesh
-from partita.program.ir import Halo, Rule, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Halo, Rule
 from partita.tiling.tiling import Axes, Layout
 
 Need = tuple[Layout, Halo]

@@ -9,8 +9,9 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from partita.analysis.repeats import Repeat, repeats
 from partita.program.blocks import Barrier, Block, Branch, Loop
-from partita.program.ir import Halo, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import CARRY
+from partita.program.rule import Halo
 from partita.tiling.forms import local_type
 from partita.tiling.nests import LoopNests, Nest, nest_of
 from partita.tiling.tiling import Layout

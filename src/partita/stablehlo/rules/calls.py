@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from partita.errors import RuleError
-from partita.program.ir import Rule, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Rule
 from partita.stablehlo.rules import notation, registry
 
 Types = Sequence[TensorType]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.program.ir import Factor, FactorKind, Halo, Reach, Rule
+from partita.program.rule import Factor, FactorKind, Halo, Reach, Rule
 
 
 class Draft:

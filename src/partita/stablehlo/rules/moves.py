@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from partita.program.ir import FactorKind, Reach, Rule, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import FactorKind, Reach, Rule
 from partita.stablehlo.rules.draft import Draft
 
 Types = Sequence[TensorType]

@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from partita.program.ir import FactorKind, Rule, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import FactorKind, Rule
 from partita.stablehlo.mlir import hlo
 from partita.stablehlo.rules import moves
 from partita.stablehlo.rules.scatters import numbers_of, window_dims, writes_apart

@@ -15,7 +15,8 @@ import re
 from collections.abc import Sequence
 
 from partita.errors import RuleError
-from partita.program.ir import Factor, FactorKind, Rule, TensorType
+from partita.program.ir import TensorType
+from partita.program.rule import Factor, FactorKind, Rule
 
 _WORD = re.compile(r"([A-Za-z_]\w*)([+!]?)")
 _MARKS: dict[str, FactorKind] = {"+": "reduction", "!": "blocked"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from partita.program.ir import Factor, Rule, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import traits
+from partita.program.rule import Factor, Rule
 from partita.stablehlo.rules import notation
 from partita.stablehlo.rules.ragged import ragged_dot
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.program.combining import combines
-from partita.program.ir import Factor, FactorKind, Rule, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import traits
+from partita.program.rule import Factor, FactorKind, Rule
 from partita.stablehlo.bodies import combiner
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.mlir import sdy

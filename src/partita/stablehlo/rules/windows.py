@@ -16,8 +16,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from partita.program.ir import FactorKind, Reach, Rule, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import traits
+from partita.program.rule import FactorKind, Reach, Rule
 from partita.stablehlo.bodies import works_in_parts
 from partita.stablehlo.mlir import hlo, ir
 from partita.stablehlo.rules.draft import Draft

@@ -1,0 +1,119 @@
+"""Rules: which dimensions of an operation are split together, and what lies between shards."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+FactorKind = Literal["parallel", "reduction", "blocked", "given", "manual"]
+"""Of a factor that is `given`, the program itself says how it is split, and it is not otherwise.
+One that is `manual` has no dimension: it stands for an axis over which the operation is manual."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Factor:
+    """A loop index of one operation (an einsum letter)."""
+
+    size: int
+    kind: FactorKind
+    reason: str = ""
+    """Why a blocked factor cannot be sharded."""
+    least: int = 1
+    """Fewest indices that a shard may have: it must reach as far as its neighbours need."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reach:
+    """The windows of a sharded dimension that devices read, where these are not their own shards.
+
+    Of `n` shards of the dimension, device number `d` reads `size / n + extra` indices, from
+    `d * size / n + start` on. Beyond the ends there are zeros.
+    """
+
+    size: int
+    """Over how many indices the windows go, all taken together; `n` divides it."""
+    start: int = 0
+    extra: int = 0
+    wraps: bool = False
+    """After the last index comes the first again."""
+    mirrored: bool = False
+    """The first device reads the last window, and so on."""
+
+    def length(self, shards: int) -> int:
+        """Indices of a window."""
+        return self.size // shards + self.extra
+
+    def first(self, device: int, shards: int) -> int:
+        """The first index that a device reads; may be beyond the ends."""
+        number = shards - 1 - device if self.mirrored else device
+        return number * (self.size // shards) + self.start
+
+    def __str__(self) -> str:
+        before, after = -self.start, self.extra + self.start
+        if before >= 0 and after >= 0 and not self.wraps and not self.mirrored:
+            return f"halo {before},{after}"
+        words = ("mirrored",) * self.mirrored + ("around",) * self.wraps
+        return " ".join((*words, f"from {self.start:+d}"))
+
+    @staticmethod
+    def halo(size: int, before: int, after: int) -> Reach:
+        """Of each dimension of this size a device's own shard, and so much before and after it."""
+        return Reach(size, -before, before + after)
+
+
+Halo = tuple[Reach | None, ...]
+"""For each dimension of a tensor, what each device reads if not just its own shard. Empty if it
+reads its own shard along all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """Which dimension of which operand and result is which factor (Shardy's sharding rule).
+
+    A dimension may be made of several factors, major first: `[B, H*K]` reshaped to `[B, H, K]`.
+    Only the leading factor larger than one can carry a shard of such a dimension; a given one,
+    which is split into single indices, leaves that to the next.
+    """
+
+    factors: tuple[Factor, ...]
+    operands: tuple[tuple[tuple[int, ...], ...], ...]
+    results: tuple[tuple[tuple[int, ...], ...], ...]
+    known: bool = True
+    """False for an operation without a rule, which is kept replicated."""
+    halos: tuple[Halo, ...] = ()
+    """For each operand, what a shard needs of its neighbours; empty if nothing."""
+
+    def leading(self, dimension: tuple[int, ...]) -> int | None:
+        """The factor that carries the shards of a dimension, None when it has none."""
+        carriers = self.carriers(dimension)
+        return carriers[-1] if carriers else None
+
+    def carriers(self, dimension: tuple[int, ...]) -> tuple[int, ...]:
+        """The leading factor of a dimension, behind those before it that the program splits."""
+        found: list[int] = []
+        for factor in dimension:
+            if self.factors[factor].size > 1:
+                found.append(factor)
+                if self.factors[factor].kind != "given":
+                    break
+        return tuple(found)
+
+    def is_given(self, dimension: tuple[int, ...]) -> bool:
+        """Whether the program says of all of a dimension how it is split."""
+        factors = [self.factors[factor] for factor in dimension]
+        given = [factor.kind == "given" for factor in factors]
+        return any(given) and all(g or f.size == 1 for g, f in zip(given, factors, strict=True))
+
+    def __str__(self) -> str:
+        def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> str:
+            return ", ".join(
+                "[" + " ".join("".join(map(_letter, dim)) or "1" for dim in tensor) + "]"
+                for tensor in tensors
+            )
+
+        return f"{side(self.operands)} -> {side(self.results)}"
+
+
+def _letter(factor: int) -> str:
+    letters = "ijklmnopqrstuvwxyzabcdefgh"
+    return letters[factor] if factor < len(letters) else f"z{factor}"

@@ -1,5 +1,5 @@
-# make demo | test | test-tools | test-tpu | test-newest | check | bench | coverage-models | paper-table | accuracy
-#      architecture
+# make demo | check | test | test-whole | test-tools | test-tpu | test-gpu | test-newest
+#      bench | coverage-models | paper-table | accuracy | architecture
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-tools test-tpu test-newest check bench coverage-models paper-table accuracy architecture clean
+.PHONY: venv demo test test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy architecture clean
 
 venv: $(STAMP)
 
@@ -40,7 +40,11 @@ demo: venv
 	$(BIN)/python -m tools.demo
 
 test: venv
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/tools $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/tools --ignore tests/whole $(PYTEST_ARGS)
+
+# Whole models and random programs: partitioned, compiled, run, and compared.
+test-whole: venv
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/whole $(PYTEST_ARGS)
 
 # The tests of the commands for maintainers, in tools/.
 test-tools: venv
@@ -53,6 +57,15 @@ test-tpu: venv
 	else \
 	  echo "skipped: the TPU compiler cannot be installed on this machine"; \
 	fi
+
+# The same for GPUs, in an environment of its own: where JAX finds the plugin, it looks for GPUs
+# whenever it starts. Needs no GPU.
+GPU_VENV ?= .venv-gpu
+test-gpu:
+	@test -x $(GPU_VENV)/bin/pip || $(PYTHON) -m venv $(GPU_VENV); \
+	if $(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[gpu,tests]'; \
+	then set -x; $(GPU_VENV)/bin/python -m pytest tests/verify/test_gpu.py $(PYTEST_ARGS); \
+	else echo "skipped: the GPU compiler cannot be installed on this machine"; fi
 
 # What touches JAX most, with the newest Python and JAX that can be had here: import, rules, every
 # operation, manual computations, constraints and export. NEWEST=tests runs all.

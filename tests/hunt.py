@@ -27,8 +27,10 @@ MOST_SHRUNK = 2  # examples of one kind of fault that are made small
 class Hunt:
     """The state of a hunt, kept in a folder."""
 
-    def __init__(self, folder: Path, start: int) -> None:
+    def __init__(self, folder: Path, start: int, most: int) -> None:
         self.folder = folder
+        self.most = most
+        """Schedules of one program."""
         folder.mkdir(parents=True, exist_ok=True)
         self.state = folder / "state.json"
         kept = json.loads(self.state.read_text()) if self.state.exists() else {}
@@ -41,7 +43,7 @@ class Hunt:
         try:
             found = program(number)
             checker = Checker(found)
-            todo = schedules(found, checker.worth)
+            todo = schedules(found, min(checker.worth, self.most))
             _ = checker.original
         except Exception as error:
             self.note(number, error, None, None)
@@ -86,9 +88,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--start", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--schedules", type=int, default=6, help="the most of one program")
     parser.add_argument("--only", type=int)
     options = parser.parse_args()
-    hunt = Hunt(options.folder, options.start)
+    hunt = Hunt(options.folder, options.start, options.schedules)
     if options.only is not None:
         hunt.run(options.only)
         return

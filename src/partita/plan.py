@@ -344,6 +344,7 @@ class Plan:
         *,
         windowed_einsum: bool = False,
         combine: bool = True,
+        verbose: bool = False,
     ) -> Verification:
         """Compiles the plan with a real XLA, and puts what that makes beside what was predicted.
 
@@ -351,12 +352,14 @@ class Plan:
 
         Args:
           topology: the devices to compile for, which need not be there: TPUs such as `"v5e:4x8"`,
-            which takes the extra `partita[tpu]`. By default, or as `"host"`, host devices, of which
+            which takes the extra `partita[tpu]`; GPUs such as `"h100:8"`, or `"h100:2x8"` for two
+            hosts, which takes `partita[gpu]`. By default, or as `"host"`, host devices, of which
             the process must have enough.
           form: which program, as for `export`.
           windowed_einsum: whether a TPU compiler that partitions by itself may cut gathers and
             matrix products into loops; other collectives come of it.
-          combine: whether a TPU compiler may combine sums into one collective.
+          combine: whether a compiler for accelerators may combine collectives into one.
+          verbose: whether what the compiler logs comes to standard error.
 
         Raises:
           HardwareError: the plan is for another device type than the topology has.
@@ -365,7 +368,14 @@ class Plan:
         """
         from partita.verify import verify
 
-        return verify(self, topology, form, windowed_einsum=windowed_einsum, combine=combine)
+        return verify(
+            self,
+            topology,
+            form,
+            windowed_einsum=windowed_einsum,
+            combine=combine,
+            verbose=verbose,
+        )
 
     @classmethod
     def load(

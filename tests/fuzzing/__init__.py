@@ -1,4 +1,4 @@
-"""Random programs under random schedules; `tests/test_ops_random.py` says what for and how.
+"""Random programs under random schedules; `tests/whole/test_ops_random.py` says what for and how.
 
 `pool` holds a program while it grows, `elements`, `shapes`, `sums`, `indexing` and `control` are
 the operations it grows by, `programs` draws whole programs and schedules, `checking` compares a

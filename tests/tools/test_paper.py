@@ -28,7 +28,7 @@ def label(row):
     return f"{row.subject} {row.schedule}"
 
 
-# What `tests/models/test_families.py` compiles under the same strategies.
+# What `tests/whole/test_families.py` compiles under the same strategies.
 COMPILED_ELSEWHERE = ("UNet BP", "UNet BP+Z3")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 
 import jax
@@ -15,6 +16,7 @@ from checks import array
 from partita import cli
 from partita.verify import REWRITES, OutOfMemoryError, backends
 from partita.verify.backends import backend_for
+from partita.verify.backends.gpu import Gpu
 from partita.verify.backends.host import Host
 from partita.verify.backends.tpu import Tpu
 
@@ -41,19 +43,26 @@ def planned(hardware="cpu"):
         ("v5e:4x8", Tpu("v5e:4x8")),
         ("v5p:2x2x4_twisted", Tpu("v5p:2x2x4_twisted")),
         ("tpu7x:2x2x1", Tpu("tpu7x:2x2x1")),
+        ("h100:8", Gpu("h100:8")),
+        ("a100_80gb:2x8", Gpu("a100_80gb:2x8")),
     ],
 )
 def test_a_topology_tells_the_backend(topology, backend):
     assert backend_for(topology) == backend
 
 
-@pytest.mark.parametrize("topology", ["h100:2x8", "v100:8", "4x8", "hosts", ""])
+@pytest.mark.parametrize("topology", ["h900:2x8", "4x8", "hosts", ""])
 def test_an_unknown_topology_lists_what_is_known(topology):
     with pytest.raises(pt.VerifyError) as error:
         planned().verify(topology)
     message = str(error.value)
-    assert message.startswith(f"unknown topology '{topology}'; expected host")
-    assert "v5e:4x8" in message and "pip install 'partita[tpu]'" in message
+    assert message.startswith(f"unknown topology '{topology}'; expected a GPU")
+    assert (
+        "host for the host devices" in message
+        and "v5e:4x8" in message
+        and "pip install 'partita[tpu]'" in message
+    )
+    assert "GPUs: a100_40gb, a100_80gb, b200," in message
     assert "\n" not in message
 
 
@@ -62,15 +71,24 @@ def test_host_devices_can_be_named():
     assert found.passed and found.topology is None
 
 
-def test_without_the_tpu_compiler_the_extra_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("hardware", "topology", "extra"), [("tpu_v5e", "v5e:2x2", "tpu"), ("h100", "h100:4", "gpu")]
+)
+def test_without_the_compiler_the_extra_is_named(hardware, topology, extra, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(pt.VerifyError, match=r"pip install 'partita\[tpu\]'"):
-        planned("tpu_v5e").verify("v5e:2x2")
+    with pytest.raises(pt.VerifyError, match=rf"pip install 'partita\[{extra}\]'"):
+        planned(hardware).verify(topology)
 
 
 @pytest.mark.parametrize(
     ("topology", "device_type"),
-    [(None, None), ("v5e:2x2", "tpu_v5e"), ("v5p:2x2x1", "tpu_v5p"), ("v9e:2x2", None)],
+    [
+        (None, None),
+        ("v5e:2x2", "tpu_v5e"),
+        ("v5p:2x2x1", "tpu_v5p"),
+        ("v9e:2x2", None),
+        ("h200:8", "h200"),
+    ],
 )
 def test_the_device_type_that_a_topology_stands_for(topology, device_type):
     assert backend_for(topology).device_type == device_type
@@ -217,7 +235,7 @@ def test_a_backend_of_a_file_is_checked_as_any(grid):
 
 def test_a_backend_of_a_file_is_listed(grid):
     with pytest.raises(pt.VerifyError, match=r"grid:2x4 \(pip install 'partita\[grid\]'\)"):
-        backend_for("h100:2x8")
+        backend_for("h900:2x8")
 
 
 def test_the_command_line_takes_the_topologies_of_a_file(grid):
@@ -226,3 +244,27 @@ def test_the_command_line_takes_the_topologies_of_a_file(grid):
     result = CliRunner().invoke(cli.app, ["verify", *args])
     assert result.exit_code == 0, result.output
     assert "for grid:4" in result.output
+
+
+# -------------------------------------------------------------------------------- noise
+
+
+class Noisy(Refusing):
+    """What is compiled by native code that logs to standard error, and by Python that writes."""
+
+    def compile(self, compiler_options):
+        os.write(2, b"RET_CHECK failure\n")
+        print("what Python says", file=sys.stderr)
+        return super().compile(compiler_options)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_a_compiler_logs_is_kept_from_the_terminal_unless_asked_for(
+    verbose, monkeypatch, capfd
+):
+    plan = planned()
+    monkeypatch.setattr(type(plan), "lower", lambda *_: Noisy("RESOURCE_EXHAUSTED: no more."))
+    plan.verify(verbose=verbose)
+    shown = capfd.readouterr().err
+    assert "what Python says" in shown
+    assert ("RET_CHECK" in shown) is verbose

@@ -63,7 +63,10 @@ def verify(
     ] = False,
     no_combining: Annotated[
         bool,
-        typer.Option("--no-combining", help="Keep a TPU compiler from combining sums."),
+        typer.Option("--no-combining", help="Keep the compiler from combining collectives."),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print what the compiler logs, too.")
     ] = False,
     manual: ManualOption = None,
     axes: AxesOption = None,
@@ -91,7 +94,11 @@ def verify(
         with Console(stderr=True).status(f"compiling the {each} form"):
             found.append(
                 made.verify(
-                    topology, each, windowed_einsum=windowed_einsum, combine=not no_combining
+                    topology,
+                    each,
+                    windowed_einsum=windowed_einsum,
+                    combine=not no_combining,
+                    verbose=verbose,
                 )
             )
     if as_json:

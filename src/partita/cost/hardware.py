@@ -117,6 +117,52 @@ class Kernels(Table, frozen=True):
     longest_row: Annotated[Figure, unit("elements")] = ROW
 
 
+class XlaTarget(Table, frozen=True):
+    """What XLA's GPU compiler has to be told of a GPU that is not there.
+
+    Attributes:
+        compute_capability: `9.0`, or `9.0a` with the features of that architecture alone.
+        multiprocessors: of the GPU.
+        fpus: float32 units of a multiprocessor.
+        clock: of these, in cycles/s.
+        memory: bytes.
+        memory_bandwidth: bytes/s.
+        l2: bytes of the cache that all multiprocessors share.
+        shared_memory: bytes of a multiprocessor.
+        shared_memory_of_block: bytes that one block of threads may have.
+        source: where those are from.
+        pcie_bandwidth: bytes/s to the host; 0 if not known.
+        nvlinks: links to other GPUs.
+        matrix_units: of a multiprocessor; 0 if not known, and so are the following.
+        matrix_clock: in cycles/s.
+        bf16_operations: multiplications with additions of a matrix unit in a cycle.
+        f8_operations: the same.
+    """
+
+    compute_capability: str
+    multiprocessors: int
+    fpus: int
+    clock: float
+    memory: int
+    memory_bandwidth: float
+    l2: int
+    shared_memory: int
+    shared_memory_of_block: int
+    source: str
+    pcie_bandwidth: float = 0
+    nvlinks: int = 0
+    matrix_units: int = 0
+    matrix_clock: float = 0
+    bf16_operations: int = 0
+    f8_operations: int = 0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\d+\.\d[af]?", self.compute_capability):
+            raise ValueError(
+                f"compute_capability must be such as 8.0 or 9.0a, got {self.compute_capability!r}"
+            )
+
+
 class Network(Table, frozen=True):
     """A network that joins up to `size` devices.
 
@@ -205,6 +251,8 @@ class Hardware(Table, frozen=True):
             ways to reshard, the one with a collective more has to save as many.
         host_bandwidth: bytes/s between a device and the memory of its host, each way.
         clock: cycles/s, where the compiler estimates cycles; no cost depends on it.
+        xla_target: what XLA's compiler has to be told to compile for such a device without one;
+            None if it needs nothing, or that is not known.
         device_kind: a regular expression that JAX's `device_kind` of such devices matches; empty
             if the file does not say.
         platform: what JAX lowers programs for: tpu, cuda, rocm or cpu; that of the devices at hand
@@ -235,6 +283,7 @@ class Hardware(Table, frozen=True):
     latency_bytes: Bytes = LATENCY
     host_bandwidth: Annotated[Figure, unit("bytes/s")] = HOST
     clock: Annotated[Figure, unit("cycles/s")] | None = None
+    xla_target: XlaTarget | None = None
     device_kind: str = ""
     platform: Literal["tpu", "cuda", "rocm", "cpu", ""] = ""
     source: str = ""

@@ -98,7 +98,11 @@ ALL_REDUCE = register(
 )
 REDUCE_SCATTER = register(
     CollectiveKind(
-        "reduce_scatter", HloForm(("reduce-scatter",)), "ring", reduces=True, splits=True
+        "reduce_scatter",
+        HloForm(("reduce-scatter",), start_holds_operands=True),
+        "ring",
+        reduces=True,
+        splits=True,
     )
 )
 ALL_TO_ALL = register(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 from partita import cost
@@ -10,7 +11,7 @@ from partita.run.executable import Form
 from partita.verify.backends import Backend, backend_for
 from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Comparison, side_by_side
-from partita.verify.compile import Compiled, OutOfMemoryError
+from partita.verify.compile import Compiled, OutOfMemoryError, silenced
 from partita.verify.cycles import compiled_time
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
@@ -26,6 +27,7 @@ def verify(
     *,
     windowed_einsum: bool = False,
     combine: bool = True,
+    verbose: bool = False,
 ) -> Verification:
     """Compiles a plan and compares; `Plan.verify` says what the arguments are.
 
@@ -38,13 +40,14 @@ def verify(
     """
     backend = backend_for(topology)
     _check_device_type(plan, backend)
-    lowered = plan.lower(backend.device_mesh(plan.mesh), form)
     options = backend.options(windowed_einsum=windowed_einsum, combine=combine)
     compiled: Compiled | OutOfMemoryError
-    try:
-        compiled = backend.compile(lowered, options)
-    except OutOfMemoryError as error:
-        compiled = error
+    with contextlib.nullcontext() if verbose else silenced():
+        lowered = plan.lower(backend.device_mesh(plan.mesh), form)
+        try:
+            compiled = backend.compile(lowered, options)
+        except OutOfMemoryError as error:
+            compiled = error
     return verified(plan, backend, form, compiled)
 
 

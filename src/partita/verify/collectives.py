@@ -129,7 +129,7 @@ class _Reader:
     ) -> Iterator[Found]:
         """The collectives of an instruction, one for each of its operands."""
         kind, line = self._opcodes[instruction.opcode], instruction.attributes
-        sizes = _sizes(instruction, kind.hlo)
+        sizes = self._put_together(computation, instruction) or _sizes(instruction, kind.hlo)
         if kind.hlo.pairs:
             patch = self._is_patch(computation, instruction)
             for size in sizes:
@@ -152,6 +152,24 @@ class _Reader:
                 REDUCE_SCATTER.name, size if padded is None else padded, groups
             )
             yield Found(collective, 1, False, padded=padded is not None)
+
+    def _put_together(self, computation: Computation, instruction: HloInstruction) -> list[int]:
+        """Bytes of what a GPU's compiler has put one behind the other to sum it at once.
+
+        Such a sum is no operation of the program, and has no name of one.
+        """
+        if "op_name=" in instruction.attributes:
+            return []
+        source = computation.instructions.get((instruction.operands or [""])[0])
+        if source is None or not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes):
+            return []
+        if source.opcode == "fusion":
+            computation = self._module.computations[source.called[0][1]]
+            source = computation.root
+        if source is None or source.opcode != "concatenate" or "," in _dims(source.type):
+            return []
+        parts = (computation.instructions.get(name) for name in source.operands)
+        return [sum(_shapes(part.type)) for part in parts if part is not None]
 
     def _of_computation(self, computation: Computation) -> Iterator[tuple[HloInstruction, str]]:
         """The collectives in a computation, each with its channel."""
@@ -255,6 +273,11 @@ def _before_padding(computation: Computation, name: str) -> int | None:
 
 def _shapes(type_: str) -> list[int]:
     return [_shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(type_)]
+
+
+def _dims(type_: str) -> str:
+    shape = _SHAPE.search(type_)
+    return shape[2] if shape else ""
 
 
 def _shape_bytes(dtype: str, dims: str) -> int:

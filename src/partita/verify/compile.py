@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +77,39 @@ def without_cache() -> Iterator[None]:
     finally:
         config.update("jax_enable_compilation_cache", enabled)
         compilation_cache.reset_cache()
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Keeps what a compiler's own code writes to standard error from the terminal.
+
+    It logs failures that it recovers from, with stack traces. What Python writes still comes
+    through, if not that of this process's other native code.
+    """
+    mine, shown = sys.stderr, os.dup(2)
+    mine.flush()
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 2)
+    try:
+        if _descriptor(mine) == 2:
+            with os.fdopen(os.dup(shown), "w", buffering=1, encoding=mine.encoding) as stream:
+                sys.stderr = stream
+                yield
+        else:
+            yield
+    finally:
+        sys.stderr = mine
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(silent)
+
+
+def _descriptor(stream: Any) -> int | None:
+    try:
+        number: int = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+    return number
 
 
 def first_line(error: Exception) -> str:

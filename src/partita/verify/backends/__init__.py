@@ -34,6 +34,8 @@ def backend_for(topology: str | None) -> Backend:
 def topologies() -> str:
     """The topologies that there are backends for, and the extras that these need, in one line."""
     return "; ".join(
-        f"{each.spelling} (pip install 'partita[{each.extra}]')" if each.extra else each.spelling
+        f"{each.described()} (pip install 'partita[{each.extra}]')"
+        if each.extra
+        else each.described()
         for each in backends()
     )

@@ -63,6 +63,11 @@ class Backend(abc.ABC):
         Whether there is such a topology only `device_mesh` says: the compiler may be missing.
         """
 
+    @classmethod
+    def described(cls) -> str:
+        """How its topologies are spelled, and which there are, as messages and help say it."""
+        return cls.spelling
+
     @property
     def target(self) -> str:
         """What is compiled for, as messages and reports say it."""

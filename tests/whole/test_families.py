@@ -17,7 +17,7 @@ from tools import coverage, largest
 
 # Presets beside each other, so that the original of each runs once. All of them take minutes:
 # here are FSDP and tensor parallelism of a few, and a search for all but the largest. The small GPT
-# is in `tests/plan/test_equivalence.py`, under more schedules and meshes.
+# is in `tests/whole/test_equivalence.py`, under more schedules and meshes.
 EXPERT = {"mlp", "moe-tiny", "decode-tiny"}
 CASES = [
     (preset, schedule)

@@ -6,8 +6,8 @@ plan are run as well (`Plan.core`), which share nothing with the lowering. Progr
 and always the same for a number (`fuzzing/`); each is traced and run by itself once, and checked
 under several schedules.
 
-    PARTITA_EXAMPLES=2000 pytest tests/test_ops_random.py      looks longer
-    PARTITA_SEED=5000 pytest tests/test_ops_random.py          looks at programs from 5000 on
+    PARTITA_EXAMPLES=2000 pytest tests/whole/test_ops_random.py      looks longer
+    PARTITA_SEED=5000 pytest tests/whole/test_ops_random.py          looks at programs from 5000 on
     python tests/hunt.py logs/ --seconds 3600                  looks for an hour, and goes on there
                                                                when started again
 

@@ -1,0 +1,184 @@
+"""Plans compiled for GPUs that need not be there.
+
+A topology such as `h100:8`, or `h100:2x8` for two hosts of eight, is compiled for with the plugin
+that JAX has for CUDA, which comes with the extra `partita[gpu]`; no GPU and no driver is needed.
+What the compiler has to know of a GPU is in its hardware file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import re
+from typing import ClassVar, Self
+
+import jax
+from jax.experimental import topologies
+from jax.stages import Lowered
+
+from partita import cost
+from partita.cost.hardware import XlaTarget
+from partita.errors import MeshError, VerifyError
+from partita.mesh import Mesh
+from partita.verify.backends.protocol import Backend
+from partita.verify.compile import Compiled, Options, first_line, without_cache
+
+_TOPOLOGY = re.compile(r"(?P<kind>\w+):(?:(?P<hosts>\d+)x)?(?P<devices>\d+)")
+
+# Which kernel of several is quickest can only be measured where there is a GPU. Without, products
+# are left to cuBLAS: it is what most of them are given to in the end.
+_UNTUNED: Options = {"xla_gpu_enable_triton_gemm": False}
+_COMBINERS_OFF: Options = {
+    f"xla_gpu_{kind}_combine_threshold_bytes": "0"
+    for kind in ("all_reduce", "all_gather", "reduce_scatter")
+}
+
+_MATRIX_TYPES = {"bf16_operations": (10, 16), "f8_operations": (2, 6, 19, 20, 23, 24, 25)}
+"""XLA's numbers of the element types that a matrix unit multiplies at one rate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu(Backend):
+    """XLA for NVIDIA's GPUs. It combines collectives, and starts them before they are needed."""
+
+    topology: str
+
+    spelling: ClassVar[str] = (
+        "a GPU and how many, such as h100:8, or h100:2x8 for 2 hosts with 8 each"
+    )
+    extra: ClassVar[str | None] = "gpu"
+    compiler: ClassVar[str | None] = "jax-cuda12-plugin"
+
+    @classmethod
+    def of(cls, topology: str | None) -> Self | None:
+        """Of what begins as a GPU of which there is a file that says what the compiler needs."""
+        kind, _, _ = (topology or "").partition(":")
+        return cls(topology) if topology and kind in kinds() else None
+
+    @classmethod
+    def described(cls) -> str:
+        """How its topologies are spelled, with the GPUs that there are."""
+        return f"{cls.spelling} (GPUs: {', '.join(kinds())})"
+
+    @property
+    def device_type(self) -> str | None:
+        """Of the hardware file that its name is."""
+        return self.topology.partition(":")[0]
+
+    def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
+        """A mesh of the GPUs of the topology, which this machine need not have.
+
+        Raises:
+          VerifyError: the compiler is not installed, or the topology is spelled otherwise.
+          MeshError: the topology has another number of devices, or cannot be laid out so.
+        """
+        parts = _TOPOLOGY.fullmatch(self.topology)
+        if parts is None:
+            raise VerifyError(
+                f"topology {self.topology!r} is spelled otherwise; expected {self.spelling}"
+            )
+        if not is_installed():
+            raise VerifyError(
+                f"compiling for {self.topology} needs JAX's plugin for CUDA, which is not "
+                "installed; pip install 'partita[gpu]' (no GPU is needed)"
+            )
+        hosts, devices = int(parts["hosts"] or 1), int(parts["devices"])
+        if hosts * devices != mesh.devices:
+            raise MeshError(
+                f"mesh {mesh} has {mesh.devices} devices, topology {self.topology} has "
+                f"{hosts * devices}; they must be equal"
+            )
+        target = cost.load(parts["kind"]).xla_target
+        assert target is not None  # it is one of `kinds`
+        try:
+            found = topologies.get_topology_desc(
+                platform="cuda",
+                target_config=as_proto(target, parts["kind"]),
+                topology=f"1x{hosts}x{devices}",
+            )
+            made: jax.sharding.Mesh = topologies.make_mesh(found, mesh.sizes, mesh.names)
+        except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise MeshError(
+                f"JAX cannot lay mesh {mesh} on topology {self.topology}: {first_line(error)}"
+            ) from error
+        return made
+
+    def compile(self, lowered: Lowered, options: Options) -> Compiled:
+        """Compiles, without JAX's cache of compiled programs."""
+        with without_cache():
+            return super().compile(lowered, options)
+
+    def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
+        """Whether collectives of one kind are combined."""
+        return dict(_UNTUNED) if combine else _UNTUNED | _COMBINERS_OFF
+
+
+def is_installed() -> bool:
+    """Whether there is JAX's plugin for CUDA."""
+    try:
+        return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
+    except ModuleNotFoundError:  # there is no plugin at all
+        return False
+
+
+@functools.cache
+def kinds() -> tuple[str, ...]:
+    """The device types that the compiler can be told of."""
+    return tuple(name for name in cost.device_types() if cost.load(name).xla_target)
+
+
+def as_proto(target: XlaTarget, name: str) -> str:
+    """What XLA's compiler reads of a GPU: a `GpuTargetConfigProto`, as text.
+
+    What all GPUs have in common, and no hardware file says, is from CUDA's programming guide.
+    """
+    major, minor = target.compute_capability.rstrip("af").split(".")
+    feature = {"a": "ACCELERATED_FEATURES", "f": "FAMILY_COMPATIBLE_FEATURES"}
+    wanted = feature.get(target.compute_capability[-1])
+    device = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "threads_per_core_limit": 2048,
+        "block_dim_limit_x": 2**31 - 1,
+        "block_dim_limit_y": 2**16 - 1,
+        "block_dim_limit_z": 2**16 - 1,
+        "registers_per_core_limit": 2**16,
+        "registers_per_block_limit": 2**16,
+        "shared_memory_per_block": 48 * 2**10,
+        "shared_memory_per_core": target.shared_memory,
+        "shared_memory_per_block_optin": target.shared_memory_of_block,
+        "core_count": target.multiprocessors,
+        "fpus_per_core": target.fpus,
+        "clock_rate_ghz": target.clock / 1e9,
+        "device_memory_size": target.memory,
+        "memory_bandwidth": int(target.memory_bandwidth),
+        "l2_cache_size": target.l2,
+        "pcie_bandwidth": int(target.pcie_bandwidth),
+    }
+    lines = [f"{key}: {value}" for key, value in device.items()]
+    said = f" feature_extension: {wanted}" if wanted else ""
+    lines.append(f"cuda_compute_capability {{ major: {major} minor: {minor}{said} }}")
+    if target.nvlinks:
+        lines.append(f"device_interconnect_info {{ active_links: {target.nvlinks} }}")
+    if target.matrix_units:
+        lines.append(f"matrix_unit_description {{ {_rates(target)} }}")
+    inside = "\n  ".join(lines)
+    return (
+        f"gpu_device_info {{\n  {inside}\n}}\n"
+        'platform_name: "CUDA"\n'
+        "dnn_version_info { major: 9 minor: 8 patch: 0 }\n"
+        f'device_description_str: "NVIDIA {name.upper()}"\n'
+    )
+
+
+def _rates(target: XlaTarget) -> str:
+    return " ".join(
+        f"rate_infos {{ key: {key} value {{ clock_rate_ghz: {target.matrix_clock / 1e9} "
+        f"units_per_core: {target.matrix_units} ops_per_clock: {getattr(target, operations)} }} }}"
+        for operations, keys in _MATRIX_TYPES.items()
+        for key in keys
+    )
+
+
+BACKEND = Gpu

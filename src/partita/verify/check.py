@@ -12,7 +12,6 @@ from partita.verify.backends import Backend, backend_for
 from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Comparison, side_by_side
 from partita.verify.compile import Compiled, OutOfMemoryError, silenced
-from partita.verify.cycles import compiled_time
 from partita.verify.hlo import parse
 from partita.verify.loops import executions
 from partita.verify.memory import predicted_memory
@@ -68,7 +67,7 @@ def verified(
         predicted,
         compiled.memory,
         _compared(plan, backend, form, found),
-        compiled_time(backend.cycles(module, runs), found, plan.mesh, plan.hardware),
+        backend.time(module, runs, found, plan),
         None,
         runs.unknown,
         compiled.seconds,

@@ -81,7 +81,7 @@ def found_collectives(module: HloModule, runs: Executions | None = None) -> list
     Raises:
       VerifyError: the text has device groups in a form that is not known.
     """
-    return list(_Reader(module, runs or executions(module)).found())
+    return list(Reader(module, runs or executions(module)).found())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Payload:
     padded: bool = False
 
 
-class _Reader:
+class Reader:
     """Reads the collectives of one compiled program."""
 
     def __init__(self, module: HloModule, runs: Executions) -> None:
@@ -103,6 +103,7 @@ class _Reader:
         self._opcodes = opcodes()
 
     def found(self) -> Iterator[Found]:
+        """Every collective that runs, in the order of the text."""
         runs, computations = self._runs, self._module.computations
         started = {
             channel
@@ -123,6 +124,18 @@ class _Reader:
                     yield dataclasses.replace(
                         each, times=times or inside, asynchronous=asynchronous
                     )
+
+    def collectives(
+        self, computation: Computation, instruction: HloInstruction
+    ) -> list[HloCollective]:
+        """What an instruction moves, or the one that it starts; nothing if it is no collective."""
+        if instruction.opcode == "async-start":
+            computation = self._module.computations[instruction.called[0][1]]
+            inside = computation.root
+            return [] if inside is None else self.collectives(computation, inside)
+        if instruction.opcode not in self._opcodes:
+            return []
+        return [each.collective for each in self._read(computation, instruction, False)]
 
     def _read(
         self, computation: Computation, instruction: HloInstruction, fused: bool
@@ -169,7 +182,7 @@ class _Reader:
         if source is None or source.opcode != "concatenate" or "," in _dims(source.type):
             return []
         parts = (computation.instructions.get(name) for name in source.operands)
-        return [sum(_shapes(part.type)) for part in parts if part is not None]
+        return [sum(shapes(part.type)) for part in parts if part is not None]
 
     def _of_computation(self, computation: Computation) -> Iterator[tuple[HloInstruction, str]]:
         """The collectives in a computation, each with its channel."""
@@ -255,7 +268,7 @@ def opcodes() -> dict[str, CollectiveKind]:
 
 def _sizes(instruction: HloInstruction, form: HloForm) -> list[int]:
     """Bytes of what comes out of a collective, for each of its operands."""
-    sizes = _shapes(instruction.type)
+    sizes = shapes(instruction.type)
     if form.start_holds_operands and instruction.opcode.endswith("-start"):
         sizes = sizes[: 2 * len(instruction.operands)]  # context of the transfer comes last
         sizes = sizes[len(sizes) // 2 :]  # what goes in stands before what comes out
@@ -268,11 +281,12 @@ def _before_padding(computation: Computation, name: str) -> int | None:
     if pad is None or pad.opcode != "pad":
         return None
     source = computation.instructions.get(pad.operands[0])
-    return None if source is None else sum(_shapes(source.type))
+    return None if source is None else sum(shapes(source.type))
 
 
-def _shapes(type_: str) -> list[int]:
-    return [_shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(type_)]
+def shapes(type_: str) -> list[int]:
+    """Bytes of every array in a type as HLO writes it."""
+    return [shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(type_)]
 
 
 def _dims(type_: str) -> str:
@@ -280,10 +294,16 @@ def _dims(type_: str) -> str:
     return shape[2] if shape else ""
 
 
-def _shape_bytes(dtype: str, dims: str) -> int:
+def shape_bytes(dtype: str, dims: str) -> int:
+    """Bytes of an array, from its type and its sizes as HLO writes them."""
     elements = math.prod(int(d) for d in dims.split(",") if d)
+    return math.ceil(elements * bits(element_type(dtype)) / 8)
+
+
+def element_type(dtype: str) -> str:
+    """StableHLO's name of an element type, from HLO's."""
     name = {"pred": "i1"}.get(dtype, dtype)
     name = f"i{name[1:]}" if re.fullmatch(r"[su]\d+", name) else name
     if name.startswith("c") and name[1:].isdigit():
         name = f"complex<f{int(name[1:]) // 2}>"
-    return math.ceil(elements * bits(name) / 8)
+    return name

@@ -18,11 +18,17 @@ from jax.experimental import topologies
 from jax.stages import Lowered
 
 from partita import cost
+from partita.cost.estimate import StepTime
 from partita.cost.hardware import XlaTarget
 from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
 from partita.verify.backends.protocol import Backend
+from partita.verify.collectives import Found
 from partita.verify.compile import Compiled, Options, first_line, without_cache
+from partita.verify.hlo import HloModule
+from partita.verify.loops import Executions
+from partita.verify.predicted import Predicted
+from partita.verify.schedule import scheduled_time
 
 _TOPOLOGY = re.compile(r"(?P<kind>\w+):(?:(?P<hosts>\d+)x)?(?P<devices>\d+)")
 
@@ -108,6 +114,12 @@ class Gpu(Backend):
         """Compiles, without JAX's cache of compiled programs."""
         with without_cache():
             return super().compile(lowered, options)
+
+    def time(
+        self, module: HloModule, runs: Executions, found: list[Found], plan: Predicted
+    ) -> StepTime | None:
+        """As its schedule has it: this compiler orders for what it knows of a GPU."""
+        return scheduled_time(module, runs, plan.mesh, plan.hardware)
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
         """Whether collectives of one kind are combined."""

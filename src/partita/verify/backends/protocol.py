@@ -17,14 +17,18 @@ from typing import ClassVar, Self
 import jax
 from jax.stages import Lowered
 
+from partita.cost.estimate import StepTime
 from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import SpmdProgram
+from partita.verify.collectives import Found
 from partita.verify.comparison import Becomes
 from partita.verify.compile import Compiled, Options, failure, first_line
+from partita.verify.cycles import compiled_time
 from partita.verify.hlo import HloModule
 from partita.verify.loops import Executions
 from partita.verify.memory import Memory, memory_of
+from partita.verify.predicted import Predicted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +143,19 @@ class Backend(abc.ABC):
           runs: how often its computations run.
         """
         return 0
+
+    def time(
+        self, module: HloModule, runs: Executions, found: list[Found], plan: Predicted
+    ) -> StepTime | None:
+        """The time of a step as it was compiled; None if neither compiler nor schedule tell it.
+
+        Args:
+          module: the compiled program.
+          runs: how often its computations run.
+          found: its collectives.
+          plan: what was compiled.
+        """
+        return compiled_time(self.cycles(module, runs), found, plan.mesh, plan.hardware)
 
     def widening(self, dtype: str) -> int:
         """How many times wider than the program the devices move an element type."""

@@ -1,0 +1,173 @@
+"""The time of one kernel of a compiled program, where its compiler estimates none.
+
+A kernel that streams through memory takes as long as its bytes; a product or convolution as long as
+that or its FLOPs, whichever is longer. It is read from the text of the program what a kernel reads:
+of an operand that it slices, the slice; what it updates in place, the update.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from partita.cost import Hardware
+from partita.verify.collectives import element_type, shapes
+from partita.verify.hlo import Computation, HloInstruction, HloModule
+
+NOTHING = frozenset(
+    """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id
+    opt-barrier add-dependency""".split()
+)
+"""Instructions that run no kernel."""
+_CUTTING = ("dynamic-slice", "slice", "gather")
+_RENAMING = ("bitcast", "reshape")
+_PRODUCT = ("__cublas$gemm", "__cublas$lt$matmul", "__triton_gemm")
+_TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_WINDOW = re.compile(r"window=\{size=([\dx]+)")
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_GROUPS = re.compile(r"feature_group_count=(\d+)")
+
+
+class Kernels:
+    """The kernels of a compiled program on one device type."""
+
+    def __init__(self, module: HloModule, hardware: Hardware) -> None:
+        self._module = module
+        self._hardware = hardware
+        self._bandwidth = hardware.memory_bandwidth.value * hardware.efficiency.memory.value
+
+    def seconds(self, computation: Computation, kernel: HloInstruction) -> float:
+        """Time of one instruction; nothing if it runs no kernel."""
+        if kernel.opcode in NOTHING:
+            return 0.0
+        return max(
+            self.bytes(computation, kernel) / self._bandwidth,
+            self._multiplying(computation, kernel),
+        )
+
+    def bytes(self, computation: Computation, kernel: HloInstruction) -> float:
+        """Bytes that an instruction reads and writes."""
+        inner = self._inside(kernel)
+        if inner is None:
+            if kernel.opcode in _CUTTING:
+                return 2.0 * sum(shapes(kernel.type))
+            if kernel.opcode == "dynamic-update-slice":
+                return 2.0 * _size(computation, kernel.operands[1])
+            operands = sum(_size(computation, name) for name in kernel.operands)
+            return float(operands + _made(kernel))
+        parameters = {i.text: i for i in inner if i.opcode == "parameter"}
+        read = (
+            min(_read(inner, parameters[str(n)].name), _size(computation, name))
+            for n, name in enumerate(kernel.operands)
+            if str(n) in parameters
+        )
+        return float(sum(read) + sum(_written(inner)))
+
+    def _inside(self, kernel: HloInstruction) -> Computation | None:
+        if kernel.opcode != "fusion":
+            return None
+        return self._module.computations.get(kernel.called[0][1])
+
+    def _multiplying(self, computation: Computation, kernel: HloInstruction) -> float:
+        """Seconds that an instruction takes on the matrix units."""
+        target = _TARGET.search(kernel.attributes)
+        if target is None:
+            return 0.0
+        if target[1].startswith(_PRODUCT):
+            return self._of_product(computation, kernel)
+        if target[1].startswith("__cudnn$conv"):
+            return self._of_convolution(computation, kernel, target[1])
+        return 0.0
+
+    def _of_product(self, computation: Computation, kernel: HloInstruction) -> float:
+        dtype, left = _array(computation, kernel.operands[0])
+        _, right = _array(computation, kernel.operands[1])
+        dims = _backend_config(kernel)["gemm_backend_config"]["dot_dimension_numbers"]
+        batch = math.prod(left[int(d)] for d in dims["lhs_batch_dimensions"])
+        k = math.prod(left[int(d)] for d in dims["lhs_contracting_dimensions"])
+        m, n = (math.prod(side) // max(batch * k, 1) for side in (left, right))
+        hardware = self._hardware
+        return 2.0 * batch * m * n * k / (hardware.flops(dtype) * hardware.efficiency.matmul.value)
+
+    def _of_convolution(
+        self, computation: Computation, kernel: HloInstruction, target: str
+    ) -> float:
+        window, labels = _WINDOW.search(kernel.attributes), _LABELS.search(kernel.attributes)
+        if labels is None:
+            return 0.0
+        arrays = [_array(computation, name) for name in kernel.operands[:2]]
+        made = next(_arrays(kernel.type))
+        if target.endswith("BackwardFilter"):
+            weights, image = made, arrays[1]
+        elif target.endswith("BackwardInput"):
+            weights, image = arrays[1], arrays[0]
+        else:
+            weights, image = arrays[1], made
+        taps = math.prod(map(int, window[1].split("x"))) if window else 1
+        channels = weights[1][labels[2].index("i")]
+        flops = 2.0 * math.prod(image[1]) * taps * channels
+        efficiency = self._hardware.efficiency
+        reached = (efficiency.convolution or efficiency.matmul).value
+        return flops / (self._hardware.flops(arrays[0][0]) * reached)
+
+
+def _backend_config(kernel: HloInstruction) -> dict[str, Any]:
+    start = kernel.attributes.index("backend_config=") + len("backend_config=")
+    found, _ = json.JSONDecoder().raw_decode(kernel.attributes[start:])
+    return dict(found)
+
+
+def _arrays(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Element type, as StableHLO names it, and shape of every array in a type."""
+    for dtype, dims in re.findall(r"([a-z]\w*)\[([\d,]*)\]", type_):
+        yield element_type(dtype), tuple(int(d) for d in dims.split(",") if d)
+
+
+def _array(computation: Computation, name: str) -> tuple[str, tuple[int, ...]]:
+    return next(_arrays(computation.instructions[name].type))
+
+
+def _size(computation: Computation, name: str) -> int:
+    found = computation.instructions.get(name)
+    return sum(shapes(found.type)) if found is not None else 0
+
+
+def _made(kernel: HloInstruction) -> int:
+    """Bytes of what an instruction writes; the space that a library is lent does not count."""
+    sizes = shapes(kernel.type)
+    return sizes[0] if kernel.opcode == "custom-call" and len(sizes) == 2 else sum(sizes)
+
+
+def _read(inner: Computation, name: str) -> float:
+    """Bytes that a fusion reads of one of its parameters."""
+    total = 0.0
+    for user in inner:
+        if name not in user.operands:
+            continue
+        if user.opcode in _CUTTING and user.operands[0] == name:
+            total += sum(shapes(user.type))
+        elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+            continue  # it is updated in place
+        elif user.opcode in _RENAMING and not user.root:
+            total += _read(inner, user.name)
+        else:
+            return math.inf
+    return total
+
+
+def _written(inner: Computation) -> Iterator[float]:
+    """Bytes of everything that a fusion writes."""
+    root = inner.root
+    if root is None:
+        return
+    for name in root.operands if root.opcode == "tuple" else [root.name]:
+        made = inner.instructions[name]
+        while made.opcode in _RENAMING and made.operands[0] in inner.instructions:
+            made = inner.instructions[made.operands[0]]
+        if made.opcode == "dynamic-update-slice":
+            yield _size(inner, made.operands[1])
+        else:
+            yield sum(shapes(made.type))

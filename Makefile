@@ -4,14 +4,16 @@
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
+#   COMPILERS=path        where that with the compilers for accelerators is
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
 #   NEWEST=tests          which tests test-newest runs; all of them
-#   ACCURACY_ARGS="gpt --topology v5e:4x4"  models and options for accuracy; --help lists them
+#   ACCURACY_ARGS="gpt --topology h100:8"  models and options for accuracy; --help lists them
 #   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
 VENV ?= .venv
+COMPILERS ?= .venv-compilers
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
 ACCURACY_ARGS ?=
@@ -60,12 +62,15 @@ test-tpu: venv
 
 # The same for GPUs, in an environment of its own: where JAX finds the plugin, it looks for GPUs
 # whenever it starts. Needs no GPU.
-GPU_VENV ?= .venv-gpu
-test-gpu:
-	@test -x $(GPU_VENV)/bin/pip || $(PYTHON) -m venv $(GPU_VENV); \
-	if $(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[gpu,tests]'; \
-	then set -x; $(GPU_VENV)/bin/python -m pytest tests/verify/test_gpu.py $(PYTEST_ARGS); \
-	else echo "skipped: the GPU compiler cannot be installed on this machine"; fi
+test-gpu: $(COMPILERS)/bin/pip
+	@if $(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[gpu,tests]'; then \
+	  set -x; $(COMPILERS)/bin/python -m pytest tests/verify/test_gpu.py $(PYTEST_ARGS); \
+	else \
+	  echo "skipped: the GPU compiler cannot be installed on this machine"; \
+	fi
+
+$(COMPILERS)/bin/pip:
+	$(PYTHON) -m venv $(COMPILERS)
 
 # What touches JAX most, with the newest Python and JAX that can be had here: import, rules, every
 # operation, manual computations, constraints and export. NEWEST=tests runs all.
@@ -85,10 +90,11 @@ bench: venv
 coverage-models: venv
 	$(BIN)/python -m tools.coverage $(COVERAGE_ARGS)
 
-# Plans compiled for TPUs, predicted beside compiled; goes on where it was stopped. Needs no TPU.
-accuracy: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tpu]'
-	$(BIN)/python -m tools.accuracy $(ACCURACY_ARGS)
+# Plans compiled for TPUs and GPUs, predicted beside compiled; goes on where it was stopped. Needs
+# neither.
+accuracy: $(COMPILERS)/bin/pip
+	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tpu,gpu,models]'
+	$(COMPILERS)/bin/python -m tools.accuracy $(ACCURACY_ARGS)
 
 # The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
 paper-table: venv

@@ -184,7 +184,7 @@ def tactic_seconds(analysis: Analysis) -> float:
 def context(analysis: Analysis) -> Context:
     """What tactics of an analysed program start from."""
     hardware = cost.load(HARDWARE)
-    return Context(analysis, MESH, hardware, int(hardware.memory.value))
+    return Context(analysis, MESH, hardware, hardware.usable_memory)
 
 
 def search_seconds(analysis: Analysis) -> float:

@@ -345,6 +345,7 @@ class Plan:
         windowed_einsum: bool = False,
         combine: bool = True,
         verbose: bool = False,
+        compiler_options: Mapping[str, str | bool] | None = None,
     ) -> Verification:
         """Compiles the plan with a real XLA, and puts what that makes beside what was predicted.
 
@@ -360,6 +361,8 @@ class Plan:
             matrix products into loops; other collectives come of it.
           combine: whether a compiler for accelerators may combine collectives into one.
           verbose: whether what the compiler logs comes to standard error.
+          compiler_options: further options of the compiler, as `jax.jit(...).lower(...).compile`
+            takes them.
 
         Raises:
           HardwareError: the plan is for another device type than the topology has.
@@ -375,6 +378,7 @@ class Plan:
             windowed_einsum=windowed_einsum,
             combine=combine,
             verbose=verbose,
+            compiler_options=compiler_options,
         )
 
     @classmethod

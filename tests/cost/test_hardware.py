@@ -138,6 +138,13 @@ def test_every_device_type_states_what_each_class_of_operations_reaches(kind):
         assert hardware.matrix_unit.rows.value in (128, 256)
 
 
+@pytest.mark.parametrize("kind", device_types())
+def test_of_a_gpu_programs_are_given_what_jax_preallocates(kind):
+    hardware = load(kind)
+    share = 0.75 if hardware.platform == "cuda" else 1
+    assert hardware.usable_memory == int(share * hardware.memory.value)
+
+
 def test_narrow_types_are_faster():
     h100 = load("h100")
     peaks = [h100.flops(dtype) for dtype in ("f64", "f32", "bf16", "f8")]

@@ -12,6 +12,7 @@ from rich.console import Console
 from tools.accuracy import run
 from tools.accuracy.__main__ import app
 from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
+from tools.accuracy.keep import How
 from tools.accuracy.run import Result, Times, complete, kept, measure_apart
 from tools.accuracy.table import data, markdown, summarise, view
 from typer.testing import CliRunner
@@ -44,7 +45,7 @@ def test_there_is_a_cell_for_every_model_schedule_and_topology():
     assert (
         len(every)
         == len(set(every))
-        == len(MODELS) * len(SCHEDULES) * len(TOPOLOGIES) + len(SINGLE)
+        == sum(len(each.models) for each in TOPOLOGIES.values()) * len(SCHEDULES) + len(SINGLE)
     )
     assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
 
@@ -62,9 +63,9 @@ def measured(monkeypatch):
     """The cells that are measured, each as if in no time."""
     done = []
 
-    def measure(cell, compiled, limit, combine):
+    def measure(cell, compiled, limit, how):
         done.append(cell)
-        return result(cell, definition=run.definition(cell, combine))
+        return result(cell, definition=run.definition(cell, how))
 
     monkeypatch.setattr(run, "measure_apart", measure)
     return done
@@ -83,9 +84,9 @@ def test_what_a_file_has_is_not_done_again(measured, tmp_path):
 def test_without_the_combiner_results_are_others(measured, tmp_path):
     path = tmp_path / "results.jsonl"
     list(complete([FIRST], path, tmp_path, 1))
-    list(complete([FIRST], path, tmp_path, 1, combine=False))
+    list(complete([FIRST], path, tmp_path, 1, how=How(combine=False)))
     assert measured == [FIRST, FIRST]
-    assert set(kept(path)) == set(kept(path, combine=False)) == {FIRST}
+    assert set(kept(path)) == set(kept(path, How(combine=False))) == {FIRST}
 
 
 @pytest.mark.parametrize(("outcome", "again"), [("timeout", 1), ("failed", 1), ("compiled", 0)])

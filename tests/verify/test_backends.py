@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -19,6 +20,9 @@ from partita.verify.backends import backend_for
 from partita.verify.backends.gpu import Gpu
 from partita.verify.backends.host import Host
 from partita.verify.backends.tpu import Tpu
+from partita.verify.check import verified
+from partita.verify.compile import Compiled, compiler_options
+from partita.verify.memory import Memory
 
 
 def layers(ws, x):
@@ -244,6 +248,60 @@ def test_the_command_line_takes_the_topologies_of_a_file(grid):
     result = CliRunner().invoke(cli.app, ["verify", *args])
     assert result.exit_code == 0, result.output
     assert "for grid:4" in result.output
+
+
+# ------------------------------------------------------------- what is compiled does not fit
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrefusing(Host):
+    """A compiler that compiles what does not fit, for devices that a test has made up."""
+
+    refuses = False
+    keeps_collectives = False
+
+
+def compiled(plan, text, peak):
+    """What a verification says of a program that was compiled to this text."""
+    memory = Memory(arguments=peak, outputs=0, temporaries=0)
+    return verified(plan, Unrefusing("heap:4"), "partitioned", Compiled(text, memory, 0.1))
+
+
+TEXT = """
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %a.remat = f32[8]{0} copy(%p)
+  ROOT %b = f32[8]{0} add(%p, %a.remat)
+}
+"""
+
+
+def test_what_needs_more_than_there_is_fails_though_the_compiler_does_not_say_so():
+    plan = planned("h100")
+    limit = plan.estimate.capacity
+    assert not compiled(plan, TEXT, limit).problems
+    found = compiled(plan, TEXT, limit + 1)
+    assert found.exceeds and not found.passed
+    assert "predicted to fit, and what was compiled needs more" in found.problems[0]
+    assert "and the plan may use 59.3 GiB." in str(found)
+
+
+def test_what_is_computed_again_to_save_memory_is_told():
+    found = compiled(planned("h100"), TEXT, 1)
+    assert found.computed_again == found.as_dict()["computed_again"] == 1
+    assert "1 operations are computed again (.remat)" in str(found)
+
+
+@pytest.mark.parametrize("written", ["xla_a", "=1", ""])
+def test_options_of_the_compiler_are_written_as_pairs(written):
+    with pytest.raises(pt.OptionError, match=f"a compiler option is NAME=VALUE, got '{written}'"):
+        compiler_options([written])
+
+
+def test_options_reach_the_compiler():
+    assert compiler_options(["a=true", "b=3=4"]) == {"a": True, "b": "3=4"}
+    with pytest.raises(pt.VerifyError, match="no_such_option"):
+        planned().verify(compiler_options={"xla_no_such_option": "1"})
 
 
 # -------------------------------------------------------------------------------- noise

@@ -20,7 +20,7 @@ from partita.cli import run
 from partita.errors import ModelError, closest
 from partita.verify.backends import backend_for
 from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells
-from tools.accuracy.keep import versions
+from tools.accuracy.keep import How, versions
 from tools.accuracy.run import complete, measure
 from tools.accuracy.table import data, markdown, view
 
@@ -63,6 +63,10 @@ def command(
             help="Whether the compiler may combine small sums into one collective.",
         ),
     ] = True,
+    compiler_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A further option of the compiler; repeatable."),
+    ] = None,
     one: Annotated[
         tuple[str, str, str] | None,
         typer.Option(help="Measure this cell in this process, and print its line.", hidden=True),
@@ -73,8 +77,9 @@ def command(
     ] = False,
 ) -> None:
     """Compile plans for given devices, and print what was predicted beside what was compiled."""
+    how = How(combine, tuple(compiler_option or ()))
     if one is not None:
-        print(msgspec.json.encode(measure(Cell(*one), compiled, combine)).decode())
+        print(msgspec.json.encode(measure(Cell(*one), compiled, how)).decode())
         return
     _check("model", models, [*MODELS, *SINGLE])
     _check("schedule", schedules, SCHEDULES)
@@ -88,7 +93,7 @@ def command(
     ]
     found = []
     with Console(stderr=True).status("") as status:
-        for cell, result in complete(wanted, results, compiled, limit, again, combine):
+        for cell, result in complete(wanted, results, compiled, limit, again, how):
             if result is None:
                 status.update(f"{cell.model}, {cell.schedule}, {cell.topology}")
             else:

@@ -7,7 +7,6 @@ and batches of real ones, so that memory is GiBs and collectives are MiBs.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,26 +68,50 @@ MODELS: dict[str, Sized] = {
 }
 
 
-TOPOLOGIES = ("v5e:4x4", "v5p:2x2x4")
-"""The devices that are compiled for, 16 each."""
+FEW = ("gpt", "llama", "moe", "decode")
+"""The models that are compiled for further topologies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Devices that are compiled for: how many, and which models."""
+
+    devices: int
+    models: tuple[str, ...] = tuple(MODELS)
+
+
+TOPOLOGIES: dict[str, Topology] = {
+    "v5e:4x4": Topology(16),
+    "v5p:2x2x4": Topology(16),
+    "v6e:4x4": Topology(16, FEW),
+    "h100:8": Topology(8),
+    "a100_80gb:8": Topology(8),
+    "h100:2x8": Topology(16, FEW),
+    "b200:8": Topology(8, FEW),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A mesh, and the tactics for a preset."""
+    """The axes of a mesh, and the tactics for a preset."""
 
-    mesh: str
+    axes: tuple[str, ...]
     tactics: Callable[[str], list[Tactic]]
+
+    def mesh(self, devices: int) -> str:
+        """One axis of all devices; or two, the first of four."""
+        sizes = (devices,) if len(self.axes) == 1 else (4, devices // 4)
+        return ",".join(f"{axis}={size}" for axis, size in zip(self.axes, sizes, strict=True))
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "data-parallel": Schedule("data=16", lambda preset: [data_parallel()]),
-    "fsdp": Schedule("data=16", lambda preset: [data_parallel(), fsdp()]),
-    "tensor-parallel": Schedule("model=16", lambda preset: [*tensor_parallel(preset)]),
+    "data-parallel": Schedule(("data",), lambda preset: [data_parallel()]),
+    "fsdp": Schedule(("data",), lambda preset: [data_parallel(), fsdp()]),
+    "tensor-parallel": Schedule(("model",), lambda preset: [*tensor_parallel(preset)]),
     "data+tensor": Schedule(
-        "data=4,model=4", lambda preset: [data_parallel(), *tensor_parallel(preset)]
+        ("data", "model"), lambda preset: [data_parallel(), *tensor_parallel(preset)]
     ),
-    "automatic": Schedule("data=4,model=4", lambda preset: [AutomaticPartition()]),
+    "automatic": Schedule(("data", "model"), lambda preset: [AutomaticPartition()]),
 }
 
 
@@ -133,7 +156,12 @@ class Cell:
 
     def definition(self) -> str:
         """All that the cell is made of, so that an old result of another cell is not taken."""
-        return repr((sized(self.model), SCHEDULES[self.schedule].mesh, self.hardware))
+        return repr((sized(self.model), self.mesh, self.hardware))
+
+    @property
+    def mesh(self) -> str:
+        """The mesh of its schedule on its devices."""
+        return SCHEDULES[self.schedule].mesh(TOPOLOGIES[self.topology].devices)
 
     @property
     def hardware(self) -> str:
@@ -150,8 +178,12 @@ def sized(model: str) -> Sized:
 
 def cells() -> list[Cell]:
     """All cells: a topology after the other, there a model after the other; single ones last."""
-    names = itertools.product(TOPOLOGIES, MODELS, SCHEDULES)
     return [
-        *(Cell(model, schedule, topology) for topology, model, schedule in names),
+        *(
+            Cell(model, schedule, name)
+            for name, topology in TOPOLOGIES.items()
+            for model in topology.models
+            for schedule in SCHEDULES
+        ),
         *(Cell(model, single.schedule, single.topology) for model, single in SINGLE.items()),
     ]

@@ -19,6 +19,20 @@ from partita.errors import FileError
 from partita.plan import Plan
 from partita.verify import Compiled, OutOfMemoryError
 from partita.verify.backends import Backend
+from partita.verify.compile import compiler_options
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """What a compiler is told."""
+
+    combine: bool = True
+    """Whether it may combine collectives into one."""
+    options: tuple[str, ...] = ()
+    """Further options of it, `NAME=VALUE`."""
+
+
+DEFAULT = How()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Record:
 
 
 def compile_or_recall(
-    plan: Plan, backend: Backend, folder: Path, *, combine: bool = True
+    plan: Plan, backend: Backend, folder: Path, how: How = DEFAULT
 ) -> Compiled | OutOfMemoryError:
     """What a compiler makes of a plan's partitioned form, from the folder if it is there.
 
@@ -48,7 +62,7 @@ def compile_or_recall(
       VerifyError: the compiler fails.
     """
     lowered = plan.lower(backend.device_mesh(plan.mesh))
-    options = backend.options(combine=combine)
+    options = backend.options(combine=how.combine) | compiler_options(how.options)
     told = (lowered.as_text(), backend.topology, sorted(options.items()), versions(backend))
     path = folder / f"{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}.json.gz"
     if path.exists():

@@ -20,7 +20,7 @@ from partita.verify import Verification
 from partita.verify.backends import backend_for
 from partita.verify.check import verified
 from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, Cell, sized
-from tools.accuracy.keep import compile_or_recall
+from tools.accuracy.keep import DEFAULT, How, compile_or_recall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Result:
     reason: str = ""
     fits: bool = False
     """As predicted."""
+    capacity: int = 0
+    """Bytes that the plan may use."""
     predicted_memory: int = 0
     compiled_memory: int | None = None
     collectives: str = ""
@@ -74,46 +76,48 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def definition(cell: Cell, combine: bool = True) -> str:
+def definition(cell: Cell, how: How = DEFAULT) -> str:
     """All that a result is made of, so that an old one of something else is not taken."""
-    combiner = "" if combine else ", combiner off"
-    return f"{cell.definition()}{combiner}, partita {sources()}"
+    combiner = "" if how.combine else ", combiner off"
+    options = "".join(f", {option}" for option in how.options)
+    return f"{cell.definition()}{combiner}{options}, partita {sources()}"
 
 
-def measure(cell: Cell, compiled: Path, combine: bool = True) -> Result:
+def measure(cell: Cell, compiled: Path, how: How = DEFAULT) -> Result:
     """Plans a cell in this process, and compiles it if `compiled`, a folder, does not have it.
 
     Args:
       cell: what to measure.
       compiled: folder of compiled programs.
-      combine: whether the compiler may combine small sums into one collective.
+      how: what the compiler is told.
     """
-    size, schedule = sized(cell.model), SCHEDULES[cell.schedule]
+    size = sized(cell.model)
     model = models.build(size.preset, **size.changes)
     start = time.perf_counter()
     plan = pt.plan(
         model.fn,
         *model.args,
-        mesh=schedule.mesh,
+        mesh=cell.mesh,
         hardware=cell.hardware,
-        tactics=schedule.tactics(size.preset),
+        tactics=SCHEDULES[cell.schedule].tactics(size.preset),
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start
     backend = backend_for(cell.topology)
-    program = compile_or_recall(plan, backend, compiled, combine=combine)
+    program = compile_or_recall(plan, backend, compiled, how)
     found = verified(plan, backend, "partitioned", program)
-    return result_of(cell, found, planned, combine)
+    return result_of(cell, found, planned, how)
 
 
-def result_of(cell: Cell, found: Verification, plan_seconds: float, combine: bool = True) -> Result:
+def result_of(cell: Cell, found: Verification, plan_seconds: float, how: How = DEFAULT) -> Result:
     """What a verification says of a cell."""
     estimate, time_ = found.estimate, found.time
     common = Result(
         cell,
-        definition(cell, combine),
+        definition(cell, how),
         "compiled",
         fits=estimate.fits,
+        capacity=estimate.capacity,
         predicted_memory=estimate.peak_memory,
         predicted_time=Times(estimate.step_time, estimate.serial_time, estimate.compute_time),
         plan_seconds=plan_seconds,
@@ -134,10 +138,10 @@ def result_of(cell: Cell, found: Verification, plan_seconds: float, combine: boo
     )
 
 
-def measure_apart(cell: Cell, compiled: Path, limit: float, combine: bool = True) -> Result:
+def measure_apart(cell: Cell, compiled: Path, limit: float, how: How = DEFAULT) -> Result:
     """Measures a cell in a process of its own, which is ended after `limit` seconds."""
-    made_of = definition(cell, combine)
-    command = _command(cell, compiled, combine)
+    made_of = definition(cell, how)
+    command = _command(cell, compiled, how)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -149,14 +153,16 @@ def measure_apart(cell: Cell, compiled: Path, limit: float, combine: bool = True
         return Result(cell, made_of, "failed", lines[-1][:300])
 
 
-def _command(cell: Cell, compiled: Path, combine: bool) -> list[str]:
+def _command(cell: Cell, compiled: Path, how: How) -> list[str]:
     """What measures a cell and prints its result."""
     names = (cell.model, cell.schedule, cell.topology)
     command = [sys.executable, "-m", "tools.accuracy", "--one", *names]
-    return [*command, "--compiled", str(compiled), *([] if combine else ["--no-combine"])]
+    options = [word for option in how.options for word in ("--compiler-option", option)]
+    command += ["--compiled", str(compiled), *options]
+    return command if how.combine else [*command, "--no-combine"]
 
 
-def kept(path: Path, combine: bool = True) -> dict[Cell, Result]:
+def kept(path: Path, how: How = DEFAULT) -> dict[Cell, Result]:
     """The results in a file, the last of each cell; without those of other cells or sources.
 
     Raises:
@@ -173,7 +179,7 @@ def kept(path: Path, combine: bool = True) -> dict[Cell, Result]:
                 "--results with another file"
             ) from error
         if result.cell.model in (*MODELS, *SINGLE) and result.definition == definition(
-            result.cell, combine
+            result.cell, how
         ):
             found[result.cell] = result
     return found
@@ -185,7 +191,7 @@ def complete(
     compiled: Path,
     limit: float,
     again: bool = False,
-    combine: bool = True,
+    how: How = DEFAULT,
 ) -> Iterator[tuple[Cell, Result | None]]:
     """Measures the cells that a file does not have, and appends them to it one by one.
 
@@ -197,14 +203,14 @@ def complete(
       compiled: folder of compiled programs.
       limit: seconds for a cell.
       again: measure those again that have failed or taken too long.
-      combine: whether the compiler may combine small sums into one collective.
+      how: what the compiler is told.
     """
-    known = kept(path, combine)
+    known = kept(path, how)
     for cell in wanted:
         result = known.get(cell)
         if result is None or (again and result.outcome in ("timeout", "failed")):
             yield cell, None
-            result = measure_apart(cell, compiled, limit, combine)
+            result = measure_apart(cell, compiled, limit, how)
             with path.open("a", encoding="utf-8") as file:
                 file.write(msgspec.json.encode(result).decode() + "\n")
         yield cell, result

@@ -27,6 +27,7 @@ from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, planned, schedule
 from partita.run.executable import Form
 from partita.verify.backends import backend_for, topologies
+from partita.verify.compile import compiler_options
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "partitioned": ("partitioned",),
@@ -68,6 +69,14 @@ def verify(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print what the compiler logs, too.")
     ] = False,
+    compiler_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compiler-option",
+            metavar="NAME=VALUE",
+            help="A further option of the compiler; repeatable.",
+        ),
+    ] = None,
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,
@@ -86,6 +95,7 @@ def verify(
     if form not in FORMS:
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
     backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
+    options = compiler_options(compiler_option or [])
     tactics = schedule(manual or [], axes, budget, seed, search)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist)
@@ -99,6 +109,7 @@ def verify(
                     windowed_einsum=windowed_einsum,
                     combine=not no_combining,
                     verbose=verbose,
+                    compiler_options=options,
                 )
             )
     if as_json:

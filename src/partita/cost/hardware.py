@@ -223,13 +223,17 @@ HOST = Figure(1.5e10, "assumption: as for TPUs, as the file states none")
 LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
 
+ALL_OF_IT = Figure(1, "assumption: a program can use all of it, as the file does not say")
+
+
 class Hardware(Table, frozen=True):
     """One device type.
 
     Attributes:
         name: of the device type, or the stem of the user's file.
         description: which product, and what counts as one device.
-        memory: bytes that a program can use.
+        memory: bytes of a device.
+        memory_share: the fraction of them that programs are given, if a user says nothing else.
         memory_bandwidth: bytes/s.
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
@@ -272,6 +276,7 @@ class Hardware(Table, frozen=True):
     peak_flops: dict[str, Peak]
     efficiency: Efficiency
     networks: tuple[Network, ...]
+    memory_share: Fraction = ALL_OF_IT
     matrix_unit: TileShape = UNPADDED
     tile: TileShape = UNPADDED
     kernels: Kernels = ALONE
@@ -299,12 +304,19 @@ class Hardware(Table, frozen=True):
                     f"expected some of {', '.join(COLLECTIVES)}"
                 )
         _check_networks(self.networks)
+        if self.memory_share.value > 1:
+            raise ValueError(f"memory_share is at most 1, got {self.memory_share.value}")
         if self.memory.value > MOST_BYTES:
             raise ValueError(f"memory must be at most {MOST_BYTES} bytes, got {self.memory.value}")
         try:
             re.compile(self.device_kind)
         except re.error as error:
             raise ValueError(f"device_kind is not a regular expression: {error}") from error
+
+    @property
+    def usable_memory(self) -> int:
+        """Bytes that a program can use, if a user says nothing else."""
+        return int(self.memory.value * self.memory_share.value)
 
     def flops(self, dtype: str) -> float:
         """The dense peak for an element type, in FLOP/s (operations/s for integers).

@@ -84,7 +84,7 @@ class CostModel:
         self.graph = graph
         self.mesh = mesh
         self.hardware = hardware
-        self.capacity = int(hardware.memory.value) if capacity is None else capacity
+        self.capacity = hardware.usable_memory if capacity is None else capacity
         timing = timing or Timing(analysis, hardware)
         self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)

@@ -100,7 +100,7 @@ def rewritten(program: Program, mesh: Mesh) -> Program:
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:
     """The device that a plan is for, and the bytes of it that may be used."""
     device = cost.load(hardware if hardware is not None else _hardware_at_hand())
-    return device, int(device.memory.value) if memory is None else parse_size(memory, "memory")
+    return device, device.usable_memory if memory is None else parse_size(memory, "memory")
 
 
 def traced_or_read(

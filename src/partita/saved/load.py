@@ -39,7 +39,7 @@ def take_up(
     if mesh is not None:
         saved = saved.over(Mesh.of(mesh))
     device = cost.load(_device_type_of(saved) if hardware is None else hardware)
-    capacity = saved.capacity if device.name == saved.hardware else int(device.memory.value)
+    capacity = saved.capacity if device.name == saved.hardware else device.usable_memory
     if memory is not None:
         capacity = parse_size(memory, "memory")
     fn = read(fn) if isinstance(fn, str | Path) else fn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 
 from partita import cost
 from partita.errors import HardwareError
@@ -12,7 +13,8 @@ from partita.verify.backends import Backend, backend_for
 from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Comparison, side_by_side
 from partita.verify.compile import Compiled, OutOfMemoryError, silenced
-from partita.verify.hlo import parse
+from partita.verify.hlo import HloModule, parse
+from partita.verify.kernels import NOTHING
 from partita.verify.loops import executions
 from partita.verify.memory import predicted_memory
 from partita.verify.predicted import Predicted
@@ -27,6 +29,7 @@ def verify(
     windowed_einsum: bool = False,
     combine: bool = True,
     verbose: bool = False,
+    compiler_options: Mapping[str, str | bool] | None = None,
 ) -> Verification:
     """Compiles a plan and compares; `Plan.verify` says what the arguments are.
 
@@ -40,6 +43,7 @@ def verify(
     backend = backend_for(topology)
     _check_device_type(plan, backend)
     options = backend.options(windowed_einsum=windowed_einsum, combine=combine)
+    options |= compiler_options or {}
     compiled: Compiled | OutOfMemoryError
     with contextlib.nullcontext() if verbose else silenced():
         lowered = plan.lower(backend.device_mesh(plan.mesh), form)
@@ -71,6 +75,16 @@ def verified(
         None,
         runs.unknown,
         compiled.seconds,
+        _computed_again(module),
+    )
+
+
+def _computed_again(module: HloModule) -> int:
+    """How many operations the compiler computes once more than the program, to save memory."""
+    return sum(
+        ".remat" in instruction.name and instruction.opcode not in NOTHING
+        for computation in module.computations.values()
+        for instruction in computation
     )
 
 

@@ -6,17 +6,32 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from partita.errors import VerifyError
+from partita.errors import OptionError, VerifyError
 from partita.verify.memory import Memory
 
 Options = dict[str, str | bool]
 """Options of a compiler."""
+
+
+def compiler_options(given: Sequence[str]) -> Options:
+    """Options as a command line has them, `NAME=VALUE` each; `true` and `false` are booleans.
+
+    Raises:
+      OptionError: one is not of this form.
+    """
+    options: Options = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise OptionError(f"a compiler option is NAME=VALUE, got {each!r}")
+        options[name] = {"true": True, "false": False}.get(value, value)
+    return options
 
 
 @dataclasses.dataclass(frozen=True)

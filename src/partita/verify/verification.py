@@ -11,7 +11,7 @@ from rich.text import Text
 from partita.cost import Estimate
 from partita.cost.estimate import StepTime
 from partita.run.executable import Form
-from partita.text import plain
+from partita.text import plain, size
 from partita.verify import tables
 from partita.verify.backends import Backend
 from partita.verify.comparison import Comparison
@@ -42,6 +42,8 @@ class Verification:
     """Loops of the compiled program whose trip count is not known; they count once."""
     seconds: float | None
     """How long compiling took."""
+    computed_again: int = 0
+    """Operations that the compiler has run once more than the program, to save memory."""
 
     @property
     def topology(self) -> str | None:
@@ -67,7 +69,16 @@ class Verification:
             found.append("the compiled program has other collectives than the plan")
         if self.out_of_memory is not None and self.estimate.fits:
             found.append("the plan was predicted to fit, and the compiler runs out of memory")
+        if self.exceeds and self.estimate.fits:
+            found.append("the plan was predicted to fit, and what was compiled needs more")
         return tuple(found)
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether what a compiler made that refuses nothing needs more than the plan may use."""
+        if self.memory is None or self.backend.refuses or self.backend.topology is None:
+            return False
+        return self.memory.peak > self.estimate.capacity
 
     @property
     def widened(self) -> bool:
@@ -136,6 +147,7 @@ class Verification:
                 "compiled": tables.time_data(self.time),
             },
             "unknown_loops": list(self.unknown_loops),
+            "computed_again": self.computed_again,
             "compile_seconds": self.seconds,
         }
 
@@ -149,6 +161,16 @@ class Verification:
             for name, times in self.collectives.rewrites.items():
                 does = self.backend.rewrites[name]
                 lines.append(Text(f"Rewritten by the compiler, {times} x {name}: {does}."))
+        if self.computed_again:
+            lines.append(
+                Text(
+                    f"To save memory, {self.computed_again} operations are computed again (.remat)."
+                )
+            )
+        if self.exceeds and self.memory is not None:
+            needed, capacity = self.memory.peak, self.estimate.capacity
+            text = f"It needs {size(needed)}, and the plan may use {size(capacity)}."
+            lines.append(Text(text, style="red"))
         if self.unknown_loops:
             names = ", ".join(self.unknown_loops)
             lines.append(Text(f"Loops of unknown length, counted once: {names}", style="yellow"))

@@ -55,6 +55,7 @@ class Gpu(Backend):
     )
     extra: ClassVar[str | None] = "gpu"
     compiler: ClassVar[str | None] = "jax-cuda12-plugin"
+    refuses: ClassVar[bool] = False
 
     @classmethod
     def of(cls, topology: str | None) -> Self | None:

@@ -54,6 +54,8 @@ class Backend(abc.ABC):
     keeps_collectives: ClassVar[bool] = False
     """Whether it compiles the collectives that a plan makes explicit as they are, so that others
     are a failure of the prediction."""
+    refuses: ClassVar[bool] = True
+    """Whether it refuses what does not fit; else what it needs is held against the capacity."""
     widening_note: ClassVar[str] = ""
     """What a report says where `widening` counts more bytes."""
     rewrites: ClassVar[Mapping[str, str]] = MappingProxyType({})

@@ -49,7 +49,8 @@ class Checker:
         self._context = functools.cache(jax_mlir.make_ir_context)
         with self._one_context():
             self.traced = trace(program.fn, (self.args,), {})
-        self.analysis = analyse(self.traced.program, int(load("cpu").regather_window.value))
+        self._window = int(load("cpu").regather_window.value)
+        self.analysis = analyse(self.traced.program, self._window)
         self.loose = self.simplified = 0
         """How often rounding, or XLA's simplifications, kept a comparison from being strict."""
 
@@ -71,7 +72,8 @@ class Checker:
 
     def plan(self, schedule: Schedule) -> pt.Plan:
         """A plan for this schedule, from the one tracing."""
-        groups = self.analysis.groups.conflict_groups
+        planned = prepare.rewritten(self.traced.program, pt.Mesh.of(mesh_of(schedule)))
+        groups = self._analyse(planned, self._window).groups.conflict_groups
         roles = max((len(roles) for roles in groups), default=0)
         with (
             mock.patch.object(prepare, "trace", return_value=self.traced),
@@ -86,7 +88,7 @@ class Checker:
             )
 
     def _analyse(self, program: Imported, regather_window: int) -> Analysis:
-        """The one analysis, unless `split_top_k` has made another program of this one."""
+        """The one analysis, unless the program has been rewritten for a mesh."""
         same = program is self.traced.program
         return self.analysis if same else analyse(program, regather_window)
 

@@ -1,4 +1,7 @@
-"""`make demo`: a small GPT, planned, run for three steps beside the original, and compared."""
+"""`make demo`: a small GPT, planned, run for three steps beside the original, and compared.
+
+Runs on eight host devices. `JAX_PLATFORMS=cuda python -m tools.demo` takes the GPUs at hand.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,22 @@ from partita.verify import compare
 STEPS = 3
 
 
+def mesh_of(devices: int) -> str:
+    """Two devices beside each other for the model, where they come in pairs."""
+    beside = 1 if devices % 2 else 2
+    return f"data={devices // beside},model={beside}"
+
+
 def main() -> int:
     """Prints the plan, the largest difference, and predicted beside compiled collectives."""
     console = Console()
+    jax.config.update("jax_default_matmul_precision", "highest")  # so that GPUs compute in float32
     model = models.build("gpt-tiny", dtype="float32")
     with progress_bar(console) as progress:
         plan = pt.plan(
             model.fn,
             *model.args,
-            mesh="data=4,model=2",
-            hardware="cpu",
+            mesh=mesh_of(jax.device_count()),
             donate_argnums=model.donate_argnums,
             tactics=[
                 pt.ManualPartition({"batch*": 0}, axis="data"),

@@ -11,7 +11,16 @@ import pytest
 from rich.console import Console
 from tools.accuracy import run
 from tools.accuracy.__main__ import app
-from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells, sized
+from tools.accuracy.cells import (
+    MODELS,
+    PROPOSALS,
+    SCHEDULES,
+    SINGLE,
+    TOPOLOGIES,
+    Cell,
+    cells,
+    sized,
+)
 from tools.accuracy.keep import How
 from tools.accuracy.run import Result, Times, complete, kept, measure_apart
 from tools.accuracy.table import data, markdown, summarise, view
@@ -45,7 +54,9 @@ def test_there_is_a_cell_for_every_model_schedule_and_topology():
     assert (
         len(every)
         == len(set(every))
-        == sum(len(each.models) for each in TOPOLOGIES.values()) * len(SCHEDULES) + len(SINGLE)
+        == sum(len(each.models) for each in TOPOLOGIES.values()) * len(SCHEDULES)
+        + sum(len(each.proposed) for each in TOPOLOGIES.values()) * len(PROPOSALS)
+        + len(SINGLE)
     )
     assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
 
@@ -143,6 +154,29 @@ def test_order_of_plans(times, correlation, regret):
     assert order.regret == pytest.approx(regret)
 
 
+def test_the_order_of_what_a_search_proposes_is_told_apart():
+    names = [*SCHEDULES, *PROPOSALS]
+    results = [result(Cell("gpt", name, "h100:8"), n, n) for n, name in enumerate(names, 1)]
+    by_hand, proposed = summarise(results).orders
+    assert (by_hand.proposed, by_hand.plans) == (False, 5)
+    assert (proposed.proposed, proposed.plans) == (True, 10)
+
+
+def test_the_proposals_of_a_search_are_different_plans_in_order():
+    model = build("mlp")
+    estimates = [
+        pt.plan(
+            model.fn, *model.args, mesh="data=4,model=2", hardware="h100",
+            tactics=PROPOSALS[name].tactics("mlp"),
+        ).estimate
+        for name in list(PROPOSALS)[:4]
+    ]  # fmt: skip
+    times = [each.step_time for each in estimates]
+    assert times == sorted(times) and len(set(times)) > 1
+    costs = [(each.step_time, each.peak_memory) for each in estimates]
+    assert len(set(costs)) == len(costs)
+
+
 def test_two_plans_are_too_few_for_an_order():
     assert summarise([result(FIRST), result(SECOND)]).orders == []
 
@@ -204,6 +238,6 @@ def test_the_command_names_all_models_and_refuses_others():
 
 
 def test_the_command_shows_what_is_measured(measured, tmp_path):
-    options = ["--results", str(tmp_path / "results.jsonl"), "--json", "--topology", "v5e:4x4"]
+    options = ["--results", str(tmp_path / "results.jsonl"), "--json", "--topology", "v5p:2x2x4"]
     shown = CliRunner().invoke(app, ["gpt", "gpt-large", *options])
-    assert shown.exit_code == 0 and len(json.loads(shown.output)["cells"]) == len(measured) == 5
+    assert shown.exit_code == 0 and len(json.loads(shown.output)["cells"]) == len(measured) == 6

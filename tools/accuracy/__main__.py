@@ -19,7 +19,7 @@ from rich.console import Console
 from partita.cli import run
 from partita.errors import ModelError, closest
 from partita.verify.backends import backend_for
-from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, TOPOLOGIES, Cell, cells
+from tools.accuracy.cells import BY_NAME, MODELS, SINGLE, TOPOLOGIES, Cell, cells
 from tools.accuracy.keep import How, versions
 from tools.accuracy.run import complete, measure
 from tools.accuracy.table import data, markdown, view
@@ -40,7 +40,7 @@ def command(
     ] = None,
     schedules: Annotated[
         list[str] | None,
-        typer.Option("--schedule", help=f"One of {', '.join(SCHEDULES)}; repeatable."),
+        typer.Option("--schedule", help=f"One of {', '.join(BY_NAME)}; repeatable."),
     ] = None,
     topologies: Annotated[
         list[str] | None,
@@ -82,7 +82,7 @@ def command(
         print(msgspec.json.encode(measure(Cell(*one), compiled, how)).decode())
         return
     _check("model", models, [*MODELS, *SINGLE])
-    _check("schedule", schedules, SCHEDULES)
+    _check("schedule", schedules, BY_NAME)
     _check("topology", topologies, TOPOLOGIES)
     wanted = [
         cell

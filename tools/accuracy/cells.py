@@ -7,12 +7,14 @@ and batches of real ones, so that memory is GiBs and collectives are MiBs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
 from partita.tactics import AutomaticPartition, Tactic
 from partita.verify.backends import backend_for
+from tools.accuracy.proposals import COUNT, Proposal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +80,15 @@ class Topology:
 
     devices: int
     models: tuple[str, ...] = tuple(MODELS)
+    proposed: tuple[str, ...] = ()
+    """The models of which the plans are compiled, too, that a search proposes."""
 
 
 TOPOLOGIES: dict[str, Topology] = {
-    "v5e:4x4": Topology(16),
+    "v5e:4x4": Topology(16, proposed=FEW),
     "v5p:2x2x4": Topology(16),
     "v6e:4x4": Topology(16, FEW),
-    "h100:8": Topology(8),
+    "h100:8": Topology(8, proposed=FEW),
     "a100_80gb:8": Topology(8),
     "h100:2x8": Topology(16, FEW),
     "b200:8": Topology(8, FEW),
@@ -104,6 +108,10 @@ class Schedule:
         return ",".join(f"{axis}={size}" for axis, size in zip(self.axes, sizes, strict=True))
 
 
+def _proposal(place: int, preset: str) -> list[Tactic]:
+    return [Proposal(place=place)]
+
+
 SCHEDULES: dict[str, Schedule] = {
     "data-parallel": Schedule(("data",), lambda preset: [data_parallel()]),
     "fsdp": Schedule(("data",), lambda preset: [data_parallel(), fsdp()]),
@@ -113,6 +121,15 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "automatic": Schedule(("data", "model"), lambda preset: [AutomaticPartition()]),
 }
+
+
+PROPOSALS: dict[str, Schedule] = {
+    f"proposal-{place + 1}": Schedule(("data", "model"), functools.partial(_proposal, place))
+    for place in range(COUNT)
+}
+"""The plans that a search proposes, the best first."""
+
+BY_NAME = {**SCHEDULES, **PROPOSALS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +178,7 @@ class Cell:
     @property
     def mesh(self) -> str:
         """The mesh of its schedule on its devices."""
-        return SCHEDULES[self.schedule].mesh(TOPOLOGIES[self.topology].devices)
+        return BY_NAME[self.schedule].mesh(TOPOLOGIES[self.topology].devices)
 
     @property
     def hardware(self) -> str:
@@ -183,7 +200,8 @@ def cells() -> list[Cell]:
             Cell(model, schedule, name)
             for name, topology in TOPOLOGIES.items()
             for model in topology.models
-            for schedule in SCHEDULES
+            for schedule in (*SCHEDULES, *PROPOSALS)
+            if schedule in SCHEDULES or model in topology.proposed
         ),
         *(Cell(model, single.schedule, single.topology) for model, single in SINGLE.items()),
     ]

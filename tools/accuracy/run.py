@@ -19,7 +19,7 @@ from partita.errors import FileError
 from partita.verify import Verification
 from partita.verify.backends import backend_for
 from partita.verify.check import verified
-from tools.accuracy.cells import MODELS, SCHEDULES, SINGLE, Cell, sized
+from tools.accuracy.cells import BY_NAME, MODELS, SINGLE, Cell, sized
 from tools.accuracy.keep import DEFAULT, How, compile_or_recall
 
 
@@ -99,7 +99,7 @@ def measure(cell: Cell, compiled: Path, how: How = DEFAULT) -> Result:
         *model.args,
         mesh=cell.mesh,
         hardware=cell.hardware,
-        tactics=SCHEDULES[cell.schedule].tactics(size.preset),
+        tactics=BY_NAME[cell.schedule].tactics(size.preset),
         donate_argnums=model.donate_argnums,
     )
     planned = time.perf_counter() - start

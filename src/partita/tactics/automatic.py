@@ -90,9 +90,7 @@ class AutomaticPartition:
 
     def apply(self, stage: Stage) -> Outcome:
         """Searches, refines, and takes over the best plan seen."""
-        context, mesh = stage.context, stage.context.mesh
-        problem = self._problem(stage)
-        graph, capacity = problem.graph, problem.cost_model.capacity
+        problem = self.problem(stage)
         report = _Reporter(stage, self)
         warnings: tuple[str, ...] = ()
         with paused():
@@ -102,6 +100,14 @@ class AutomaticPartition:
             except EnoughError:
                 best, number = problem.best, problem.evaluations
                 warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
+        return self.outcome(stage, problem, best, warnings)
+
+    def outcome(
+        self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()
+    ) -> Outcome:
+        """What it decides if it takes over this state of its problem."""
+        context, mesh = stage.context, stage.context.mesh
+        graph, capacity = problem.graph, problem.cost_model.capacity
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
@@ -164,7 +170,7 @@ class AutomaticPartition:
         mesh = stage.context.mesh
         return [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
 
-    def _problem(self, stage: Stage) -> Problem:
+    def problem(self, stage: Stage) -> Problem:
         """What is searched: the stage, with what keeps its layout pinned."""
         axes = self._axes(stage)
         start = stage.pinned(self._pins(stage, axes))

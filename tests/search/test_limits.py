@@ -117,8 +117,8 @@ def test_in_no_state_that_a_search_can_reach_is_anything_pinned_changed(before):
     held = every_value(p, *names)
     search = pt.AutomaticPartition(axes=["model"], pinned=names)
     count = 0
-    for state in states(search.problem(p.done.stage)):
-        found = assignment(search.problem(p.done.stage).graph, state.tiling)
+    for state in states(search._problem(p.done.stage)):
+        found = assignment(search._problem(p.done.stage).graph, state.tiling)
         assert all(found.values[value] == p.assignment.values[value] for value in held)
         count += 1
     assert count > 10

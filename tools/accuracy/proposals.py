@@ -23,6 +23,6 @@ class Proposal(AutomaticPartition):
 
     def apply(self, stage: Stage) -> Outcome:
         """Searches as without, and takes over another plan; the last, if there are fewer."""
-        problem = self.problem(stage)
+        problem = self._problem(stage)
         algorithm(self.search)(problem, self.budget, self.seed, lambda done, best: None)
-        return self.outcome(stage, problem, problem.proposals(self.place + 1)[-1])
+        return self._outcome(stage, problem, problem.proposals(self.place + 1)[-1])

@@ -90,7 +90,7 @@ class AutomaticPartition:
 
     def apply(self, stage: Stage) -> Outcome:
         """Searches, refines, and takes over the best plan seen."""
-        problem = self.problem(stage)
+        problem = self._problem(stage)
         report = _Reporter(stage, self)
         warnings: tuple[str, ...] = ()
         with paused():
@@ -100,9 +100,9 @@ class AutomaticPartition:
             except EnoughError:
                 best, number = problem.best, problem.evaluations
                 warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
-        return self.outcome(stage, problem, best, warnings)
+        return self._outcome(stage, problem, best, warnings)
 
-    def outcome(
+    def _outcome(
         self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()
     ) -> Outcome:
         """What it decides if it takes over this state of its problem."""
@@ -170,7 +170,7 @@ class AutomaticPartition:
         mesh = stage.context.mesh
         return [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
 
-    def problem(self, stage: Stage) -> Problem:
+    def _problem(self, stage: Stage) -> Problem:
         """What is searched: the stage, with what keeps its layout pinned."""
         axes = self._axes(stage)
         start = stage.pinned(self._pins(stage, axes))

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import conftest  # noqa: F401  (chooses the devices)
+import jax
 from fuzzing.checking import Checker
 from fuzzing.programs import Program, Schedule, program, schedules
 from fuzzing.shrinking import kind, shrink
@@ -45,6 +46,9 @@ class Hunt:
             checker = Checker(found)
             todo = schedules(found, min(checker.worth, self.most))
             _ = checker.original
+        except jax.errors.JaxRuntimeError:  # of the program as it is, which partita has not touched
+            self.counts["not run by XLA"] += 1
+            return
         except Exception as error:
             self.note(number, error, None, None)
             return

@@ -17,8 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import conftest  # noqa: F401  (chooses the devices)
-import jax
-from fuzzing.checking import Checker
+from fuzzing.checking import Checker, NotRunError
 from fuzzing.programs import Program, Schedule, program, schedules
 from fuzzing.shrinking import kind, shrink
 
@@ -46,7 +45,7 @@ class Hunt:
             checker = Checker(found)
             todo = schedules(found, min(checker.worth, self.most))
             _ = checker.original
-        except jax.errors.JaxRuntimeError:  # of the program as it is, which partita has not touched
+        except NotRunError:
             self.counts["not run by XLA"] += 1
             return
         except Exception as error:

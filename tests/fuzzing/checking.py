@@ -35,6 +35,10 @@ class WrongCollectivesError(AssertionError):
     """A compiled program exchanges other data than was predicted."""
 
 
+class NotRunError(Exception):
+    """XLA does not run a program as it is, before partita has touched it."""
+
+
 class Checker:
     """Checks schedules of one program, which is traced, analysed and run by itself once.
 
@@ -68,7 +72,10 @@ class Checker:
         """The results of the program as it is."""
         with self._one_context():
             lowered = jax.jit(self.program.fn).lower(self.args)
-        return _numbers(_compile(lowered)(self.args))
+        try:
+            return _numbers(_compile(lowered)(self.args))
+        except jax.errors.JaxRuntimeError as error:
+            raise NotRunError(str(error)) from error
 
     def plan(self, schedule: Schedule) -> pt.Plan:
         """A plan for this schedule, from the one tracing."""

@@ -79,7 +79,7 @@ def figures(table, where=""):
 def test_device_types():
     assert set(device_types()) == {
         *("tpu_v3", "tpu_v4", "tpu_v5e", "tpu_v5p", "tpu_v6e"),
-        *("p100", "v100", "a100_40gb", "a100_80gb", "h100", "h200", "b200"),
+        *("p100", "v100", "a100_40gb", "a100_80gb", "h100", "h200", "b200", "gb200"),
         "cpu",
     }
     assert list(device_types()) == sorted(device_types())
@@ -121,6 +121,7 @@ def test_cpu_is_all_assumptions_but_what_was_measured():
         ("tpu_v4", "tpu_v3", lambda h: h.memory_bandwidth.value),
         ("tpu_v5p", "tpu_v4", lambda h: h.networks[0].bandwidth.value),
         ("b200", "h100", lambda h: h.networks[0].bandwidth.value),
+        ("gb200", "b200", lambda h: h.networks[0].size),
     ],
 )
 def test_newer_and_larger_device_types_have_more(more, less, of):
@@ -131,7 +132,7 @@ def test_newer_and_larger_device_types_have_more(more, less, of):
 def test_every_device_type_states_what_each_class_of_operations_reaches(kind):
     hardware = load(kind)
     reached = {name: f.value for name, f in hardware.efficiency.stated().items()}
-    assert set(reached) == {"matmul", "memory", "gather", "convolution"}
+    assert set(reached) - {"matmul_f32"} == {"matmul", "memory", "gather", "convolution"}
     assert reached["gather"] < reached["memory"] and reached["convolution"] <= reached["matmul"]
     assert hardware.matrix_unit != UNPADDED
     if kind.startswith("tpu"):
@@ -430,6 +431,7 @@ def test_what_depends_on_the_compiler_is_stated(name):
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H200", "h200"),
         ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
         ("cpu", "cpu"),
         ("NVIDIA GeForce RTX 3090", None),
         ("TPU v2", None),

@@ -24,7 +24,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from scipy.optimize import nnls
 
 from partita.cost.files import decode, device_type_of, encode, load
-from partita.cost.hardware import Efficiency, Hardware, Network
+from partita.cost.hardware import Efficiency, Hardware
+from partita.cost.network import Network
 from partita.cost.schema import Figure
 from partita.errors import HardwareError
 from partita.files import write

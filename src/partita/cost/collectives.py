@@ -1,11 +1,11 @@
-"""Time of a collective: latency plus bytes over bandwidth, on the networks of each of its axes.
+"""Time of a collective on all the networks of its axes.
 
-An axis may lie on several networks, inner part on a faster one. A collective over several axes, or
-over several parts of one, works part by part, each on what the one before has left: for an
-all_reduce, scatter along the fast part first, so that the slow network only sees a share.
+An axis may lie on several networks, inner part on a faster one. A collective over several networks
+works on one after the other, each on what the one before has left: for an all_reduce, scatter on
+the fast network first, so that the slow one only sees a share.
 
-How the data of each kind of collective travel is in `partita.program.collectives`; here is how long
-each way of travelling takes.
+How the data of each kind of collective travel is in `partita.program.collectives`; how long each
+way of travelling takes on one network in `partita.cost.travel`.
 """
 
 from __future__ import annotations
@@ -14,55 +14,21 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from partita.cost.hardware import Hardware, Network
+from partita.cost.hardware import Hardware
+from partita.cost.travel import Part, Stage, Time, stages
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
-from partita.program.collectives import ALL_REDUCE, COLLECTIVES, LOCAL, REDUCE_SCATTER, Travel
+from partita.program.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    COLLECTIVES,
+    LOCAL,
+    REDUCE_SCATTER,
+    CollectiveKind,
+    Travel,
+)
 from partita.spmd.steps import Step
 from partita.tiling import Axes
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a mesh axis that lies on one network."""
-
-    network: Network
-    size: int
-    """Number of devices along it."""
-    link: int
-    """Which link it uses. Every axis of a torus has its own; all that goes through a switch shares
-    one."""
-
-    def ring(self, size: float) -> float:
-        """One pass around the part: an all_gather to, or a reduce_scatter of, `size` bytes."""
-        n, network = self.size, self.network
-        hops = n / 2 if self._wraps else n - 1
-        return (n - 1) / n * size / self._bandwidth + hops * network.latency.value
-
-    def pairwise(self, size: float) -> float:
-        """An all_to_all of `size` bytes on each device."""
-        n, network = self.size, self.network
-        if network.topology == "torus":
-            # Shards travel a quarter of the ring on average, in both directions at once.
-            return size * n / 4 / self._bandwidth + n / 2 * network.latency.value
-        return (n - 1) / n * size / self._bandwidth + (n - 1) * network.latency.value
-
-    def permute(self, size: float) -> float:
-        """A permutation of shards of `size` bytes."""
-        network = self.network
-        # Around a ring a shard travels a quarter on average, in both directions at once.
-        far = self.size / 4 if network.topology == "torus" else 1.0
-        return size * far / self._bandwidth + max(1.0, far) * network.latency.value
-
-    @property
-    def _wraps(self) -> bool:
-        return self.network.topology == "torus" and self.size % self.network.wrap == 0
-
-    @property
-    def _bandwidth(self) -> float:
-        """Bytes/s: on a line that does not close, the ends send and receive one way only."""
-        both_ways = self.network.topology == "switch" or self._wraps or self.size == 2
-        return self.network.bandwidth.value / (1 if both_ways else 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +47,7 @@ class Interconnect:
         """Whether a reduce_scatter along these is compiled as a sum of which a shard is kept."""
         if kind != REDUCE_SCATTER.name or self.mesh.size(axes) != self.mesh.devices:
             return False
-        parts = [part for axis in axes for part in self.parts[axis]]
+        parts = self._parts(axes)
         return len({part.network.name for part in parts}) == 1 and (
             self.mesh.devices in parts[0].network.scattered_as_sums
         )
@@ -95,14 +61,13 @@ class Interconnect:
         if not step.layouts and (step.send is None or step.send.near):
             yield from self.by_link(step.kind, step.axes, step.bytes)
             return
-        for axis in step.axes:  # shards go to any other device along these
-            for part in self.parts[axis]:
-                yield part.link, part.permute(step.bytes)
+        for stage in stages(self._parts(step.axes)):  # shards go to any other device along these
+            yield stage.link, stage.permute(step.kind, step.bytes).total
 
     def launch(self, axes: Axes) -> float:
         """Seconds that a device is busy with starting a collective: one latency of the fastest
         network."""
-        parts = [part for axis in axes for part in self.parts[axis]]
+        parts = self._parts(axes)
         return min((part.network.latency.value for part in parts), default=0.0)
 
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
@@ -113,41 +78,78 @@ class Interconnect:
         return sum(time for _, time in self.by_link(kind, axes, size))
 
     def by_link(self, kind: str, axes: Axes, size: int) -> Iterator[tuple[int, float]]:
-        """The links that a collective uses one after the other, each with the seconds it takes."""
-        parts = [part for axis in axes for part in self.parts[axis]]
+        """The links that a collective uses one after the other, each with the seconds it takes.
+
+        What works at the same time is counted once, on the link that takes longest, or on the first
+        if all take as long.
+        """
+        parts = self._parts(axes)
         if kind in LOCAL or not parts:
             return
-        collective = COLLECTIVES[kind]
-        passes = ALL_REDUCE.passes if self.is_sum(kind, axes) else collective.passes
-        yield from _TIMES[collective.travel](parts, size, passes)
+        made = ALL_REDUCE.name if self.is_sum(kind, axes) else kind
+        collective = COLLECTIVES[made]
+        times = _TIMES[collective.travel](stages(parts), collective, size)
+        slowest = times[-1][0].network
+        if len(times) > 1 and slowest.rails is not None:
+            longest, _ = max(times, key=lambda each: each[1].moving)
+            waiting = sum(time.waiting for _, time in times)
+            yield longest.link, waiting + max(time.moving for _, time in times)
+        else:
+            yield from ((stage.link, time.total) for stage, time in times)
+
+    def _parts(self, axes: Axes) -> list[Part]:
+        return [part for axis in axes for part in self.parts[axis]]
 
 
-def _to_neighbour(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
+Times = list[tuple[Stage, Time]]
+
+
+def _to_neighbour(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
     # Some neighbours lie across the slowest network of the axes.
-    slowest = min(parts, key=lambda part: part.network.bandwidth.value)
-    network = slowest.network
-    yield slowest.link, size / network.bandwidth.value + network.latency.value
+    return [(on[-1], on[-1].to_neighbour(collective.name, size))]
 
 
-def _pairwise(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
-    for part in parts:
-        yield part.link, part.pairwise(size)
+def _pairwise(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
+    """On each network what goes to other places there.
+
+    With rails, that is nearly everything on each: first to the device nearby that has the same
+    place as the receiver, then to that. Without, a device sends straight to each other, so that
+    only the shards for devices nearby take the faster network.
+    """
+    times, left = [], float(size)
+    for stage in reversed(on):
+        times.append((stage, stage.pairwise(collective.name, left)))
+        if stage.network.rails is False:
+            left /= stage.size
+    return times[::-1]
 
 
-def _around_rings(parts: Sequence[Part], size: int, passes: int) -> Iterator[tuple[int, float]]:
-    left = float(size)
-    for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
-        yield part.link, passes * part.ring(left)
-        left /= part.size
+def _around_rings(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
+    """On each network on what the faster ones have left: the slow one only sees a share.
+
+    All but the slowest scatter what is summed, and gather the sums afterwards.
+    """
+    times, left = [], float(size)
+    everyone = math.prod(stage.size for stage in on)
+    for stage in on:
+        around = everyone if on[-1].network.rails is False else stage.size
+        if stage is on[-1] or collective.passes == 1:
+            time = stage.around(collective.name, collective.passes, left, around)
+        else:
+            halves = (REDUCE_SCATTER.name, ALL_GATHER.name)
+            scattered, gathered = (stage.around(half, 1, left, around) for half in halves)
+            time = scattered + gathered
+        times.append((stage, time))
+        left /= stage.size
+    return times
 
 
-_TIMES: dict[Travel, Callable[[Sequence[Part], int, int], Iterator[tuple[int, float]]]] = {
+_TIMES: dict[Travel, Callable[[Sequence[Stage], CollectiveKind, int], Times]] = {
     "neighbour": _to_neighbour,
     "pairwise": _pairwise,
     "ring": _around_rings,
 }
-"""The links that a way of travelling uses, with the seconds it takes on each, for the parts of the
-axes, the payload per device, and how often it goes around."""
+"""The time that a collective takes on each network, for the payload per device."""
 
 
 def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
@@ -160,6 +162,7 @@ def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
       MeshError: the mesh names a network that the hardware does not have, or fills one too far.
     """
     networks = {network.name: network for network in hardware.networks}
+    rooms = {network.name: _together(mesh.devices, network.size) for network in hardware.networks}
     used = dict.fromkeys(networks, 1)
     parts: dict[int, list[tuple[str, int]]] = {}
     told = [axis for axis, names in enumerate(mesh.networks) if names]
@@ -170,11 +173,11 @@ def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
                     f"mesh {mesh} lays {mesh.names[axis]} on {name!r}, which {hardware.name} does "
                     f"not have{closest(name, networks)} (networks: {', '.join(networks)})"
                 )
-        parts[axis] = _fill(mesh.sizes[axis], list(mesh.networks[axis]), networks, used)
+        parts[axis] = _fill(mesh.sizes[axis], list(mesh.networks[axis]), rooms, used)
     order = list(networks)
     for axis in reversed(range(len(mesh.sizes))):
         if axis not in parts:
-            parts[axis] = _fill(mesh.sizes[axis], order, networks, used)
+            parts[axis] = _fill(mesh.sizes[axis], order, rooms, used)
             # An axis further out does not go back to a network that one before it has left.
             order = order[order.index(parts[axis][-1][0]) :] if parts[axis] else order
     for network in hardware.networks[:-1]:
@@ -200,14 +203,22 @@ def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
     )
 
 
+def _together(devices: int, most: int) -> int:
+    """How many devices a network joins that joins so many at most, if all groups are as large."""
+    if devices <= most:
+        return devices
+    pairs = ((d, devices // d) for d in range(1, math.isqrt(devices) + 1) if devices % d == 0)
+    return max(d for pair in pairs for d in pair if d <= most)
+
+
 def _fill(
-    size: int, order: list[str], networks: dict[str, Network], used: dict[str, int]
+    size: int, order: list[str], rooms: dict[str, int], used: dict[str, int]
 ) -> list[tuple[str, int]]:
     """Splits an axis over networks, as much as there is room for on each; the rest on the last."""
     parts = []
     for name in order:
         last = name == order[-1]
-        fits = size if last else math.gcd(size, max(networks[name].size // used[name], 1))
+        fits = size if last else math.gcd(size, max(rooms[name] // used[name], 1))
         if fits > 1:
             parts.append((name, fits))
             used[name] *= fits

@@ -160,10 +160,16 @@ def _stated(value: Any) -> Any:
     """A table as plain data, without what is the default."""
     if isinstance(value, msgspec.Struct):
         fields = [(f, getattr(value, f.name)) for f in msgspec.structs.fields(value)]
-        return {f.name: _stated(each) for f, each in fields if each != f.default}
+        return {f.name: _stated(each) for f, each in fields if each not in (f.default, _made(f))}
     if isinstance(value, dict):
         return {key: _stated(each) for key, each in value.items()}
     return [_stated(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _made(field: msgspec.structs.FieldInfo) -> Any:
+    """The default that is made anew for each table, if the field has such a one."""
+    made = field.default_factory
+    return made() if callable(made) else msgspec.NODEFAULT
 
 
 def _lines(table: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -13,7 +13,17 @@ import itertools
 import re
 from typing import Annotated, Literal
 
-from partita.cost.schema import MOST_COUNTED, Figure, Table, check_count, unit
+from partita.cost.network import Network
+from partita.cost.schema import (
+    Bytes,
+    BytesPerSecond,
+    Figure,
+    Fraction,
+    Seconds,
+    Table,
+    check_count,
+    unit,
+)
 from partita.errors import HardwareError, closest
 from partita.spmd import COLLECTIVES
 from partita.text import MOST_BYTES
@@ -42,9 +52,6 @@ PEAK_OF = (
 )
 
 
-Bytes = Annotated[Figure, unit("bytes")]
-Seconds = Annotated[Figure, unit("s")]
-Fraction = Annotated[Figure, unit("fraction")]
 Peak = Annotated[Figure, unit("FLOP/s")]
 
 
@@ -58,12 +65,15 @@ class Efficiency(Table, frozen=True):
             file does not state it.
         convolution: of the peak, by convolutions that fill the matrix units; as `matmul` if the
             file does not state it.
+        matmul_f32: of the peak, by matrix products of float32; as `matmul` if the file does not
+            state it.
     """
 
     matmul: Fraction
     memory: Fraction
     gather: Fraction | None = None
     convolution: Fraction | None = None
+    matmul_f32: Fraction | None = None
 
     def __post_init__(self) -> None:
         for name, figure in self.stated().items():
@@ -93,6 +103,21 @@ class TileShape(Table, frozen=True):
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
             check_count(f"{name} of a tile", getattr(self, name))
+
+
+class Products(Table, frozen=True):
+    """What matrix products cost besides their multiplications.
+
+    A product of m by k with k by n takes `start + 2 m n (k + ramp) / rate`.
+
+    Attributes:
+        start: seconds that any product takes, the launch of its kernel included.
+        ramp: elements of the contracted dimension that would take as long as the start and the end
+            of a kernel, in which the matrix units wait for the first tiles and the last are stored.
+    """
+
+    start: Seconds
+    ramp: Annotated[Figure, unit("elements")]
 
 
 ROW = Figure(1536, "assumption: that of XLA's TPU compiler, as the file states none")
@@ -163,49 +188,6 @@ class XlaTarget(Table, frozen=True):
             )
 
 
-class Network(Table, frozen=True):
-    """A network that joins up to `size` devices.
-
-    Attributes:
-        name: what meshes and reports call it.
-        topology: a torus, of which every mesh axis has a ring or line of its own, or a switch.
-        size: the most devices that it joins.
-        bandwidth: bytes/s that a device can send along one mesh axis: on a torus, both directions
-            of that axis's ring together; through a switch, all that the device injects, one way.
-        latency: seconds of one hop of the torus or one step of a ring through the switch.
-        wrap: on a torus, only axes whose size is a multiple of this close to a ring; the others are
-            lines, whose ends have one direction only.
-        scattered_as_sums: numbers of devices; a reduce_scatter over all devices, if they are one of
-            these, is compiled as an all_reduce of which each device keeps its shard.
-        source: where those of these fields are from that have no source of their own.
-    """
-
-    name: str
-    topology: Literal["torus", "switch"]
-    size: int
-    bandwidth: Annotated[Figure, unit("bytes/s", column="networks")]
-    latency: Seconds
-    wrap: int = 1
-    scattered_as_sums: tuple[int, ...] = ()
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        if self.size < 2:
-            raise ValueError(f"network {self.name!r} must join at least 2 devices, got {self.size}")
-        if self.size > MOST_COUNTED:
-            raise ValueError(
-                f"network {self.name!r} must join at most {MOST_COUNTED} devices, got {self.size}"
-            )
-        if self.wrap < 1:
-            raise ValueError(f"network {self.name!r}: wrap must be at least 1, got {self.wrap}")
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topology} of up to {self.size}, {self.bandwidth.value / 1e9:.4g} GB/s, "
-            f"{self.latency.value * 1e6:.3g} us a step"
-        )
-
-
 ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
 
 UNPADDED = TileShape(*[Figure(1, "assumption: nothing is padded, as the file states no tile")] * 2)
@@ -240,6 +222,9 @@ class Hardware(Table, frozen=True):
         networks: what joins devices, fastest first.
         matrix_unit: the tile that dimensions of matrix products are padded to; 1 by 1, which pads
             nothing, if the file does not state it.
+        launch: seconds that starting a kernel costs, each time; none if the file does not state it.
+        products: what products cost besides their multiplications; if the file states it, products
+            are not padded to the matrix unit, convolutions alone are.
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
         kernels: what the compiler computes in one kernel; each product in one of its own if the
             file does not state it.
@@ -278,6 +263,8 @@ class Hardware(Table, frozen=True):
     networks: tuple[Network, ...]
     memory_share: Fraction = ALL_OF_IT
     matrix_unit: TileShape = UNPADDED
+    launch: Seconds | None = None
+    products: Products | None = None
     tile: TileShape = UNPADDED
     kernels: Kernels = ALONE
     overlapped: tuple[str, ...] = tuple(COLLECTIVES)
@@ -286,7 +273,7 @@ class Hardware(Table, frozen=True):
     regather_window: Annotated[Figure, unit("operations")] = WINDOW
     combine: Bytes = COMBINE
     latency_bytes: Bytes = LATENCY
-    host_bandwidth: Annotated[Figure, unit("bytes/s")] = HOST
+    host_bandwidth: BytesPerSecond = HOST
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     xla_target: XlaTarget | None = None
     device_kind: str = ""
@@ -337,7 +324,7 @@ class Hardware(Table, frozen=True):
             >>> load("v100").flops("i8")
             62800000000000.0
         """
-        peak = _peak_name(dtype)
+        peak = peak_name(dtype)
         if peak in self.peak_flops:
             return self.peak_flops[peak].value
         return next(
@@ -391,7 +378,12 @@ def _check_networks(networks: tuple[Network, ...]) -> None:
             )
 
 
-def _peak_name(dtype: str) -> str:
+def peak_name(dtype: str) -> str:
+    """The peak that applies to an element type, as `peak_flops` names it.
+
+    Raises:
+        HardwareError: `dtype` is no element type.
+    """
     if dtype in FALLBACKS:
         return dtype
     for pattern, peak in PEAK_OF:

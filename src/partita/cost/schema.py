@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -54,6 +54,12 @@ def check_count(name: str, figure: Figure) -> None:
 def unit(name: str, *, column: str = "") -> msgspec.Meta:
     """What a field's figures are in; and the column for them in a list of device types, if any."""
     return msgspec.Meta(extra={"unit": name, "column": column})
+
+
+Bytes = Annotated[Figure, unit("bytes")]
+BytesPerSecond = Annotated[Figure, unit("bytes/s")]
+Fraction = Annotated[Figure, unit("fraction")]
+Seconds = Annotated[Figure, unit("s")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ collective is timed.
 from __future__ import annotations
 
 from partita.cost import Hardware
-from partita.cost.collectives import Interconnect, Part, interconnect
+from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.estimate import StepTime
+from partita.cost.travel import Part
 from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.collectives import Found, HloCollective

@@ -1,0 +1,158 @@
+"""Constants of hardware files, fitted to measured times.
+
+What is fitted is the relative error, so that small and large operations count alike, and its
+absolute value rather than its square: single times are far off, always to the slow side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.optimize import minimize, nnls
+
+from partita.program.collectives import COLLECTIVES
+
+_ROUNDS = 60
+"""Least squares are weighted anew so often, until they are least absolute values."""
+_CLOSE = 0.01
+"""Relative errors below this count as none."""
+_LEAST = 1e-15
+"""Seconds a byte, or an element, below which a figure is not told from zero."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimedCollective:
+    """A collective that was timed."""
+
+    kind: str
+    devices: int
+    """In a group."""
+    bytes: int
+    """Its payload on each device, the larger of operand and result."""
+    seconds: float
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device sends."""
+        return COLLECTIVES[self.kind].sent(self.bytes, self.devices)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimedProduct:
+    """A product of `m` by `k` with `k` by `n`, or a batch of them, that was timed."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    bytes: int
+    """That it reads and writes."""
+    seconds: float
+
+    @property
+    def flops(self) -> float:
+        """A multiplication and an addition count as two."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+def fit_collective(rows: Sequence[TimedCollective]) -> dict[str, float]:
+    """The figures of a `CollectiveTime`, by name, for one kind of collective.
+
+    Those are left out that the times do not tell from none: with groups of one size only, `step`
+    and `own` are parts of the others.
+    """
+    kind = COLLECTIVES[rows[0].kind]
+    if kind.travel == "neighbour":
+        return _fit_permutation(rows)
+    sent = np.array([row.sent for row in rows])
+    columns = {"start": np.ones(len(rows)), "per_byte": sent, "chunks": np.sqrt(sent)}
+    if len({row.devices for row in rows}) > 1:
+        columns["step"] = np.array([row.devices - 1.0 for row in rows])
+        columns["per_own_byte"] = np.array([row.bytes / row.devices for row in rows])
+    found = _least(columns, np.array([row.seconds for row in rows]))
+    per_byte = max(found["per_byte"], _LEAST)
+    made = {"start": max(found["start"], 1e-9), "bandwidth": 1 / per_byte}
+    if found.get("step"):
+        made["step"] = found["step"]
+    if found.get("per_own_byte", 0.0) > _LEAST:
+        made["own"] = 1 / found["per_own_byte"]
+    if found["chunks"]:
+        made["chunk"] = found["chunks"] ** 2 / 4 / per_byte
+    return made
+
+
+def _fit_permutation(rows: Sequence[TimedCollective]) -> dict[str, float]:
+    """The figures of a permutation: few channels up to a size, all of them beyond."""
+    sent, seconds = (np.array([getattr(r, f) for r in rows]) for f in ("bytes", "seconds"))
+
+    def predicted(figures: np.ndarray) -> np.ndarray:
+        start, bandwidth, narrow, most = np.exp(figures)
+        made: np.ndarray = start + np.maximum(sent / bandwidth, np.minimum(sent, most) / narrow)
+        return made
+
+    large = int(np.argmax(sent))
+    bandwidth = sent[large] / seconds[large]
+    starts = [
+        (seconds.min(), bandwidth, bandwidth / slower, float(most))
+        for slower in (1.5, 4.0, 16.0)
+        for most in np.unique(sent)[1:-1:2]
+    ]
+    names = ("start", "bandwidth", "narrow", "narrow_bytes")
+    found = dict(zip(names, _search(predicted, seconds, starts), strict=True))
+    if found["narrow"] >= found["bandwidth"]:  # then it makes no difference
+        del found["narrow"], found["narrow_bytes"]
+    return found
+
+
+def fit_products(rows: Sequence[TimedProduct], bandwidth: float) -> dict[str, float]:
+    """What products of one element type cost: `start` and `ramp` as in `Products`, and `rate`, the
+    FLOP/s that large ones reach.
+
+    Args:
+      rows: products that were timed.
+      bandwidth: bytes/s that kernels read and write.
+    """
+    flops, k, moved, seconds = (
+        np.array([getattr(row, field) for row in rows], dtype=float)
+        for field in ("flops", "k", "bytes", "seconds")
+    )
+
+    def predicted(figures: np.ndarray) -> np.ndarray:
+        start, ramp, rate = np.exp(figures)
+        made: np.ndarray = start + np.maximum(flops * (1 + ramp / k) / rate, moved / bandwidth)
+        return made
+
+    rate = float((flops / seconds).max())
+    starts = [(float(seconds.min()), ramp, rate) for ramp in (10.0, 50.0, 200.0)]
+    return dict(zip(("start", "ramp", "rate"), _search(predicted, seconds, starts), strict=True))
+
+
+def _least(columns: dict[str, np.ndarray], seconds: np.ndarray) -> dict[str, float]:
+    """Coefficients of at least zero of what sums up to the times."""
+    relative = np.stack(list(columns.values()), axis=1) / seconds[:, None]
+    weights = np.ones(len(seconds))
+    found = np.zeros(len(columns))
+    for _ in range(_ROUNDS):
+        found, _ = nnls(relative * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(relative @ found - 1), _CLOSE))
+    return dict(zip(columns, map(float, found), strict=True))
+
+
+def _search(
+    predicted: Callable[[np.ndarray], np.ndarray],
+    seconds: np.ndarray,
+    starts: Sequence[tuple[float, ...]],
+) -> list[float]:
+    """The figures, given as logarithms, whose predictions are closest to the times."""
+
+    def error(figures: np.ndarray) -> float:
+        return float(np.abs(np.log(predicted(figures) / seconds)).mean())
+
+    tried = (
+        minimize(error, np.log(start), method="Nelder-Mead", options={"maxiter": 4000})
+        for start in starts
+    )
+    best = min(tried, key=lambda result: float(result.fun))
+    return [float(figure) for figure in np.exp(best.x)]

@@ -1,0 +1,168 @@
+"""How long data travel over one network: around the rings of a torus, or through a switch.
+
+A time has two parts. Devices wait (for a start, for hops), and they move data; networks that hand
+each other one chunk after the other wait for both, but move at the same time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from partita.cost.network import CollectiveTime, Network
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Time:
+    """Seconds of a collective on one network."""
+
+    waiting: float
+    moving: float
+
+    def __add__(self, other: Time) -> Time:
+        return Time(self.waiting + other.waiting, self.moving + other.moving)
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.waiting + self.moving
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a mesh axis that lies on one network."""
+
+    network: Network
+    size: int
+    """Number of devices along it."""
+    link: int
+    """Which link it uses. Every axis of a torus has its own; all that goes through a switch shares
+    one."""
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it closes to a ring; two devices have one link, and so are a line."""
+        network = self.network
+        return network.topology == "torus" and self.size > 2 and self.size % network.wrap == 0
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s: on a line that does not close, the ends send and receive one way only."""
+        network = self.network
+        reached = network.bandwidth.value * (network.reached.value if network.reached else 1.0)
+        return reached / (1 if network.topology == "switch" or self.wraps else 2)
+
+    @property
+    def hops(self) -> float:
+        """Hops to the furthest device, or steps of a ring through a switch."""
+        return self.size / 2 if self.wraps else self.size - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """What a collective does on one network, along one or several of its parts."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def network(self) -> Network:
+        """That of all parts."""
+        return self.parts[0].network
+
+    @property
+    def size(self) -> int:
+        """Number of devices in a group."""
+        return math.prod(part.size for part in self.parts)
+
+    @property
+    def link(self) -> int:
+        """The link whose time is counted: that of the first part, for all the others that work at
+        the same time."""
+        return self.parts[0].link
+
+    def around(self, kind: str, passes: int, size: float, devices: int | None = None) -> Time:
+        """Passes around the rings: one for an all_gather to, or a reduce_scatter of, `size` bytes.
+
+        Several axes of a torus work at the same time, each on a share of the data, so that their
+        bandwidths add up. Through a switch, all devices are one group.
+
+        Args:
+          kind: of the collective, for what the network states of it.
+          passes: how often data go around.
+          size: bytes.
+          devices: how many send their shards around, if more than are in a group here.
+        """
+        n = devices or self.size
+        stated = self.network.collectives.get(kind)
+        if stated is not None:
+            return _stated(stated, n, passes * (n - 1) / n * size, size / n)
+        bandwidth = sum(part.bandwidth for part in self.parts)
+        if self.network.topology == "switch":
+            bandwidth = self.parts[0].bandwidth
+        hops = sum(part.hops for part in self.parts)
+        waiting = hops * self.network.latency.value
+        return Time(passes * waiting, passes * (n - 1) / n * size / bandwidth)
+
+    def pairwise(self, kind: str, size: float) -> Time:
+        """An all_to_all of `size` bytes on each device."""
+        n, stated = self.size, self.network.collectives.get(kind)
+        if stated is not None:
+            return _stated(stated, n, (n - 1) / n * size, size / n)
+        latency = self.network.latency.value
+        if self.network.topology == "torus":
+            # Shards travel a quarter of each ring on average, in both directions at once; those
+            # that go along one axis first make room for those that begin with another.
+            waiting = sum(part.size / 2 * latency for part in self.parts)
+            return Time(waiting, max(size * part.size / 4 / part.bandwidth for part in self.parts))
+        times = (
+            Time((part.size - 1) * latency, (part.size - 1) / part.size * size / part.bandwidth)
+            for part in self.parts
+        )
+        return sum(times, Time(0.0, 0.0))
+
+    def permute(self, kind: str, size: float) -> Time:
+        """A permutation of shards of `size` bytes."""
+        stated = self.network.collectives.get(kind)
+        if stated is not None:
+            return _stated(stated, 1, size, 0.0)
+        latency = self.network.latency.value
+        found = Time(0.0, 0.0)
+        for part in self.parts:
+            # Around a ring a shard travels a quarter on average, in both directions at once.
+            far = part.size / 4 if self.network.topology == "torus" else 1.0
+            found += Time(max(1.0, far) * latency, size * far / part.bandwidth)
+        return found
+
+    def to_neighbour(self, kind: str, size: float) -> Time:
+        """What every device sends to one next to it."""
+        stated = self.network.collectives.get(kind)
+        if stated is not None:
+            return _stated(stated, 1, size, 0.0)
+        return Time(self.network.latency.value, size / self.network.bandwidth.value)
+
+
+def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> Time:
+    """The time of a collective of which the network states it, see `CollectiveTime`.
+
+    Args:
+      time: what is stated.
+      devices: how many take part.
+      sent: bytes that each sends.
+      own: bytes of its own shard, which it does not.
+    """
+    waiting = time.start.value + (devices - 1) * (time.step.value if time.step else 0.0)
+    moving = sent / time.bandwidth.value
+    if time.narrow is not None and time.narrow_bytes is not None:
+        moving = max(moving, min(sent, time.narrow_bytes.value) / time.narrow.value)
+    chunks = 2 * math.sqrt(time.chunk.value * moving) if time.chunk else 0.0
+    kept = own / time.own.value if time.own else 0.0
+    return Time(waiting, moving + chunks + kept)
+
+
+def stages(parts: Sequence[Part]) -> list[Stage]:
+    """Parts of axes, those on one network together, the fastest first."""
+    found: dict[str, list[Part]] = {}
+    for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
+        found.setdefault(part.network.name, []).append(part)
+    return [Stage(tuple(each)) for each in found.values()]

@@ -1,26 +1,29 @@
-"""Small all_reduces that a compiler makes one of: they wait once for the network, not each.
+"""Small collectives that a compiler makes one of: they wait once for the network, not each.
 
-XLA combines all_reduces over the same devices, of the same type and the same sum, that do not
-depend on each other, up to a number of bytes. A plan has every all_reduce by itself, in its cost,
-its search and in what is given to XLA; this only tells what XLA makes of them.
+XLA combines collectives of one kind over the same devices that do not depend on each other, up to a
+number of bytes of their results: sums of the same type, gathers along the same dimension. Which
+kinds, the hardware file says. A plan has every collective by itself, as it is given to XLA; this
+tells what XLA makes of them, one by one. `partita.cost.combining` has a short form of it, for the
+time of a step.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from partita.cost.collectives import interconnect
 from partita.cost.hardware import Hardware
 from partita.program.collectives import ALL_REDUCE
 from partita.spmd import SpmdProgram
 from partita.spmd.instructions import Case, Instruction, Reshard, While
+from partita.spmd.steps import Step
 from partita.tiling import Axes
 
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-    """All the all_reduces over the same axes, combined."""
+    """All the collectives of one kind over the same axes, combined."""
 
     count: int
     """How many run per step."""
@@ -31,23 +34,25 @@ class Together:
 def after_combining(
     spmd: SpmdProgram, hardware: Hardware
 ) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-    """What a compiler makes of the all_reduces of a program, by kind and axes as in `Traffic`."""
+    """What a compiler makes of the collectives that it combines, by kind and axes as in
+    `Traffic`."""
     network, found = (
         interconnect(spmd.mesh, hardware),
         dict[tuple[str, tuple[str, ...]], Together](),
     )
-    for one in combine(spmd, int(hardware.combine.value)):
-        key = (ALL_REDUCE.name, spmd.mesh.axis_names(one.axes))
+    for one in combine(spmd, int(hardware.combine.value), hardware.combined):
+        key = (one.kind, spmd.mesh.axis_names(one.axes))
         before = found.get(key, Together(0, 0.0))
-        seconds = network.collective_seconds(ALL_REDUCE.name, one.axes, one.bytes)
+        seconds = network.collective_seconds(one.kind, one.axes, one.bytes)
         found[key] = Together(before.count + one.times, before.seconds + one.times * seconds)
     return found
 
 
 @dataclasses.dataclass
 class Combined:
-    """All_reduces that become one."""
+    """Collectives that become one."""
 
+    kind: str
     axes: Axes
     bytes: int
     """Payload per device of all together."""
@@ -55,33 +60,48 @@ class Combined:
     """How often it runs per step."""
     members: int = 0
     """How many there were."""
+    result: int = 0
+    """Bytes of their results."""
     needs: int = 0
     """The others on which these depend, as bits."""
 
 
-def combine(spmd: SpmdProgram, limit: int) -> tuple[Combined, ...]:
-    """What the all_reduces of a program are combined to.
+def combine(
+    spmd: SpmdProgram, limit: int, kinds: Collection[str] = (ALL_REDUCE.name,)
+) -> tuple[Combined, ...]:
+    """What the collectives of a program are combined to.
 
     Args:
       spmd: the program.
-      limit: bytes up to which all_reduces are combined; larger ones stay by themselves.
+      limit: bytes of results up to which they are combined; larger ones stay by themselves.
+      kinds: which are.
     """
-    return tuple(_sections(spmd.instructions, limit))
+    return tuple(_sections(spmd.instructions, limit, kinds))
 
 
-def _sections(instructions: Sequence[Instruction], limit: int) -> Iterator[Combined]:
+def alike(step: Step) -> tuple[object, ...]:
+    """What two collectives have in common that may become one."""
+    summed = (step.combine, step.dtype) if step.collective.reduces else (step.dim,)
+    return (step.kind, step.axes, *summed)
+
+
+def _sections(
+    instructions: Sequence[Instruction], limit: int, kinds: Collection[str]
+) -> Iterator[Combined]:
     """Those of every loop body and branch by themselves."""
-    yield from _combined(instructions, limit)
+    yield from _combined(instructions, limit, kinds)
     for item in instructions:
         if isinstance(item, While):
-            yield from _sections(item.condition.instructions, limit)
-            yield from _sections(item.body.instructions, limit)
+            yield from _sections(item.condition.instructions, limit, kinds)
+            yield from _sections(item.body.instructions, limit, kinds)
         elif isinstance(item, Case):
             for section in item.sections:
-                yield from _sections(section.instructions, limit)
+                yield from _sections(section.instructions, limit, kinds)
 
 
-def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]:
+def _combined(
+    instructions: Sequence[Instruction], limit: int, kinds: Collection[str]
+) -> list[Combined]:
     found: list[Combined] = []
     latest: dict[object, int] = {}
     needed: dict[int, int] = {}
@@ -91,20 +111,17 @@ def _combined(instructions: Sequence[Instruction], limit: int) -> list[Combined]
         needs = 0
         for buffer in reads:
             needs |= needed.get(buffer, 0)
-        if (
-            isinstance(item, Reshard)
-            and item.step.is_collective
-            and item.step.kind == ALL_REDUCE.name
-        ):
+        if isinstance(item, Reshard) and item.step.is_collective and item.step.kind in kinds:
             step = item.step
-            key = (step.axes, step.combine, step.dtype)
+            key = alike(step)
             number = latest.get(key, -1)
-            fits = number >= 0 and found[number].bytes + step.bytes <= limit
+            fits = number >= 0 and found[number].result + step.after.bytes <= limit
             if not fits or _reaches(found, needs, number):
                 number = latest[key] = len(found)
-                found.append(Combined(step.axes, 0, item.times))
+                found.append(Combined(step.kind, step.axes, 0, item.times))
             one = found[number]
             one.bytes += step.bytes
+            one.result += step.after.bytes
             one.members += 1
             one.needs |= needs
             needs |= 1 << number

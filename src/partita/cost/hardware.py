@@ -25,6 +25,7 @@ from partita.cost.schema import (
     unit,
 )
 from partita.errors import HardwareError, closest
+from partita.program.collectives import ALL_REDUCE
 from partita.spmd import COLLECTIVES
 from partita.text import MOST_BYTES
 
@@ -235,7 +236,8 @@ class Hardware(Table, frozen=True):
         prefetch: how many products before its first use what is gathered is on its way.
         regather_window: uses of a value more than this many operations apart are far: where memory
             asks for it, a value is gathered again for uses that are far, or for every use.
-        combine: bytes up to which the compiler makes one all_reduce of several.
+        combine: bytes up to which the compiler makes one collective of several.
+        combined: kinds of collectives of which it does so.
         latency_bytes: bytes that the networks move in the time that any collective takes: of two
             ways to reshard, the one with a collective more has to save as many.
         host_bandwidth: bytes/s between a device and the memory of its host, each way.
@@ -272,6 +274,7 @@ class Hardware(Table, frozen=True):
     prefetch: Annotated[Figure, unit("products")] = PREFETCH
     regather_window: Annotated[Figure, unit("operations")] = WINDOW
     combine: Bytes = COMBINE
+    combined: tuple[str, ...] = (ALL_REDUCE.name,)
     latency_bytes: Bytes = LATENCY
     host_bandwidth: BytesPerSecond = HOST
     clock: Annotated[Figure, unit("cycles/s")] | None = None
@@ -284,12 +287,8 @@ class Hardware(Table, frozen=True):
         _check_peaks(self.peak_flops)
         for name in ("overlap_window", "prefetch", "regather_window", "latency_bytes"):
             check_count(name, getattr(self, name))
-        for kind in self.overlapped:
-            if kind not in COLLECTIVES:
-                raise ValueError(
-                    f"overlapped has an unknown collective {kind!r}{closest(kind, COLLECTIVES)}; "
-                    f"expected some of {', '.join(COLLECTIVES)}"
-                )
+        for name in ("overlapped", "combined"):
+            _check_kinds(name, getattr(self, name))
         _check_networks(self.networks)
         if self.memory_share.value > 1:
             raise ValueError(f"memory_share is at most 1, got {self.memory_share.value}")
@@ -351,6 +350,15 @@ class Hardware(Table, frozen=True):
         width = max(len(label) for label, _ in rows)
         lines = [f"{self.name}: {self.description}"]
         return "\n".join([*lines, *(f"  {label:<{width}}  {text}" for label, text in rows)])
+
+
+def _check_kinds(name: str, kinds: tuple[str, ...]) -> None:
+    for kind in kinds:
+        if kind not in COLLECTIVES:
+            raise ValueError(
+                f"{name} has an unknown collective {kind!r}{closest(kind, COLLECTIVES)}; "
+                f"expected some of {', '.join(COLLECTIVES)}"
+            )
 
 
 def _check_peaks(peaks: dict[str, Figure]) -> None:

@@ -7,6 +7,7 @@ lowering that was derived from another, only what changed is looked at again.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from partita.analysis import Analysis, Between, ClassGraph
 from partita.cost.collectives import Interconnect, interconnect
+from partita.cost.combining import Combining, Part
 from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
@@ -49,6 +51,8 @@ class PlanCost:
     """Buffers besides the kept ones."""
     again: tuple[Again, ...]
     """The same where it is gathered again, in the ways there are."""
+    parts: tuple[Part, ...]
+    """Collectives that may be combined with those of others."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,6 +92,7 @@ class CostModel:
         timing = timing or Timing(analysis, hardware)
         self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
+        self.combining = Combining(graph, timing, self.interconnect, hardware)
         self.memory = MemoryModel(graph, mesh, timing, hardware.tile, hardware.overlapped)
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
@@ -149,6 +154,8 @@ class CostModel:
         waiting = self._waiting(forms)
         exposed = waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
+        saved, beside = self.combining.saved(part for p in moving for part in p.parts)
+        exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
         offloaded = self._offload.seconds(forms)
         fixed = self.memory.arguments(kept) + self.memory.constants
         if offloaded is not None:
@@ -219,11 +226,12 @@ class CostModel:
         overlapped, place = self._overlapped[index], self._first_use[index]
         exposed = 0.0
         compute = count * self._written(index, plan)
-        hidden = self._idle
+        hidden, parts = self._idle, list[Part]()
         if plan.steps:
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
             exposed = float(waiting.sum() + time.sum() * (1 - overlapped))
             hidden = time * overlapped
+            parts += self._parts(index, plan.steps, overlapped)
         moves_once = []
         for need, steps in plan.reshards:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
@@ -233,6 +241,7 @@ class CostModel:
             compute += count * len(users) * self._read(index, steps)
             exposed += now
             hidden = hidden + time * first
+            parts += self._parts(index, steps, first)
             moves_once.append((need, now, time * first))
         copies = tuple(self.memory.copies(index, plan, Between.NONE))
         kept = self.memory.bytes(index, plan.layout)
@@ -245,6 +254,7 @@ class CostModel:
             tuple(hidden.tolist()),
             copies,
             tuple(self._again(index, plan, moves_once)),
+            tuple(parts),
         )
         return cost
 
@@ -289,6 +299,10 @@ class CostModel:
         """Times on each link, summed."""
         return tuple(map(sum, zip(*times, strict=True))) or tuple(self._idle.tolist())
 
+    def _parts(self, index: int, steps: Sequence[Step], hidden: float) -> Iterator[Part]:
+        for step in steps:
+            yield from self.combining.parts(index, step, hidden)
+
     def _links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
         """Seconds that steps take on each link: what can run beside other work, and what cannot.
 
@@ -320,4 +334,4 @@ def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
     )
 
 
-_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), (), ())
+_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), (), (), ())

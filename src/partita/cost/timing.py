@@ -11,7 +11,7 @@ import numpy as np
 from partita.analysis import Analysis
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
-from partita.program.ir import Value, bits
+from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 
 
@@ -126,6 +126,27 @@ class Timing:
         return made, named
 
     @cached_property
+    def sums_after(self) -> list[int]:
+        """Of every value, how many operations that may sum over devices are on the longest way from
+        it to the end of the program; of the body, if it is inside of a loop."""
+        found = [0] * len(self.program.values)
+        for op in reversed(self.program.operations):
+            at = _sums(op) + max((found[v] for v in op.results), default=0)
+            for v in op.operands:
+                found[v] = max(found[v], at)
+        return found
+
+    @cached_property
+    def sums_before(self) -> list[int]:
+        """The same on the longest way from the beginning to it."""
+        found = [0] * len(self.program.values)
+        for op in self.program.operations:
+            at = _sums(op) + max((found[v] for v in op.operands), default=0)
+            for v in op.results:
+                found[v] = at
+        return found
+
+    @cached_property
     def overlapped_sums(self) -> np.ndarray:
         """Whether a reduction of each value, after it is made, overlaps with other work.
 
@@ -192,6 +213,11 @@ class Timing:
             for v in op.results:
                 ready[v] = at
         return ready
+
+
+def _sums(op: Operation) -> bool:
+    """Whether devices may have parts of an operation's result that are to be summed."""
+    return any(factor.kind == "reduction" for factor in op.rule.factors)
 
 
 class KernelOrder:

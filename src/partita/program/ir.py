@@ -337,6 +337,15 @@ class Program:
             return self.operations[self.ends[op.index]].times
         return op.times
 
+    def home(self, value: int) -> int:
+        """The region in which a value is defined; the body of a loop, of what that carries."""
+        v = self.values[value]
+        if v.producer is None:
+            return 0
+        if v.producer in self.ends and v.position < 2:
+            return self.operations[self.ends[v.producer]].region
+        return self.operations[v.producer].region
+
     def uses(self) -> list[list[tuple[int, int]]]:
         """For every value, the (operation, operand number) pairs that read it."""
         uses: list[list[tuple[int, int]]] = [[] for _ in self.values]

@@ -86,8 +86,9 @@ def _collectives(plan: Scheduled) -> RenderableType:
         table.add_row(*row)
     if not fewer:
         return table
+    kinds = ", ".join(f"{kind}s" for kind in plan.hardware.combined)
     limit = size(plan.hardware.combine.value)
-    note = f"A compiler may combine all_reduces, up to {limit}; predicted times do not count on it."
+    note = f"The compiler combines {kinds}, up to {limit}; the step time counts on it."
     return Group(table, Text(note))
 
 

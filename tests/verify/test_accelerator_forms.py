@@ -151,6 +151,24 @@ def test_time_is_cycles_by_the_clock_and_collectives_by_the_ring_model():
     assert time.hidden_time == pytest.approx(ring.collective_seconds("all_gather", (0, 1), 128))
 
 
+COMBINED = """
+ENTRY %main (a: f32[8], b: f32[24]) -> (f32[8], f32[24]) {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[24]{0} parameter(1)
+  ROOT %sum = (f32[8]{0}, f32[24]{0}) all-reduce(%a, %b), replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""
+
+
+def test_what_is_combined_takes_the_time_of_one():
+    mesh, hardware = Mesh.of("x=4"), load("tpu_v5e")
+    found = found_collectives(parse(COMBINED))
+    assert [each.collective.bytes for each in found] == [32, 96]
+    time = compiled_time(1503, found, mesh, hardware)
+    network = interconnect(mesh, hardware)
+    assert time.exposed_time == pytest.approx(network.collective_seconds("all_reduce", (0,), 128))
+
+
 @pytest.mark.parametrize(("cycles", "kind"), [(1503, "h100"), (0, "tpu_v5e")])
 def test_no_time_without_cycles_or_a_clock(cycles, kind):
     assert compiled_time(cycles, [], Mesh.of("x=4"), load(kind)) is None

@@ -61,6 +61,8 @@ class Found:
     """A reduce_scatter whose shards the compiler has padded; its payload is told without that."""
     patch: bool = False
     """Moves what, because of such padding, has come to another device than it belongs to."""
+    instruction: str = ""
+    """Computation and name of the instruction; the same for all that the compiler combined."""
 
 
 def compiled_collectives(text: str) -> list[HloCollective]:
@@ -122,7 +124,10 @@ class Reader:
                 asynchronous = starts or instruction.opcode.endswith("-start")
                 for each in self._read(computation, instruction, bool(inside)):
                     yield dataclasses.replace(
-                        each, times=times or inside, asynchronous=asynchronous
+                        each,
+                        times=times or inside,
+                        asynchronous=asynchronous,
+                        instruction=f"{name}/{instruction.name}",
                     )
 
     def collectives(

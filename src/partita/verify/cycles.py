@@ -7,6 +7,8 @@ collective is timed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from partita.cost import Hardware
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.estimate import StepTime
@@ -32,13 +34,26 @@ def compiled_time(
         return None
     networks = interconnect(mesh, hardware)
     exposed, links = 0.0, [0.0] * networks.links
-    for each in found:
+    for each in _as_instructions(found):
         for link, seconds in collective_seconds(each.collective, networks, hardware):
             if each.asynchronous:
                 links[link] += each.times * seconds
             else:
                 exposed += each.times * seconds
     return StepTime(cycles / hardware.clock.value, exposed, tuple(links))
+
+
+def _as_instructions(found: list[Found]) -> list[Found]:
+    """Collectives that the compiler combined as the one that moves the bytes of all."""
+    together: dict[object, Found] = {}
+    for number, each in enumerate(found):
+        key = (each.instruction or number, each.collective.kind, each.times)
+        before = together.get(key)
+        if before is not None:
+            size = before.collective.bytes + each.collective.bytes
+            each = replace(before, collective=replace(before.collective, bytes=size))
+        together[key] = each
+    return list(together.values())
 
 
 def collective_seconds(

@@ -38,6 +38,9 @@ class Fusion:
     """Values that are stored for those readers that cannot compute them, only."""
     products: bool = True
     """Whether products can compute their operands inside their own kernel."""
+    in_place: frozenset[tuple[int, int]] = frozenset()
+    """The (operation, operand number) pairs of what kernels change in place, updates of windows
+    left out."""
 
     def reads_memory(self, value: int, op: int) -> bool:
         """Whether an operation that reads a stored value reads it from memory."""
@@ -63,13 +66,36 @@ class Fusion:
         return {k: op for op in products for k in self.inside[op] if k != op}
 
     def start(self, kernel: int) -> int:
-        """The operation that a kernel begins with."""
-        return self._products.get(kernel, kernel)
+        """The operation that a kernel begins with; of one that waits, that which it waits for."""
+        return self.waits.get(kernel, self._products.get(kernel, kernel))
+
+    @cached_property
+    def waits(self) -> dict[int, int]:
+        """Of every kernel that makes what only a scatter changes in place, that scatter: it runs
+        just before it."""
+        operations, found = self.program.operations, dict[int, int]()
+        for op, number in sorted(self.in_place):
+            value = operations[op].operands[number]
+            maker = self.program.values[value].producer
+            if maker is None or maker not in self.reads or self._kernels_reading[value] != {op}:
+                continue
+            if operations[maker].region == operations[op].region:
+                found[maker] = op
+        return found
 
     def inputs(self, kernel: int) -> list[int]:
         """The stored values that a kernel reads."""
         operations = self.program.operations
         return [operations[op].operands[number] for op, number in self.reads[kernel]]
+
+    @cached_property
+    def _kernels_reading(self) -> dict[int, set[int]]:
+        """For every stored value, the kernels that read it."""
+        found: dict[int, set[int]] = {}
+        for kernel in self.kernels:
+            for value in self.inputs(kernel):
+                found.setdefault(value, set()).add(kernel)
+        return found
 
 
 _ALL = Kernels(True, "all that any compiler does")
@@ -90,6 +116,7 @@ def analyse_fusion(
     for op in program.operations:
         if not constants.issuperset(op.results):  # else it is in memory before, as arguments are
             storage.decide(op)
+    storage.settle()
     stored, named = storage.stored, storage.named
     roots = tuple(
         op.index
@@ -112,6 +139,7 @@ def analyse_fusion(
         free,
         frozenset(storage.again),
         storage.products,
+        frozenset(storage.in_place),
     )
 
 
@@ -180,6 +208,7 @@ def _in_order(fusion: Fusion) -> dict[int, int]:
                 for reader in wakes.get(value, ()):
                     waiting[reader] -= 1
                     near = program.operations[reader].region == program.operations[each].region
+                    near = near and reader not in fusion.waits
                     if waiting[reader] == 0 and near and frees_enough(reader):
                         stack.append(reader)
 

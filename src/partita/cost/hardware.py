@@ -135,12 +135,26 @@ class Kernels(Table, frozen=True):
             kernels read from memory all the same.
         longest_row: elements of the longest row of a product that such a kernel reduces and goes
             on with, as in a softmax.
+        library_products: whether products are calls of a library instead, which reads operands from
+            memory, transposed if need be, and adds at most one array to the result.
+        scatters_apart: whether every scatter is a kernel of its own, which changes in place what it
+            scatters into; what a scatter into zeros is added to is that.
+        costly: elementwise operations, as StableHLO names them, that are not computed again in
+            every kernel that reads them, whatever storing them moves.
+        zeros_first: whether what is made from nothing, and stored, is written first of all.
+        layers_apart: whether what a loop reads of a stack in a narrower type is converted in the
+            loop, and not the whole stack before.
     """
 
     fuse_products: bool
     source: str
     not_before_products: tuple[str, ...] = ()
     longest_row: Annotated[Figure, unit("elements")] = ROW
+    library_products: bool = False
+    scatters_apart: bool = False
+    costly: tuple[str, ...] = ()
+    zeros_first: bool = False
+    layers_apart: bool = False
 
 
 class XlaTarget(Table, frozen=True):

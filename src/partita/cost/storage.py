@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 
+from partita.cost.calls import Calls, library_calls
 from partita.cost.hardware import Kernels
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT, Traits
+
+_ADD = "stablehlo.add"
 
 
 class Storage:
@@ -25,6 +28,22 @@ class Storage:
         self.products = kernels.fuse_products
         self.longest_row = int(kernels.longest_row.value)
         self.apart = frozenset(f"stablehlo.{kind}" for kind in kernels.not_before_products)
+        self.library = kernels.library_products
+        self.calls = library_calls(program, uses) if self.library else Calls()
+        self.read = set(self.calls.read)
+        self.scatters_apart = kernels.scatters_apart
+        self.in_place: set[tuple[int, int]] = set()
+        """The (operation, operand number) pairs of scatters that change what they read."""
+        self.inside_calls = dict(self.calls.ends)
+        if self.scatters_apart:
+            self.inside_calls |= self._scatters_into_sums()
+            self.in_place |= {(op.index, 0) for op in program.operations if op.traits.scatters}
+        self.ends = frozenset(self.inside_calls.values())
+        self.costly = frozenset(f"stablehlo.{kind}" for kind in kernels.costly)
+        self.shared: set[int] = set()
+        """What is stored since several readers share it."""
+        self.made_costly: set[int] = set()
+        """Values that are not stored, and are made by costly operations."""
         self.made_apart: set[int] = set()
         """Values that are not stored, and not computed inside of products either."""
         self.results = frozenset(program.results)
@@ -44,6 +63,25 @@ class Storage:
         self.product: list[int | None] = [None] * len(program.values)
         """The product that is computed in the same kernel as a value that is not stored."""
 
+    def _scatters_into_sums(self) -> dict[int, int]:
+        """Of scatters into zeros, the addition that each is part of; by the value.
+
+        It scatters into what is added, which therefore lies in memory.
+        """
+        found = {}
+        for op in self.program.operations:
+            if not (op.traits.scatters and op.zero_init and len(op.results) == 1):
+                continue
+            readers = self.uses[op.results[0]]
+            for use, number in readers if len(readers) == 1 else ():
+                reader = self.program.operations[use]
+                other = reader.operands[1 - number] if reader.kind == _ADD else op.results[0]
+                if other != op.results[0] and reader.region == op.region:
+                    found[op.results[0]] = use
+                    self.in_place.add((use, 1 - number))
+                    self.read.add(other)
+        return found
+
     def decide(self, op: Operation) -> None:
         """Decides for the results of an operation; for its operands, that was done before."""
         for v in op.results:
@@ -52,11 +90,15 @@ class Storage:
                 if self.stored[operand] or operand in self.named:
                     self.named.add(v)
             traits = self.traits[op.index]
-            if traits.product:
+            if op.index in self.ends:  # of a call or a scatter
+                continue
+            if v in self.inside_calls and v not in self.results:
+                self.stored[v], self.large[v] = False, frozenset()
+            elif traits.product:
                 finished = self.products and self._one_elementwise_reader(op, v)
                 if finished and v not in self.results:
                     self.stored[v], self.product[v] = False, v
-            elif _fusible(op, traits):
+            elif self._fusible(op, traits):
                 product = self._product(op)
                 if traits.transposes and product == op.operands[0]:
                     self.transposed[product] = v
@@ -74,6 +116,7 @@ class Storage:
         read = frozenset(r for r in read if 4 * values[r].type.bytes >= values[v].type.bytes)
         if op.operands and self._shared(op, v, read):
             source = self._source(v)
+            self.shared.add(source)
             if self.transposed.get(source, source) == v:
                 return
             read, product = self._keep(source), None
@@ -88,6 +131,8 @@ class Storage:
         self.ready[v] = max((self.ready[o] for o in op.operands), default=0)
         if self._is_apart(op, v):
             self.made_apart.add(v)
+        if self._is_costly(op):
+            self.made_costly.add(v)
 
     def _best_kept(self, product: int, v: int, read: frozenset[int]) -> int:
         """What is stored of a product whose kernel could go on to `v`: it, `v`, or what `v` is only
@@ -149,6 +194,8 @@ class Storage:
 
     def _asked_for(self, op: Operation, v: int) -> bool:
         """Whether a reader of a value needs it in memory."""
+        if self.library:
+            return self._read_by_calls(op, v)
         traits = self.traits[op.index]
         anywhere = traits.read_through if self.products else traits.widens
         anywhere = anywhere or v in self.named
@@ -159,6 +206,32 @@ class Storage:
             or (reader.product and self._is_apart(op, v))
             for reader in readers
         )
+
+    def _read_by_calls(self, op: Operation, v: int) -> bool:
+        """Whether a reader of a value needs it in memory, where products are calls of a library."""
+        anywhere = self.traits[op.index].widens or v in self.named
+        readers = [self.traits[use] for use, _ in self.uses[v]]
+        return v in self.read or any(
+            reader.in_memory or not (anywhere or reader.product or reader.fuses_operands)
+            for reader in readers
+        )
+
+    def _is_costly(self, op: Operation) -> bool:
+        """Whether it takes long to compute what an operation makes again."""
+        return op.kind in self.costly or any(
+            o in self.made_costly and not self.stored[o] for o in op.operands
+        )
+
+    def _fusible(self, op: Operation, traits: Traits) -> bool:
+        """Whether an operation can be computed inside the kernel that reads it.
+
+        A scatter into zeros that puts one element in every row can be a comparison of indices
+        there.
+        """
+        if traits.scatters and not self.scatters_apart:
+            summed = (f.size for f in op.rule.factors if f.kind == "reduction")
+            return op.zero_init and math.prod(summed) == 1
+        return traits.fusible
 
     def _is_apart(self, op: Operation, v: int) -> bool:
         """Whether products read a value from memory; by a constant, nothing is really divided."""
@@ -188,7 +261,7 @@ class Storage:
         values, n = self.program.values, len(self._readers(v))
         again = sum(values[r].type.bytes for r in read)
         own = values[self._source(v)].type.bytes
-        if n > 1 and n * again >= again + (n + 1) * own:
+        if n > 1 and (n * again >= again + (n + 1) * own or self._is_costly(op)):
             return True
         return any(self.program.operations[use].region != op.region for use, _ in self.uses[v])
 
@@ -215,6 +288,24 @@ class Storage:
             source = op.operands[0]
         return source
 
+    def settle(self) -> None:
+        """Takes back, once all is decided, what was stored for several readers that are all in one
+        kernel."""
+        if not self.library:
+            return
+        kernels: list[frozenset[int]] = [frozenset()] * len(self.program.values)
+        for op in reversed(self.program.operations):
+            for v in op.results:
+                found = set[int]()
+                for use, _ in self.uses[v]:
+                    made = self.program.operations[use].results
+                    stored = any(self.stored[r] for r in made) or not made
+                    found |= {use} if stored else kernels[made[0]]
+                if v in self.shared and len(found) == 1:
+                    (kernel,) = found
+                    self.stored[v] = self.program.operations[kernel].region != op.region
+                kernels[v] = frozenset(found)
+
     def _keep(self, v: int) -> frozenset[int]:
         """Has a value stored, if it is made of anything; what is read then in its place."""
         v = self.transposed.get(v, v)
@@ -223,17 +314,6 @@ class Storage:
             return frozenset()
         self.stored[v], self.large[v], self.ready[v] = True, frozenset({v}), producer or 0
         return self.large[v]
-
-
-def _fusible(op: Operation, traits: Traits) -> bool:
-    """Whether an operation can be computed inside the kernel that reads it.
-
-    A scatter into zeros that puts one element in every row is a comparison of indices there.
-    """
-    if traits.scatters:
-        summed = (f.size for f in op.rule.factors if f.kind == "reduction")
-        return op.zero_init and math.prod(summed) == 1
-    return traits.fusible
 
 
 def computes_operands(traits: Traits, products: bool) -> bool:

@@ -22,7 +22,10 @@ class Timing:
         self.analysis = analysis
         self.program = analysis.program
         self.fusion: Fusion = analyse_fusion(analysis.program, analysis.uses, hardware.kernels)
-        self.order = KernelOrder(self.fusion, int(hardware.prefetch.value))
+        self.order = KernelOrder(
+            self.fusion, int(hardware.prefetch.value), hardware.kernels.zeros_first
+        )
+        self._layers_apart = hardware.kernels.layers_apart
         self.steps = len(self.fusion.kernels) + 2
         """Positions in the order, the arguments' and the results' included."""
         self._overlap_window = hardware.overlap_window.value
@@ -63,6 +66,8 @@ class Timing:
         """
         program, uses = self.program, self.analysis.uses
         found: dict[tuple[int, str], tuple[int, int]] = {}
+        if self._layers_apart:
+            return []
         for op in program.operations:
             if not op.traits.converts or not program.regions[op.region].repeats:
                 continue
@@ -223,9 +228,11 @@ def _sums(op: Operation) -> bool:
 class KernelOrder:
     """When values are made and read, as positions in the order in which kernels run."""
 
-    def __init__(self, fusion: Fusion, prefetch: int) -> None:
+    def __init__(self, fusion: Fusion, prefetch: int, zeros_first: bool = False) -> None:
         self.program = fusion.program
+        self._in_place = fusion.in_place
         self._prefetch = prefetch
+        self._zeros_first = zeros_first
         operations, self._order = self.program.operations, fusion.order
         self._ends = [0] * len(self.program.regions)
         self._starts = [len(fusion.order)] * len(self.program.regions)
@@ -284,6 +291,18 @@ class KernelOrder:
         A carried value takes over the initial value's buffer when the loop starts, and hands its
         own over when the loop ends; the condition and the body see the same one.
         """
+        return 0 if self._zeros_first and self._from_zeros(value) else self._made(value)
+
+    def _from_zeros(self, value: Value) -> bool:
+        """Whether a value's buffer is first filled with zeros, with which a loop or a scatter then
+        goes on."""
+        assert value.producer is not None
+        op = self.program.operations[value.producer]
+        started = op.traits.scatters or (op.kind == CARRY and value.position == 1)
+        return op.zero_init and started and not op.region
+
+    def _made(self, value: Value) -> int | None:
+        """Where the kernel runs that makes a value, see `birth`."""
         assert value.producer is not None
         at = self._order.get(value.producer, self._last.get(value.producer, 0))
         if self.program.operations[value.producer].kind != CARRY:
@@ -300,7 +319,7 @@ class KernelOrder:
         A loop between there and the first use comes first: a compiler reduces as late as it can,
         to have something to do meanwhile, and loops are not cut for that.
         """
-        at = self.birth(value) or 0
+        at = self._made(value) or 0
         assert value.producer is not None
         home = self.program.operations[value.producer].region
         first = min((self.first(op) for op, _ in uses), default=at)
@@ -327,7 +346,7 @@ class KernelOrder:
             if producer is not None and self._carried(self.program.values[value]):
                 home = operation.region  # made anew each time around
             at = self._until(home, operation.region, at)
-        if operation.traits.writes_window and number == 0:
+        if (operation.traits.writes_window and number == 0) or (op, number) in self._in_place:
             return at - 1  # updated in place
         return at
 

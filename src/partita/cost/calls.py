@@ -1,0 +1,170 @@
+"""Products as calls of a library: what they read from memory, and what they do besides.
+
+A library (cuBLAS, cuDNN) reads arrays that lie in memory. Of matrices it takes each as it lies or
+transposed, and it may add one array to the result. All else is done by kernels before and after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import CONSTRAINT
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """The calls of a program, by operation and value."""
+
+    read: frozenset[int] = frozenset()
+    """The values that they read, which therefore lie in memory."""
+    views: frozenset[int] = frozenset()
+    """Values that are only another way to read what lies in memory."""
+    ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """Of a product whose call does more, the operation that it ends with; by the value."""
+
+
+def library_calls(program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -> Calls:
+    """The products of a program as calls of a library.
+
+    Args:
+      program: the program.
+      uses: its uses, by value.
+    """
+    read: set[int] = set()
+    views: set[int] = set()
+    ends: dict[int, int] = {}
+    since = _since(program)
+    for op in program.operations:
+        if not op.traits.product:
+            continue
+        for number in range(min(len(op.operands), 2)):
+            value, passed = _lies_as(program, op, number)
+            read.add(value)
+            views.update(passed)
+        found = _end(program, uses, op, since)
+        if found is not None:
+            end, added = found
+            ends[op.results[0]] = end
+            read.update(added)
+    return Calls(frozenset(read), frozenset(views - read), ends)
+
+
+def _lies_as(program: Program, op: Operation, number: int) -> tuple[int, list[int]]:
+    """What a product reads for an operand, and the values between that are views of it."""
+    value, passed = op.operands[number], list[int]()
+    order = tuple(range(len(op.rule.operands[number])))
+    rearranged = False
+    while (maker := _maker(program, value)) is not None:
+        if maker.traits.renames or maker.kind == CONSTRAINT:
+            rearranged = True
+        elif maker.traits.transposes and not rearranged and not op.traits.convolution:
+            order = tuple(order[dim] for dim in _order(maker))
+            if not _is_matrix(op, number, order):
+                break
+        else:
+            break
+        passed.append(value)
+        value = maker.operands[0]
+    return value, passed
+
+
+def _order(transpose: Operation) -> tuple[int, ...]:
+    """For every dimension of what is transposed, its place in the result."""
+    (made,) = transpose.rule.results
+    places = {factors: place for place, factors in enumerate(made)}
+    return tuple(places[factors] for factors in transpose.rule.operands[0])
+
+
+def _is_matrix(op: Operation, number: int, order: Sequence[int]) -> bool:
+    """Whether an operand whose dimensions lie in this order is, for every index of the batch, a
+    matrix of what is contracted by what is not, or its transpose."""
+    first, second = (frozenset(f for dim in each for f in dim) for each in op.rule.operands[:2])
+    made = frozenset(f for dim in op.rule.results[0] for f in dim)
+    own = op.rule.operands[number]
+    roles = []
+    for place in order:
+        factors = frozenset(own[place])
+        if factors <= first & second:
+            roles.append("batch" if factors <= made else "contracted")
+        else:
+            roles.append("free")
+    changes = sum(a != b for a, b in itertools.pairwise(roles))
+    batch = [place for place, role in zip(order, roles, strict=True) if role == "batch"]
+    return (
+        roles[: len(batch)] == ["batch"] * len(batch)
+        and batch == sorted(batch)
+        and changes < len(set(roles))
+    )
+
+
+def _end(
+    program: Program,
+    uses: Sequence[Sequence[tuple[int, int]]],
+    product: Operation,
+    since: Sequence[int],
+) -> tuple[int, list[int]] | None:
+    """The operation that the call of a product ends with, if that is not the product, and what else
+    the call reads."""
+    if product.traits.convolution:
+        return None
+    value, results = product.results[0], frozenset(program.results)
+    plain = True
+    while value not in results and len(uses[value]) == 1:
+        ((reader, number),) = uses[value]
+        op = program.operations[reader]
+        if op.region != product.region:
+            return None
+        if op.traits.renames:
+            plain, value = False, op.results[0]
+            continue
+        if op.traits.transposes and plain and _is_transposed(product, op):
+            return reader, []
+        if op.kind == "stablehlo.add":
+            other = op.operands[1 - number]
+            if other != value and since[other] < product.index:
+                return reader, [] if _stretched(program, other) else [other]
+        return None
+    return None
+
+
+def _is_transposed(product: Operation, transpose: Operation) -> bool:
+    """Whether a product makes its result transposed if it swaps its operands."""
+    first, second = (
+        frozenset(f for dim in each for f in dim) for each in product.rule.operands[:2]
+    )
+    made = [frozenset(dim) for dim in product.rule.results[0]]
+    batch = sum(dim <= first & second for dim in made)
+    rows = sum(dim <= first for dim in made) - batch
+    dims = tuple(range(len(made)))
+    swapped = (*dims[:batch], *dims[batch + rows :], *dims[batch : batch + rows])
+    order = _order(transpose)
+    return tuple(order[dim] for dim in swapped) == dims
+
+
+def _stretched(program: Program, value: int) -> bool:
+    """Whether a value is a smaller one, read again and again."""
+    maker = _maker(program, value)
+    while maker is not None and maker.traits.renames:
+        maker = _maker(program, maker.operands[0])
+    return maker is not None and maker.traits.read_through and not maker.traits.rearranges
+
+
+def _maker(program: Program, value: int) -> Operation | None:
+    producer = program.values[value].producer
+    return None if producer is None else program.operations[producer]
+
+
+def _since(program: Program) -> list[int]:
+    """The operation since which each value can be had: of what is read through or converted, that
+    of its operand; -1 of arguments."""
+    since = [-1] * len(program.values)
+    for op in program.operations:
+        at = op.index
+        if op.traits.widens:
+            at = max((since[v] for v in op.operands), default=-1)
+        for v in op.results:
+            since[v] = at
+    return since

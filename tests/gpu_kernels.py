@@ -1,0 +1,158 @@
+"""What XLA's GPU compiler stores, one experiment a row: a function, and the large arrays of it that
+kernels write to memory.
+
+Predictions are tested against these rows everywhere, the compiler itself where it is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A function of arguments of these types, as `bf16[4,8]`."""
+
+    rule: str
+    fn: Callable[..., Any]
+    types: tuple[str, ...]
+    stored: tuple[str, ...]
+    """Type and number of elements of what kernels write, the largest first: `bf16 4096x2048`."""
+    devices: tuple[str, ...] = ("h100", "a100_80gb")
+    """Where it is so."""
+
+    def __str__(self) -> str:
+        return self.rule
+
+
+def gradients(loss):
+    """Of all numbers that the function takes."""
+
+    def fn(*args):
+        numbers = [n for n, arg in enumerate(args) if jnp.issubdtype(arg.dtype, jnp.floating)]
+        return jax.grad(loss, numbers)(*args)
+
+    return fn
+
+
+def total(x):
+    return jnp.sum(x.astype(jnp.float32) ** 2)
+
+
+def attention(q, k, v):
+    scores = jnp.einsum("bqk,bsk->bqs", q, k).astype(jnp.float32)
+    return jnp.einsum("bqs,bsk->bqk", jax.nn.softmax(scores).astype(q.dtype), v)
+
+
+def cross_entropy(x, w, y):
+    logits = (x @ w).astype(jnp.float32)
+    label = jnp.take_along_axis(logits, y[:, None], 1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - label)
+
+
+X, W = "bf16[4096,2048]", "bf16[2048,2048]"
+XS, WS = "bf16 4096x2048", "bf16 2048x2048"
+
+EXPERIMENTS = [
+    Experiment(
+        "a product reads what is converted from memory",
+        lambda x, w: x @ w.astype(jnp.bfloat16),
+        (X, "f32[2048,2048]"),
+        (XS, WS),
+    ),
+    Experiment(
+        "a product reads what is transposed as it lies",
+        lambda x, w: jnp.sin(x @ w.T) @ w,
+        (X, W),
+        (XS, XS, XS),
+    ),
+    Experiment(
+        "a product makes its result transposed",
+        lambda x, w: jnp.sin((x @ w).T) @ x,
+        (X, W),
+        (XS, XS, WS),
+    ),
+    Experiment(
+        "a product adds a bias",
+        lambda x, w, b: jnp.sin(x @ w + b) @ w,
+        (X, W, "bf16[2048]"),
+        (XS, XS, XS),
+    ),
+    Experiment(
+        "a product adds an array",
+        lambda x, w: (x @ w + x) @ w,
+        (X, W),
+        (XS, XS),
+    ),
+    Experiment(
+        "what is done before a product is stored",
+        lambda x, w: jnp.maximum(x * 2, 0) @ w,
+        (X, W),
+        (XS, XS),
+    ),
+    Experiment(
+        "of a softmax between products, what goes in and what comes out",
+        attention,
+        ("bf16[16,1024,64]",) * 3,
+        ("bf16 16x1024x1024",) * 2,
+    ),
+    Experiment(
+        "and of its gradient as much again",
+        gradients(lambda *args: total(attention(*args))),
+        ("bf16[16,1024,64]",) * 3,
+        ("bf16 16x1024x1024",) * 4,
+    ),
+    Experiment(
+        "a tanh is not computed twice",
+        gradients(lambda x, w, v: total(jax.nn.gelu(x @ w) @ v)),
+        ("bf16[4096,512]", "bf16[512,8192]", "bf16[8192,512]"),
+        ("bf16 4096x8192",) * 5,
+        devices=("h100",),  # others have no arithmetic in bf16, and store it in f32
+    ),
+    Experiment(
+        "a logistic function is",
+        gradients(lambda x, w, v: total(jax.nn.silu(x @ w) @ v)),
+        ("bf16[4096,512]", "bf16[512,8192]", "bf16[8192,512]"),
+        ("bf16 4096x8192",) * 4,
+    ),
+    Experiment(
+        "logits are not stored in a wider form to be reduced",
+        cross_entropy,
+        ("bf16[4096,512]", "bf16[512,32768]", "i32[4096]"),
+        ("bf16 4096x32768",),
+    ),
+    Experiment(
+        "a scatter into zeros that is added to something changes that, in memory",
+        gradients(cross_entropy),
+        ("bf16[4096,512]", "bf16[512,32768]", "i32[4096]"),
+        ("f32 4096x32768", "f32 4096x32768", "bf16 4096x32768", "bf16 4096x32768"),
+    ),
+]
+
+
+def size(array):
+    """Type and number of elements of `bf16 4096x2048`."""
+    dtype, shape = array.split()
+    return dtype, math.prod(map(int, shape.split("x")))
+
+
+def bytes_of(dtype, elements):
+    return elements * jnp.dtype({"bf16": "bfloat16", "f32": "float32"}[dtype]).itemsize
+
+
+def large(found, experiment):
+    """Those arrays, each a type and a number of elements, that are as large as the smallest that
+    the experiment speaks of; the largest first."""
+    least = min(bytes_of(*size(array)) for array in experiment.stored)
+    known = [each for each in found if each[0] in ("bf16", "f32") and bytes_of(*each) >= least]
+    return sorted(known, key=lambda each: (-bytes_of(*each), each))
+
+
+def expected(experiment):
+    return large([size(array) for array in experiment.stored], experiment)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import msgspec
 import pytest
 from jax import lax
 
 from partita.cost import CostModel
-from partita.cost.hardware import Efficiency, Hardware, Network, TileShape
+from partita.cost.hardware import Efficiency, Hardware, Products, TileShape
+from partita.cost.network import Network
 from partita.cost.schema import Figure
 
 FLOPS, BANDWIDTH = 1e12, 1e12
@@ -189,3 +191,73 @@ def test_a_loop_over_layers_reads_each_of_them_once(bench):
     # The slice of a layer hides nowhere, but it is a slice, not all layers each time.
     slices = 100 * streamed(256 * 256, 256 * 256)
     assert seconds(b) == pytest.approx(100 * multiplied(512, 256, 256) + slices, rel=0.05)
+
+
+# ------------------------------------------------------------------------- starts of kernels
+
+LAUNCH, START, RAMP = 2e-6, 5e-6, 100
+
+STARTING = msgspec.structs.replace(
+    TOY, launch=figure(LAUNCH), products=Products(figure(START), figure(RAMP))
+)
+
+
+def test_a_product_starts_and_contracts_a_ramp_more(bench):
+    b = bench(lambda x, w: x @ w, "f32[256,60]", "f32[60,500]")
+    # Nothing is padded: 60 + 100 elements contracted.
+    expected = START + multiplied(256, 60 + RAMP, 500)
+    assert seconds(b, hardware=STARTING) == pytest.approx(expected)
+
+
+def test_what_is_contracted_on_one_device_has_the_ramp(bench):
+    b = bench(lambda x, w: x @ w, "f32[256,256]", "f32[256,256]", mesh="x=4")
+    split = seconds(b, ("x", 1, "x"), hardware=STARTING)
+    assert split == pytest.approx(START + multiplied(256, 64 + RAMP, 256))
+    split = seconds(b, ("x", 0, "x"), hardware=STARTING)
+    assert split == pytest.approx(START + multiplied(64, 256 + RAMP, 256))
+
+
+def test_batches_start_once(bench):
+    b = bench(lambda q, k: q @ k, "f32[16,256,64]", "f32[16,64,256]")
+    expected = START + multiplied(16, 256, 64 + RAMP, 256)
+    assert seconds(b, hardware=STARTING) == pytest.approx(expected)
+
+
+def test_every_kernel_is_launched(bench):
+    b = bench(lambda x: jnp.sort(2 * x + 1), "f32[1000,256]")  # a chain that is stored, and a sort
+    expected = 2 * LAUNCH + 2 * streamed(256000, 256000)
+    assert seconds(b, hardware=STARTING) == pytest.approx(expected)
+
+
+def test_what_is_computed_inside_of_a_kernel_has_no_launch(bench):
+    b = bench(lambda x: jnp.tanh(2 * x + 1) * 3, "f32[1000,256]")
+    assert seconds(b, hardware=STARTING) == pytest.approx(LAUNCH + streamed(256000, 256000))
+
+
+def test_kernels_of_a_loop_are_launched_each_time(bench):
+    b = bench(lambda x: lax.fori_loop(0, 5, lambda i, x: lax.sort(x) + 1, x), "f32[1000,256]")
+    launches = seconds(b, hardware=STARTING) - seconds(b)
+    # The sort, the addition, and that of the counter, five times; once the counter's first value.
+    assert launches == pytest.approx((5 * 3 + 1) * LAUNCH)
+
+
+def test_convolutions_are_launched_and_padded(bench):
+    b = bench(convolve(), "f32[8,16,16,128]", "f32[3,3,128,64]")
+    expected = LAUNCH + multiplied(8 * 16 * 16, 9, 128, 64, of=CONVOLUTION)
+    assert seconds(b, hardware=STARTING) == pytest.approx(expected)
+
+
+def test_products_of_float32_may_reach_another_share(bench):
+    efficiency = msgspec.structs.replace(TOY.efficiency, matmul_f32=figure(0.5))
+    slower = msgspec.structs.replace(TOY, efficiency=efficiency, peak_flops={"bf16": figure(FLOPS)})
+    single = bench(lambda x, w: x @ w, "f32[256,128]", "f32[128,512]")
+    half = bench(lambda x, w: x @ w, "bf16[256,128]", "bf16[128,512]")
+    # Half of the peak of bfloat16, as the file states none of float32.
+    assert seconds(single, hardware=slower) == pytest.approx(multiplied(256, 128, 512, of=0.25))
+    assert seconds(half, hardware=slower) == pytest.approx(multiplied(256, 128, 512))
+
+
+def test_nothing_contracted_is_a_ramp_alone(bench):
+    b = bench(lambda x, y: x[:, None] @ y[None], "f32[512]", "f32[512]")
+    expected = START + max(multiplied(512, 1 + RAMP, 512), streamed(512, 512, 512 * 512))
+    assert seconds(b, hardware=STARTING) == pytest.approx(expected, rel=0.001)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.hardware import Hardware
-from partita.cost.products import filling, points
+from partita.cost.hardware import Hardware, peak_name
+from partita.cost.products import contracted, filling, points
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
@@ -40,6 +40,7 @@ class ComputeModel:
         """How much longer a byte takes that is part of a gathered row."""
         self._peaks: dict[tuple[bool, str], float] = {}
         self._hardware = hardware
+        self._launch = hardware.launch.value if hardware.launch else 0.0
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
         """How often the members of each class run per step, together."""
@@ -69,20 +70,31 @@ class ComputeModel:
             for access in self.accesses[op.index]
         ]
         inside = self._inside(op.op.work) if op.op.work else 0.0
+        launched = self._launch * sum(a.share for a in self.accesses[op.index] if a.is_kernel)
         least = 0.0
         if op.op.kernel is not None and op.op.kernel.bytes:
             # What it says that it needs, of which each device has its share.
             share = 1 / math.prod(self.mesh.sizes[axis] for axis in form.axes)
             peak = self._peak(False, _dtype(self.graph, op))
-            return share * max(op.op.kernel.bytes / self.bandwidth, op.op.kernel.flops / peak)
+            needed = max(op.op.kernel.bytes / self.bandwidth, op.op.kernel.flops / peak)
+            return launched + share * needed
         if op.op.traits.product:
+            launched = self._start(op.op)
             factors = _local_sizes(op.op, form, self.mesh)
             least = self._multiplying(op.op, self.flops(op, form), factors, _dtype(self.graph, op))
-        return inside + sum((share * max(seconds, least) for share, seconds in moved), 0.0)
+        moving = sum((share * max(seconds, least) for share, seconds in moved), 0.0)
+        return inside + launched + moving
+
+    def _start(self, op: Operation) -> float:
+        """Seconds that a product takes however small it is."""
+        stated = self._hardware.products
+        return self._launch if stated is None or op.traits.convolution else stated.start.value
 
     def _multiplying(self, op: Operation, flops: float, sizes: Sequence[int], dtype: str) -> float:
         """Seconds on the matrix units of a product with factors of these sizes."""
-        peak = self._peak(op.traits.convolution, dtype)
+        peak, stated = self._peak(op.traits.convolution, dtype), self._hardware.products
+        if stated is not None and not op.traits.convolution:
+            return flops * (1 + stated.ramp.value / contracted(op, sizes)) / peak
         return flops / (peak * filling(op, sizes, self._hardware.matrix_unit))
 
     def _peak(self, convolution: bool, dtype: str) -> float:
@@ -90,6 +102,8 @@ class ComputeModel:
         if (convolution, dtype) not in self._peaks:
             efficiency = self._hardware.efficiency
             reached = efficiency.convolution if convolution else None
+            if not convolution and peak_name(dtype) == "f32":
+                reached = efficiency.matmul_f32
             peak = self._hardware.flops(dtype) * (reached or efficiency.matmul).value
             self._peaks[convolution, dtype] = peak
         return self._peaks[convolution, dtype]
@@ -107,12 +121,13 @@ class ComputeModel:
                     [work.values[v].type.bytes for v in side] for side in (op.operands, op.results)
                 )
                 seconds = sum(map(sum, self._moved(op, read, written))) / self.bandwidth
+                started = self._start(op) if op.traits.product else self._launch
                 if op.traits.product:
                     flops = 2.0 * points(op, work.values)
                     sizes = [factor.size for factor in op.rule.factors]
                     dtype = work.values[op.operands[0]].type.dtype
                     seconds = max(seconds, self._multiplying(op, flops, sizes, dtype))
-                total += op.times * seconds
+                total += op.times * (seconds + started)
         return total
 
     def flops(self, op: OpClass, form: OpForm) -> float:
@@ -177,9 +192,15 @@ class _Access:
     """Of the members."""
     weights: tuple[int, ...]
     """For every operand, how many kernels read it there; for every result, whether it is stored."""
+    is_kernel: bool
+    """Whether these have a kernel of their own."""
 
 
 def _accesses(op: OpClass, timing: Timing) -> list[_Access]:
     """The ways in which the members of a class use memory."""
     ways = Counter(timing.accesses[member] for member in op.members)
-    return [_Access(count / len(op.members), weights) for weights, count in ways.items()]
+    operands = len(op.op.operands)
+    return [
+        _Access(count / len(op.members), weights, any(weights[operands:]))
+        for weights, count in ways.items()
+    ]

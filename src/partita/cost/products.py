@@ -4,6 +4,9 @@ A matrix unit holds a tile of one operand, as many rows of what is contracted by
 the result, and the other operand streams through it. Dimensions that are no multiple of the tile
 leave part of it idle, which is what makes small products slow: heads of 64 fill half of the rows
 of a unit of 128.
+
+Where such units are fed by kernels (GPUs), small products are slow because each kernel starts and
+ends with units that wait, as long as some elements more to contract would take.
 """
 
 from __future__ import annotations
@@ -49,6 +52,13 @@ def made_feature(op: Operation) -> int:
         if made_of and made_of[-1] in kernel and made_of[-1] not in image:
             return dim
     return len(op.rule.results[0]) - 1
+
+
+def contracted(op: Operation, sizes: Sequence[int]) -> int:
+    """How many elements a matrix product contracts, given the sizes of its factors."""
+    left, right = (_factors(op.rule.operands[number]) for number in (0, 1))
+    shared = (left & right) - _factors(op.rule.results[0])
+    return max(1, math.prod(sizes[factor] for factor in shared))
 
 
 def filling(op: Operation, sizes: Sequence[int], unit: TileShape) -> float:

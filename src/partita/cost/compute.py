@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.hardware import Hardware, peak_name
+from partita.cost.hardware import Hardware
 from partita.cost.products import contracted, filling, points
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
@@ -100,12 +100,7 @@ class ComputeModel:
     def _peak(self, convolution: bool, dtype: str) -> float:
         """FLOP/s that products reach on operands of this type if they are large."""
         if (convolution, dtype) not in self._peaks:
-            efficiency = self._hardware.efficiency
-            reached = efficiency.convolution if convolution else None
-            if not convolution and peak_name(dtype) == "f32":
-                reached = efficiency.matmul_f32
-            peak = self._hardware.flops(dtype) * (reached or efficiency.matmul).value
-            self._peaks[convolution, dtype] = peak
+            self._peaks[convolution, dtype] = self._hardware.reached(dtype, convolution)
         return self._peaks[convolution, dtype]
 
     def _inside(self, work: Work) -> float:

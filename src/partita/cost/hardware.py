@@ -346,6 +346,13 @@ class Hardware(Table, frozen=True):
             if other in self.peak_flops
         )
 
+    def reached(self, dtype: str, convolution: bool = False) -> float:
+        """FLOP/s that large products, or convolutions, reach on operands of this type."""
+        stated = self.efficiency.convolution if convolution else None
+        if not convolution and peak_name(dtype) == "f32":
+            stated = self.efficiency.matmul_f32
+        return self.flops(dtype) * (stated or self.efficiency.matmul).value
+
     def __str__(self) -> str:
         peaks = ", ".join(f"{d} {f.value / 1e12:.4g}" for d, f in self.peak_flops.items())
         rows = [

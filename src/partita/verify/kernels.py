@@ -1,7 +1,7 @@
 """The time of one kernel of a compiled program, where its compiler estimates none.
 
 A kernel that streams through memory takes as long as its bytes; a product or convolution as long as
-that or its FLOPs, whichever is longer. It is read from the text of the program what a kernel reads:
+that or its FLOPs, whichever is longer; and each its start. It is read from the text of the program what a kernel reads:
 of an operand that it slices, the slice; what it updates in place, the update.
 """
 
@@ -73,13 +73,11 @@ class Kernels:
 
     def _multiplying(self, computation: Computation, kernel: HloInstruction) -> float:
         """Seconds that an instruction takes on the matrix units."""
-        target = _TARGET.search(kernel.attributes)
-        if target is None:
-            return 0.0
-        if target[1].startswith(_PRODUCT):
+        target = _target(kernel)
+        if target.startswith(_PRODUCT):
             return self._of_product(computation, kernel)
-        if target[1].startswith("__cudnn$conv"):
-            return self._of_convolution(computation, kernel, target[1])
+        if target.startswith("__cudnn$conv"):
+            return self._of_convolution(computation, kernel, target)
         return 0.0
 
     def _of_product(self, computation: Computation, kernel: HloInstruction) -> float:
@@ -89,8 +87,9 @@ class Kernels:
         batch = math.prod(left[int(d)] for d in dims["lhs_batch_dimensions"])
         k = math.prod(left[int(d)] for d in dims["lhs_contracting_dimensions"])
         m, n = (math.prod(side) // max(batch * k, 1) for side in (left, right))
-        hardware = self._hardware
-        return 2.0 * batch * m * n * k / (hardware.flops(dtype) * hardware.efficiency.matmul.value)
+        stated = self._hardware.products
+        ramp = stated.ramp.value if stated is not None else 0.0
+        return 2.0 * batch * m * n * (k + ramp) / self._hardware.reached(dtype)
 
     def _of_convolution(
         self, computation: Computation, kernel: HloInstruction, target: str
@@ -109,9 +108,13 @@ class Kernels:
         taps = math.prod(map(int, window[1].split("x"))) if window else 1
         channels = weights[1][labels[2].index("i")]
         flops = 2.0 * math.prod(image[1]) * taps * channels
-        efficiency = self._hardware.efficiency
-        reached = (efficiency.convolution or efficiency.matmul).value
-        return flops / (self._hardware.flops(arrays[0][0]) * reached)
+        return flops / self._hardware.reached(arrays[0][0], convolution=True)
+
+
+def _target(kernel: HloInstruction) -> str:
+    """What a custom call runs; empty for all else."""
+    found = _TARGET.search(kernel.attributes)
+    return found[1] if found else ""
 
 
 def _backend_config(kernel: HloInstruction) -> dict[str, Any]:

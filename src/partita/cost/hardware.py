@@ -230,7 +230,6 @@ class Hardware(Table, frozen=True):
         name: of the device type, or the stem of the user's file.
         description: which product, and what counts as one device.
         memory: bytes of a device.
-        memory_share: the fraction of them that programs are given, if a user says nothing else.
         memory_bandwidth: bytes/s.
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
         efficiency: the fractions of those that large operations reach.
@@ -255,6 +254,7 @@ class Hardware(Table, frozen=True):
         latency_bytes: bytes that the networks move in the time that any collective takes: of two
             ways to reshard, the one with a collective more has to save as many.
         host_bandwidth: bytes/s between a device and the memory of its host, each way.
+        memory_share: the fraction of `memory` that programs are given, if a user says nothing else.
         clock: cycles/s, where the compiler estimates cycles; no cost depends on it.
         xla_target: what XLA's compiler has to be told to compile for such a device without one;
             None if it needs nothing, or that is not known.
@@ -277,7 +277,6 @@ class Hardware(Table, frozen=True):
     peak_flops: dict[str, Peak]
     efficiency: Efficiency
     networks: tuple[Network, ...]
-    memory_share: Fraction = ALL_OF_IT
     matrix_unit: TileShape = UNPADDED
     launch: Seconds | None = None
     products: Products | None = None
@@ -291,6 +290,7 @@ class Hardware(Table, frozen=True):
     combined: tuple[str, ...] = (ALL_REDUCE.name,)
     latency_bytes: Bytes = LATENCY
     host_bandwidth: BytesPerSecond = HOST
+    memory_share: Fraction = ALL_OF_IT
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     xla_target: XlaTarget | None = None
     device_kind: str = ""

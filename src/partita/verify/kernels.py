@@ -1,8 +1,8 @@
 """The time of one kernel of a compiled program, where its compiler estimates none.
 
 A kernel that streams through memory takes as long as its bytes; a product or convolution as long as
-that or its FLOPs, whichever is longer; and each its start. It is read from the text of the program what a kernel reads:
-of an operand that it slices, the slice; what it updates in place, the update.
+that or its FLOPs, whichever is longer; and each its start. What a kernel reads is seen in the text
+of the program: of an operand that it slices, the slice; of what it updates in place, the update.
 """
 
 from __future__ import annotations

@@ -43,10 +43,15 @@ class Kernels:
         """Time of one instruction; nothing if it runs no kernel."""
         if kernel.opcode in NOTHING:
             return 0.0
-        return max(
-            self.bytes(computation, kernel) / self._bandwidth,
-            self._multiplying(computation, kernel),
-        )
+        streaming = self.bytes(computation, kernel) / self._bandwidth
+        multiplying = self._multiplying(computation, kernel)
+        return self._start(kernel) + max(streaming, multiplying)
+
+    def _start(self, kernel: HloInstruction) -> float:
+        hardware = self._hardware
+        if hardware.products is not None and _target(kernel).startswith(_PRODUCT):
+            return hardware.products.start.value
+        return hardware.launch.value if hardware.launch is not None else 0.0
 
     def bytes(self, computation: Computation, kernel: HloInstruction) -> float:
         """Bytes that an instruction reads and writes."""

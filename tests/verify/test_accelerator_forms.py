@@ -313,3 +313,42 @@ def test_what_can_only_stay_as_it_is_comes_first():
     comparison = side_by_side(both, Mesh.of("x=4"), found(SUM, SUM), becomes=[[], [PERHAPS]])
     assert comparison.rewritten == Counter([Rewritten("perhaps", GATHER, SUM)])
     assert {comparison.remark(e) for e in (GATHER, SUM)} == {"rewritten"}
+
+
+# --------------------------------------------------- what GPUs put together to sum it at once
+
+TOGETHER = """
+%scalars (a: f32[], b: f32[]) -> (f32[2], f32[]) {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  %x = f32[1]{0} bitcast(%a)
+  %y = f32[1]{0} bitcast(%b)
+  %both = f32[2]{0} concatenate(%x, %y), dimensions={0}
+  ROOT %t = (f32[2]{0}, f32[]) tuple(%both, %a)
+}
+%wrapped (p: f32[8], q: f32[2]) -> f32[10] {
+  %p = f32[8]{0} parameter(0)
+  %q = f32[2]{0} parameter(1)
+  ROOT %c = f32[10]{0} concatenate(%p, %q), dimensions={0}
+}
+ENTRY %main (v: f32[8], a: f32[], b: f32[]) -> f32[10] {
+  %v = f32[8]{0} parameter(0)
+  %a.1 = f32[] parameter(1)
+  %b.1 = f32[] parameter(2)
+  %f = (f32[2]{0}, f32[]) fusion(%a.1, %b.1), kind=kLoop, calls=%scalars
+  %g = f32[2]{0} get-tuple-element(%f), index=0
+  %w = f32[10]{0} fusion(%v, %g), kind=kLoop, calls=%wrapped
+  %s = f32[10]{0} all-reduce-start(%w), channel_id=1, replica_groups={{0,1,2,3}}, metadata={NAME}
+  ROOT %d = f32[10]{0} all-reduce-done(%s)
+}
+"""
+
+
+def test_sums_that_are_put_one_behind_the_other_count_one_by_one():
+    text = TOGETHER.replace("NAME", 'scheduling_name="s"')
+    assert [c.bytes for c in compiled_collectives(text)] == [32, 4, 4]
+
+
+def test_what_the_program_itself_puts_together_is_one():
+    text = TOGETHER.replace("NAME", 'op_name="jit(f)/psum"')
+    assert [c.bytes for c in compiled_collectives(text)] == [40]

@@ -176,18 +176,38 @@ class Reader:
 
         Such a sum is no operation of the program, and has no name of one.
         """
+        if not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes) or not instruction.operands:
+            return []
         if "op_name=" in instruction.attributes:
             return []
-        source = computation.instructions.get((instruction.operands or [""])[0])
-        if source is None or not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes):
+        return self._pieces(computation, instruction.operands[0])
+
+    def _pieces(self, computation: Computation, name: str) -> list[int]:
+        """Bytes of the vectors that a vector is put together of; of itself, if of none."""
+        around, made = computation, computation.instructions.get(name)
+        if made is None:
             return []
-        if source.opcode == "fusion":
-            computation = self._module.computations[source.called[0][1]]
-            source = computation.root
-        if source is None or source.opcode != "concatenate" or "," in _dims(source.type):
-            return []
-        parts = (computation.instructions.get(name) for name in source.operands)
-        return [sum(shapes(part.type)) for part in parts if part is not None]
+        place, fusion = 0, made
+        if made.opcode == "get-tuple-element":
+            index = re.search(r"index=(\d+)", made.attributes)
+            place = int(index[1]) if index else 0
+            fusion = computation.instructions.get(made.operands[0], made)
+        if fusion.opcode == "fusion":
+            computation = self._module.computations[fusion.called[0][1]]
+            root = computation.root
+            if root is not None and root.opcode == "tuple":
+                root = computation.instructions.get(root.operands[place])
+            made = root or made
+        if made.opcode != "concatenate" or "," in _dims(made.type) or "op_name=" in made.attributes:
+            return shapes(around.instructions[name].type)
+        found: list[int] = []
+        for part in made.operands:
+            inner = computation.instructions.get(part)
+            if inner is not None and inner.opcode == "parameter" and fusion.opcode == "fusion":
+                found += self._pieces(around, fusion.operands[int(inner.text)])
+            else:
+                found += self._pieces(computation, part)
+        return found
 
     def _of_computation(self, computation: Computation) -> Iterator[tuple[HloInstruction, str]]:
         """The collectives in a computation, each with its channel."""

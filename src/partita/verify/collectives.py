@@ -176,9 +176,9 @@ class Reader:
 
         Such a sum is no operation of the program, and has no name of one.
         """
-        if not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes) or not instruction.operands:
+        if not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes):
             return []
-        if "op_name=" in instruction.attributes:
+        if len(instruction.operands) != 1 or "op_name=" in instruction.attributes:
             return []
         return self._pieces(computation, instruction.operands[0])
 

@@ -256,6 +256,25 @@ def test_a_local_slice_is_free():
 
 
 @pytest.mark.parametrize(
+    ("kind", "shape", "made"),
+    [
+        # XLA's TPU compiler cuts a shard out of the sum of a vector.
+        ("tpu_v5e", (4096,), "all_reduce"),
+        ("tpu_v5p", (1, 4096, 1), "all_reduce"),
+        ("tpu_v5e", (4096, 2), "reduce_scatter"),
+        ("h100", (4096,), "reduce_scatter"),
+    ],
+)
+def test_a_scatter_of_a_vector_may_be_a_sum(kind, shape, made):
+    mesh, dim = Mesh.of("x=4,y=2"), shape.index(4096)
+    layout = tuple((0,) if number == dim else () for number in range(len(shape)))
+    (step,) = reshard(TensorType(shape, "f32"), ((),) * len(shape), frozenset({0}), layout, mesh)
+    on = interconnect(mesh, load(kind))
+    assert step.kind == "reduce_scatter"
+    assert on.seconds(step) == on.collective_seconds(made, (0,), step.bytes)
+
+
+@pytest.mark.parametrize(
     ("mesh", "axes", "as_sum"),
     [
         ("x=4,y=2", (0, 1), True),

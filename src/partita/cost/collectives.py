@@ -52,6 +52,14 @@ class Interconnect:
             self.mesh.devices in parts[0].network.scattered_as_sums
         )
 
+    def compiled_kind(self, step: Step) -> str:
+        """The kind of collective that a step is compiled as."""
+        if step.kind == REDUCE_SCATTER.name and step.of_vector:
+            parts = self._parts(step.axes)
+            if parts and all(part.network.vectors_as_sums for part in parts):
+                return ALL_REDUCE.name
+        return step.kind
+
     def seconds(self, step: Step) -> float:
         """Time of one step of a reshard; nothing for a local one."""
         return sum(time for _, time in self.step_by_link(step))
@@ -59,7 +67,7 @@ class Interconnect:
     def step_by_link(self, step: Step) -> Iterator[tuple[int, float]]:
         """The links that a step uses one after the other, each with the seconds it takes."""
         if not step.layouts and (step.send is None or step.send.near):
-            yield from self.by_link(step.kind, step.axes, step.bytes)
+            yield from self.by_link(self.compiled_kind(step), step.axes, step.bytes)
             return
         for stage in stages(self._parts(step.axes)):  # shards go to any other device along these
             yield stage.link, stage.permute(step.kind, step.bytes).total

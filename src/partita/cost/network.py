@@ -68,6 +68,7 @@ class Network(Table, frozen=True):
             ring; the others are lines, whose ends have one direction only.
         scattered_as_sums: numbers of devices; a reduce_scatter over all devices, if they are one of
             these, is compiled as an all_reduce of which each device keeps its shard.
+        vectors_as_sums: whether a reduce_scatter of a vector is always compiled so.
         reached: the fraction of the bandwidth that large collectives reach; all if left out.
         rails: of a network between groups of devices that a faster one joins (nodes): whether it is
             rail-optimised, with a link between the devices that have the same place in their
@@ -86,6 +87,7 @@ class Network(Table, frozen=True):
     latency: Seconds
     wrap: int = 1
     scattered_as_sums: tuple[int, ...] = ()
+    vectors_as_sums: bool = False
     source: str = ""
     reached: Fraction | None = None
     rails: bool | None = None

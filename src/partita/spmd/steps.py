@@ -59,6 +59,11 @@ class Step:
             return payload(self.before.bytes, self.after.bytes) * moved // own
         return payload(self.before.bytes, self.after.bytes)
 
+    @property
+    def of_vector(self) -> bool:
+        """Whether all dimensions but that which is gathered or scattered have size 1."""
+        return all(size == 1 for dim, size in enumerate(self.before.shape) if dim != self.dim)
+
     def applied(self, layout: Layout) -> Layout:
         """The layout of a value after the step, given that before it."""
         if self.layouts:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from partita.spmd import Collective, Reshard, Run, SpmdProgram, Step
+from partita.spmd import Collective, Reshard, Run, SpmdProgram
 from partita.spmd.instructions import Case, Instruction, Section, While, inside
 from partita.verify.alike import moved_alike
 from partita.verify.collectives import HloCollective
@@ -88,7 +88,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
 def _of_scatter(
     collective: Collective, move: Reshard | None, hlo: HloCollective, everywhere: int
 ) -> tuple[Becomes, ...]:
-    vector = move is not None and _is_vector(move.step)
+    vector = move is not None and move.step.of_vector
     always = vector or collective.group == everywhere
     made = dataclasses.replace(hlo, kind="all_reduce")
     return (Becomes("shard of a sum", made, always, cut=not always),)
@@ -96,7 +96,7 @@ def _of_scatter(
 
 def _of_gather(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
     step = move.step
-    if _is_vector(step) and step.before.shape[step.dim] % _LANES:
+    if step.of_vector and step.before.shape[step.dim] % _LANES:
         made = dataclasses.replace(hlo, kind="all_reduce")
         return (Becomes("sum of padded shards", made),)
     return _narrowed(move, hlo, rounded)
@@ -182,11 +182,6 @@ def _read(item: Instruction | Section) -> tuple[int, ...]:
             return item.results
         case _:
             return item.inputs
-
-
-def _is_vector(step: Step) -> bool:
-    """Whether all dimensions but that which is gathered or scattered have size 1."""
-    return all(size == 1 for dim, size in enumerate(step.before.shape) if dim != step.dim)
 
 
 def _runs_along_sides(topology: str) -> bool:

@@ -94,6 +94,18 @@ def test_of_differences_a_row_or_two_is_exchanged_although_they_are_one_less(nam
     assert checked(total(terms)) == [*rows, ("all_reduce", 4)]
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, -1), (-1, 0), (-1, -1)])
+def test_rows_may_be_left_out_of_what_is_a_part_along_another_dimension(low, high):
+    def loss(x):
+        right = jnp.split(x, 2, axis=1)[1]
+        return jnp.sum(lax.pad(right, jnp.float32(0), [(low, high, 0), (0, 0, 0)]) ** 2)
+
+    args = (numbers(16, 2),)
+    tactics = [pt.ManualPartition({"x": 0}, axis="x")]
+    plan = pt.plan(jax.grad(loss), *args, mesh="x=4", hardware="cpu", tactics=tactics)
+    runs_as_the_original(plan, *args)
+
+
 def test_the_gradient_of_a_difference_goes_the_same_way_back():
     assert checked(jax.value_and_grad(total(DIFFERENCES["of neighbours"][0]))) == [
         ("permute", 1),

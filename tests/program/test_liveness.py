@@ -97,3 +97,19 @@ def test_an_accumulator_that_nothing_reads_takes_no_memory():
 
     plan = data_parallel(fn, "w", 0)
     assert plan.estimate.peak_memory < 1 << 20
+
+
+def test_branches_without_results_go_with_what_they_depend_on():
+    """A loop's results that only such a branch reads are dropped, and so must the branch be."""
+
+    def count(w, xs):
+        def body(state):
+            i, seen, w = state
+            jax.lax.switch(jnp.clip(seen, 0, 1), [lambda: None, lambda: None])
+            return i + 1, seen + jnp.int32(xs[0, 0, 0] > 0), w * 2
+
+        return jax.lax.while_loop(lambda s: s[0] < 3, body, (0, 0, w))[2]
+
+    plan = pt.plan(count, W, XS, mesh="x=2", hardware="cpu", tactics=[])
+    assert not any(op.short == "case" for op in plan.program.operations)
+    runs_as_the_original(plan, W, XS)

@@ -190,6 +190,9 @@ def _part(aligner: _Aligner, op: Any, dim: int, places: range) -> Crop | Any | N
     value, made = op.operands[0], len(places)
     made_from: tuple[Any, ...] = ()
     crop = aligner.crops.get(value)
+    if crop is not None and crop.dim != dim:
+        whole = cut(crop.whole, dim, places.start, places.stop, places.step)
+        return Crop(whole, crop.dim, crop.start, crop.size, (value,))
     if crop is not None:
         value, made_from = crop.whole, (value,)
         places = range(places.start + crop.start, places.stop + crop.start, places.step)

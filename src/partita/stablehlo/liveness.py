@@ -93,7 +93,9 @@ def _clean(block: Any) -> None:
             for region in op.regions:
                 _clean(region.blocks[0])
         used = any(True for result in op.results for _ in result.uses)
-        if op.results and not used and not _has_effect(op):
+        # Branches and loops may have no results at all; what else has none ends a block.
+        droppable = bool(op.results) or op.name in (_LOOP, *_BRANCHES)
+        if droppable and not used and not _has_effect_inside(op):
             op.erase()
 
 
@@ -141,6 +143,10 @@ def _walk(operation: Any) -> Iterator[Any]:
                 op = view.operation
                 yield op
                 yield from _walk(op)
+
+
+def _has_effect_inside(op: Any) -> bool:
+    return _has_effect(op) or any(map(_has_effect, _walk(op)))
 
 
 def _has_effect(op: Any) -> bool:

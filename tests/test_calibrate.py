@@ -5,7 +5,9 @@ import pytest
 
 import partita as pt
 from partita.cost import load
-from partita.cost.calibrate import Budget, calibrate, network
+from partita.cost.calibrate import calibrate
+from partita.cost.measured_network import SIZES, network, timed
+from partita.cost.stopwatch import Budget
 
 QUICK = Budget(seconds=0.01, runs=2)
 
@@ -70,6 +72,27 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(tmp_path):
 
 
 def test_a_network_is_fitted_to_what_collectives_take():
-    found = network(jax.devices()[:2], QUICK)
+    devices = jax.devices()[:2]
+    found = network(devices, timed(devices, QUICK))
     assert (found.topology, found.devices) == ("switch", 2)
     assert found.bandwidth > 0 and found.latency > 0
+
+
+def test_collectives_are_timed_over_groups_of_all_sizes():
+    rows = timed(jax.devices()[:4], QUICK)
+    kinds = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute"}
+    assert {(row.kind, row.devices, row.bytes) for row in rows} == {
+        (kind, group, size) for kind in kinds for group in (2, 4) for size in SIZES
+    }
+
+
+def test_kinds_of_collectives_and_starts_of_kernels_are_measured(tmp_path):
+    """A machine's own figures take the place of those of the device type that it is like."""
+    hardware = calibrate(tmp_path / "mine.toml", jax.devices()[:2], like="h100", budget=QUICK)
+    (link,) = hardware.networks
+    assert set(link.collectives) == set(load("h100").networks[0].collectives)
+    sources = [link.collectives["all_reduce"].start, hardware.launch, hardware.products.ramp]
+    assert all(f.source.startswith("measured by partita calibrate") for f in sources)
+    assert 1e-9 <= hardware.launch.value < 1e-2 and 1e-9 <= hardware.products.start.value < 1
+    # One group size cannot tell steps from the start.
+    assert link.collectives["all_gather"].step is None

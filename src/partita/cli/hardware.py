@@ -13,8 +13,8 @@ import partita as pt
 from partita import cost
 from partita.cli.options import JsonOption
 from partita.cli.output import show
-from partita.cost.calibrate import Budget
 from partita.cost.calibrate import calibrate as measure
+from partita.cost.stopwatch import Budget
 from partita.report import hardware as report
 
 

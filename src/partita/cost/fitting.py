@@ -19,7 +19,11 @@ _ROUNDS = 60
 _CLOSE = 0.01
 """Relative errors below this count as none."""
 _LEAST = 1e-15
-"""Seconds a byte, or an element, below which a figure is not told from zero."""
+"""Seconds a byte, below which a figure is not told from zero."""
+_SHORTEST = 1e-9
+"""Seconds, the same."""
+_SIZES_OF_CHANNELS = 8
+"""How many sizes it takes to see up to which one few channels are used."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,25 +65,26 @@ def fit_collective(rows: Sequence[TimedCollective]) -> dict[str, float]:
     """The figures of a `CollectiveTime`, by name, for one kind of collective.
 
     Those are left out that the times do not tell from none: with groups of one size only, `step`
-    and `own` are parts of the others.
+    and `own` are parts of the others, and with few sizes, few channels are those of large chunks.
     """
-    kind = COLLECTIVES[rows[0].kind]
-    if kind.travel == "neighbour":
+    permutes = COLLECTIVES[rows[0].kind].travel == "neighbour"
+    if permutes and len({row.bytes for row in rows}) >= _SIZES_OF_CHANNELS:
         return _fit_permutation(rows)
     sent = np.array([row.sent for row in rows])
     columns = {"start": np.ones(len(rows)), "per_byte": sent, "chunks": np.sqrt(sent)}
-    if len({row.devices for row in rows}) > 1:
+    if len({row.devices for row in rows}) > 1 and not permutes:
         columns["step"] = np.array([row.devices - 1.0 for row in rows])
         columns["per_own_byte"] = np.array([row.bytes / row.devices for row in rows])
     found = _least(columns, np.array([row.seconds for row in rows]))
     per_byte = max(found["per_byte"], _LEAST)
-    made = {"start": max(found["start"], 1e-9), "bandwidth": 1 / per_byte}
-    if found.get("step"):
+    made = {"start": max(found["start"], _SHORTEST), "bandwidth": 1 / per_byte}
+    if found.get("step", 0.0) > _SHORTEST:
         made["step"] = found["step"]
     if found.get("per_own_byte", 0.0) > _LEAST:
         made["own"] = 1 / found["per_own_byte"]
-    if found["chunks"]:
-        made["chunk"] = found["chunks"] ** 2 / 4 / per_byte
+    chunk = found["chunks"] ** 2 / 4 / per_byte
+    if chunk > _SHORTEST:
+        made["chunk"] = chunk
     return made
 
 
@@ -101,6 +106,7 @@ def _fit_permutation(rows: Sequence[TimedCollective]) -> dict[str, float]:
     ]
     names = ("start", "bandwidth", "narrow", "narrow_bytes")
     found = dict(zip(names, _search(predicted, seconds, starts), strict=True))
+    found["start"] = max(found["start"], _SHORTEST)
     if found["narrow"] >= found["bandwidth"]:  # then it makes no difference
         del found["narrow"], found["narrow_bytes"]
     return found

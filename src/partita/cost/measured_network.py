@@ -1,0 +1,101 @@
+"""What the network between devices reaches: collectives of several sizes and groups, timed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from scipy.optimize import nnls
+
+from partita.cost.fitting import TimedCollective
+from partita.cost.stopwatch import Budget, best_of
+
+SIZES = (2**14, 2**18, 2**22, 2**24)
+"""Payloads in bytes."""
+
+_Body = Callable[[Any, int], Any]
+_BODIES: dict[str, _Body] = {
+    "all_gather": lambda x, n: jax.lax.all_gather(x, "x", tiled=True),
+    "all_reduce": lambda x, n: jax.lax.psum(x, "x"),
+    "reduce_scatter": lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
+    "all_to_all": lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
+    "collective_permute": lambda x, n: jax.lax.ppermute(
+        x, "x", [(place, (place + 1) % n) for place in range(n)]
+    ),
+}
+"""What each device does, in a group of n along x."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Latency and bandwidth of the network that joins the devices."""
+
+    topology: Literal["torus", "switch"]
+    devices: int
+    bandwidth: float
+    """Bytes/s."""
+    latency: float
+    """Seconds."""
+
+
+def timed(devices: Sequence[Any], budget: Budget) -> list[TimedCollective]:
+    """Times of collectives over all devices; through a switch, of every kind, and over groups of 2,
+    4 and so on as well, all groups at once."""
+    n = len(devices)
+    groups = [2**power for power in range(1, n.bit_length()) if n % 2**power == 0 and 2**power < n]
+    kinds: Sequence[str] = tuple(_BODIES)
+    if topology(devices) == "torus":
+        groups, kinds = [], ("all_gather", "all_reduce")
+    return [
+        TimedCollective(kind, group, size, best_of(_collective(devices, kind, group, size), budget))
+        for kind in kinds
+        for group in (*groups, n)
+        for size in SIZES
+    ]
+
+
+def topology(devices: Sequence[Any]) -> Literal["torus", "switch"]:
+    """How such devices are joined."""
+    return "torus" if devices[0].platform == "tpu" else "switch"
+
+
+def network(devices: Sequence[Any], rows: Sequence[TimedCollective]) -> Fit:
+    """Bandwidth and latency, fitted to the times of all_gathers and all_reduces over all devices.
+
+    The model is that of the cost of a collective: on a ring of n devices, an all_gather to S
+    bytes takes (n-1)/n S / bandwidth and as many latencies as there are steps; an all_reduce twice
+    that.
+    """
+    n, kind = len(devices), topology(devices)
+    hops = n / 2 if kind == "torus" else n - 1
+    passes = {"all_gather": 1, "all_reduce": 2}
+    used = [row for row in rows if row.kind in passes and row.devices == n]
+    matrix = np.array([[row.sent, passes[row.kind] * hops] for row in used])
+    # Small and large collectives count alike: what is fitted is the relative error.
+    weighted = matrix / np.array([row.seconds for row in used])[:, None]
+    (per_byte, latency), _ = nnls(weighted, np.ones(len(used)))
+    return Fit(kind, n, 1 / max(float(per_byte), 1e-15), max(float(latency), 1e-9))
+
+
+def _collective(devices: Sequence[Any], kind: str, group: int, size: int) -> Callable[[], Any]:
+    """One collective with a payload of `size` bytes on each device, in all groups at once."""
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(-1, group), ("groups", "x"))
+    split = PartitionSpec(("groups", "x"))
+    count = size // 4 // group * group
+    local = count // group if kind == "all_gather" else count
+    mapped = jax.shard_map(
+        lambda x: _BODIES[kind](x, group),
+        mesh=mesh,
+        in_specs=split,
+        out_specs=split,
+        check_vma=False,
+    )
+    ones = jnp.ones(local * len(devices), jnp.float32)
+    array = jax.device_put(ones, NamedSharding(mesh, split))
+    run = jax.jit(mapped)
+    return lambda: run(array)

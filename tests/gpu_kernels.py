@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import partita as pt
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -58,6 +60,60 @@ def cross_entropy(x, w, y):
 
 X, W = "bf16[4096,2048]", "bf16[2048,2048]"
 XS, WS = "bf16 4096x2048", "bf16 2048x2048"
+
+
+def rows_added(x, w, ws, rows):
+    """A product, a loop, and a scatter of what the loop makes into the product."""
+    large = jnp.tanh(x @ w)
+    last = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), large @ w.T, ws)[0]
+    return (x.T @ large).at[rows].add(last[:512, :1]), last
+
+
+ROWS_ADDED = (X, "bf16[2048,32768]", "bf16[7,2048,2048]", "i32[512]")
+
+
+def scattered(x, ws, rows):
+    """A loop, and a scatter of what it makes into zeros."""
+    last = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
+    return jnp.zeros((2**15, 2048), x.dtype).at[rows].add(last)
+
+
+SCATTERED = (X, "bf16[7,2048,2048]", "i32[4096]")
+
+
+def narrowed(x, ws):
+    """A loop that reads the layers of a stack in a narrower type."""
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w.astype(h.dtype)), None), x, ws)[0]
+
+
+NARROWED = (X, "f32[7,2048,2048]")
+
+
+def grouped_attention(x, wq, wk, wv, wo):
+    q = jnp.einsum("bsd,dhgk->bshgk", x, wq)
+    k, v = jnp.einsum("bsd,dhk->bshk", x, wk), jnp.einsum("bsd,dhk->bshk", x, wv)
+    scores = jnp.einsum("bqhgk,bshk->bhgqs", q, k).astype(jnp.float32) * 0.1
+    place = jnp.arange(x.shape[1])
+    scores = jnp.where(place[:, None] >= place[None, :], scores, -1e30)
+    mixed = jnp.einsum("bhgqs,bshk->bqhgk", jax.nn.softmax(scores).astype(x.dtype), v)
+    return total(jnp.einsum("bqhgk,hgkd->bqd", mixed, wo))
+
+
+GROUPED = (
+    "bf16[4,1024,1024]",
+    "bf16[1024,8,1,128]",
+    "bf16[1024,8,128]",
+    "bf16[1024,8,128]",
+    "bf16[8,1,128,1024]",
+)
+
+
+def gelu(x, w, v):
+    return total(jax.nn.gelu(x @ w) @ v)
+
+
+GELU = ("bf16[4096,512]", "bf16[512,8192]", "bf16[8192,512]")
+
 
 EXPERIMENTS = [
     Experiment(
@@ -110,8 +166,8 @@ EXPERIMENTS = [
     ),
     Experiment(
         "a tanh is not computed twice",
-        gradients(lambda x, w, v: total(jax.nn.gelu(x @ w) @ v)),
-        ("bf16[4096,512]", "bf16[512,8192]", "bf16[8192,512]"),
+        gradients(gelu),
+        GELU,
         ("bf16 4096x8192",) * 5,
         devices=("h100",),  # others have no arithmetic in bf16, and store it in f32
     ),
@@ -134,6 +190,27 @@ EXPERIMENTS = [
         ("f32 4096x32768", "f32 4096x32768", "bf16 4096x32768", "bf16 4096x32768"),
     ),
 ]
+
+
+def layered(dim):
+    """A train step with a stack of four layers, whose weights are split along a dimension."""
+
+    def step(ws, x):
+        def loss(ws):
+            layer = lambda h, w: (jnp.tanh(h @ w.astype(h.dtype)), None)  # noqa: E731
+            return jnp.sum(jax.lax.scan(layer, x, ws)[0].astype(jnp.float32))
+
+        return jax.tree.map(lambda w, g: w - g, ws, jax.grad(loss)(ws))
+
+    return pt.plan(
+        step,
+        jax.ShapeDtypeStruct((4, 1024, 1024), jnp.float32),
+        jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16),
+        mesh="data=2",
+        hardware="h100",
+        donate_argnums=0,
+        tactics=[pt.ManualPartition({"x": 0}, "data"), pt.ManualPartition({"ws": dim}, "data")],
+    )
 
 
 def size(array):

@@ -5,9 +5,32 @@ from __future__ import annotations
 import pytest
 
 import gpu_kernels
-from partita.analysis import analyse
-from partita.cost import load
+from partita.analysis import Between, analyse
+from partita.cost import CostModel, load
 from partita.cost.fusion import analyse_fusion
+from partita.cost.timing import Timing
+
+
+@pytest.fixture
+def timing(program):
+    """`timing(fn, *types, hardware=)`, of a traced function."""
+
+    def timing(fn, *types, hardware="h100"):
+        return Timing(analyse(program(fn, *types)), load(hardware))
+
+    return timing
+
+
+def lifetime(timing, kind, elements):
+    """The first and the last position of the only value that an operation of this kind makes with
+    so many elements."""
+    values, operations = timing.program.values, timing.program.operations
+    ((start, end),) = (
+        (start, end)
+        for v, start, end in timing.lifetimes.tolist()
+        if operations[values[v].producer].short == kind and values[v].type.elements == elements
+    )
+    return start, end
 
 
 @pytest.mark.parametrize("experiment", gpu_kernels.EXPERIMENTS, ids=str)
@@ -17,3 +40,75 @@ def test_stored_arrays(program, experiment):
     stored = [v.type for v in made.values if fusion.stored[v.index] and v.producer is not None]
     found = gpu_kernels.large([(each.dtype, each.elements) for each in stored], experiment)
     assert found == gpu_kernels.expected(experiment)
+
+
+def test_a_product_that_only_a_scatter_changes_is_made_just_before_it(timing):
+    made = timing(gpu_kernels.rows_added, *gpu_kernels.ROWS_ADDED)
+    product, _ = lifetime(made, "dot_general", 2048 * 2**15)
+    scatter, _ = lifetime(made, "scatter", 2048 * 2**15)
+    loop = next(n for n, region in enumerate(made.program.regions) if region.repeats)
+    assert scatter == product + 1 > made.order.during(loop)[1]
+
+
+def test_zeros_are_written_first_of_all(timing):
+    made = timing(gpu_kernels.scattered, *gpu_kernels.SCATTERED)
+    assert lifetime(made, "scatter", 2048 * 2**15)[0] == 0
+
+
+def test_a_loop_converts_the_layers_of_a_stack_one_by_one(timing):
+    assert not timing(gpu_kernels.narrowed, *gpu_kernels.NARROWED).narrowed
+    ((_, _, _, dtype),) = timing(
+        gpu_kernels.narrowed, *gpu_kernels.NARROWED, hardware="tpu_v5e"
+    ).narrowed
+    assert dtype == "bf16"
+
+
+def test_what_lies_otherwise_is_laid_anew_in_the_type_it_is_read_in(timing):
+    made = timing(gpu_kernels.gradients(gpu_kernels.grouped_attention), *gpu_kernels.GROUPED)
+    stored = [v.type for v in made.program.values if made.fusion.stored[v.index]]
+    found = [each.dtype for each in stored if each.elements == 4 * 8 * 1024 * 1024]
+    assert found.count("f32") == 1
+
+
+@pytest.mark.parametrize(("hardware", "wider"), [("h100", []), ("a100_80gb", ["bf16"])])
+def test_without_arithmetic_in_bf16_what_is_stored_for_it_takes_twice_as_much(
+    timing, hardware, wider
+):
+    made = timing(gpu_kernels.gradients(gpu_kernels.gelu), *gpu_kernels.GELU, hardware=hardware)
+    large = [
+        dtype
+        for v, _, _, dtype in made.widened
+        if made.program.values[v].type.elements == 4096 * 8192
+    ]
+    assert large == wider
+
+
+STACK, LAYER = 4 * 512 * 1024 * 4, 1024 * 1024 * 2
+"""Bytes of a device's shard of all weights, and of a layer of them as it is multiplied."""
+
+
+def copies(plan):
+    """Of all that is there besides what is kept: bytes, first and last position."""
+    analysis = plan.done.stage.context.analysis
+    lowering = plan.done.lowering
+    memory = CostModel(lowering.graph, analysis, plan.mesh, plan.done.hardware).memory
+    return [
+        (copy.bytes, start, end)
+        for index, each in enumerate(lowering.plans)
+        for copy in memory.copies(index, each, Between.NONE)
+        for start, end in zip(copy.start.tolist(), copy.end.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("dim", "laid"), [(1, 0), (2, 1)])
+def test_a_stack_is_laid_anew_for_loops_that_gather_along_an_inner_dimension(dim, laid):
+    """For the loop of the forward pass: that of the backward pass reads what the first has kept."""
+    spans = [span for bytes_, *span in copies(gpu_kernels.layered(dim)) if bytes_ == STACK]
+    assert len(spans) == laid and all(end - start > 2 for start, end in spans)
+
+
+def test_a_loop_reduces_the_gradient_of_a_layer_one_iteration_late():
+    plan = gpu_kernels.layered(1)
+    last = [end - start for bytes_, start, end in copies(plan) if bytes_ == LAYER]
+    # What is gathered is there for one product, the gradient all through the loop.
+    assert max(last) > 2 and len(last) == 3

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
+from partita.cost.orders import laid_anew
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT
 
@@ -19,7 +20,8 @@ class Calls:
     """The calls of a program, by operation and value."""
 
     read: frozenset[int] = frozenset()
-    """The values that they read, which therefore lie in memory."""
+    """The values that they read, which therefore lie in memory, and what is stored because results
+    of theirs are laid anew."""
     views: frozenset[int] = frozenset()
     """Values that are only another way to read what lies in memory."""
     ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
@@ -49,7 +51,10 @@ def library_calls(program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -
             end, added = found
             ends[op.results[0]] = end
             read.update(added)
-    return Calls(frozenset(read), frozenset(views - read), ends)
+    views -= read
+    moved = {v for op in ends.values() for v in program.operations[op].results}
+    read |= laid_anew(program, uses, moved | views)
+    return Calls(frozenset(read), frozenset(views), ends)
 
 
 def _lies_as(program: Program, op: Operation, number: int) -> tuple[int, list[int]]:

@@ -41,6 +41,8 @@ class Fusion:
     in_place: frozenset[tuple[int, int]] = frozenset()
     """The (operation, operand number) pairs of what kernels change in place, updates of windows
     left out."""
+    called: frozenset[int] = frozenset()
+    """The operations that calls of a library end with, besides products."""
 
     def reads_memory(self, value: int, op: int) -> bool:
         """Whether an operation that reads a stored value reads it from memory."""
@@ -140,6 +142,7 @@ def analyse_fusion(
         frozenset(storage.again),
         storage.products,
         frozenset(storage.in_place),
+        frozenset(storage.calls.ends.values()),
     )
 
 

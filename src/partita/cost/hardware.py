@@ -141,9 +141,16 @@ class Kernels(Table, frozen=True):
             scatters into; what a scatter into zeros is added to is that.
         costly: elementwise operations, as StableHLO names them, that are not computed again in
             every kernel that reads them, whatever storing them moves.
-        zeros_first: whether what is made from nothing, and stored, is written first of all.
+        zeros_first: whether what is made from nothing, and stored, is written first of all, as in
+            train steps with loops.
         layers_apart: whether what a loop reads of a stack in a narrower type is converted in the
             loop, and not the whole stack before.
+        gathers_outermost: whether stacks are laid anew before loops that gather layers of them
+            along any but the outermost dimension.
+        late_in_loops: kinds of collectives that reduce what one iteration of a loop makes for a
+            stack in the next.
+        widens_bf16: whether arithmetic in bfloat16 is done in float32, and what is stored for other
+            arithmetic stays so.
     """
 
     fuse_products: bool
@@ -155,6 +162,9 @@ class Kernels(Table, frozen=True):
     costly: tuple[str, ...] = ()
     zeros_first: bool = False
     layers_apart: bool = False
+    gathers_outermost: bool = False
+    late_in_loops: tuple[str, ...] = ()
+    widens_bf16: bool = False
 
 
 class XlaTarget(Table, frozen=True):

@@ -9,12 +9,14 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from partita.analysis import Between, ClassGraph
-from partita.cost.hardware import UNPADDED, TileShape
+from partita.cost.hardware import ALONE, UNPADDED, Kernels, TileShape
 from partita.cost.products import made_feature, read_feature
+from partita.cost.stacks import LayerOf, laid_anew, layers_read
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
 from partita.spmd import ValuePlan
+from partita.spmd.steps import Step
 from partita.tiling import Layout, local_type
 
 
@@ -86,9 +88,14 @@ class MemoryModel:
         timing: Timing,
         tile: TileShape = UNPADDED,
         overlapped: Collection[str] = (),
+        kernels: Kernels = ALONE,
     ) -> None:
         self._tile = tile
         self._overlapped = frozenset(overlapped)
+        self._late = frozenset(kernels.late_in_loops)
+        self._layers: dict[int, LayerOf] = (
+            layers_read(graph.program) if kernels.gathers_outermost else {}
+        )
         self._sizes: dict[tuple[TensorType, tuple[int, ...]], float] = {}
         self.graph = graph
         self.mesh = mesh
@@ -117,7 +124,7 @@ class MemoryModel:
         self._kept: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
-        for value, start, end, dtype in timing.narrowed:
+        for value, start, end, dtype in [*timing.narrowed, *timing.widened]:
             span = np.array([start]), np.array([end])
             self._narrowed.setdefault(graph.value_class[value], []).append((span, dtype))
         self._arguments = of_value[list(graph.program.arguments)]
@@ -146,7 +153,8 @@ class MemoryModel:
         if index in self._hosted:
             return []
         if plan.steps:
-            start, end = self._unreduced(index)
+            late = not self._late.isdisjoint(step.kind for step in plan.steps)
+            start, end = self._unreduced(index, late)
             found.append(Copies(start, end, self._padded(index, plan.steps[0].before)))
         for spans, dtype in self._narrowed.get(index, ()):
             stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
@@ -159,6 +167,18 @@ class MemoryModel:
             prefetched = not self._overlapped.isdisjoint(step.kind for step in steps)
             start, end = self._span(index, users, between, prefetched)
             found.append(Copies(start, end, self._padded(index, steps[-1].after)))
+            found += self._laid_anew(index, steps)
+        return found
+
+    def _laid_anew(self, index: int, steps: Sequence[Step]) -> list[Copies]:
+        """The stacks, laid so that their layers can be gathered, if members are such layers."""
+        found = []
+        for member in self.graph.values[index].members:
+            layer = self._layers.get(member)
+            bytes_ = laid_anew(layer, steps) if layer else 0.0
+            if layer and bytes_:
+                start, end = self._order.since_last_loop(layer.region, self.uses[layer.stack])
+                found.append(Copies(np.array([start]), np.array([end]), bytes_))
         return found
 
     def _padded(self, index: int, type_: TensorType) -> float:
@@ -195,14 +215,21 @@ class MemoryModel:
             kept[index] = local_type(type_, layouts[index], self.mesh).bytes
         return self.arguments(kept) + float(self.live(kept, []).max(initial=0.0))
 
-    def _unreduced(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """From when a value is made unreduced to when it is reduced, for every member."""
-        key: tuple[object, ...] = (index,)
+    def _unreduced(self, index: int, late: bool) -> tuple[np.ndarray, np.ndarray]:
+        """From when a value is made unreduced to when it is reduced, for every member.
+
+        If that happens late, in the next iteration of the loop around it, then all through it.
+        """
+        key: tuple[object, ...] = (index, late)
         if key not in self._spans:
             members = self.graph.values[index].members
             values, order = self.graph.program.values, self._order
             start = [order.birth(values[m]) or 0 for m in members]
             end = [order.reduced(values[m], self.uses[m]) for m in members]
+            for number, member in enumerate(members) if late else ():
+                around = order.loop_around(values[member], self.uses)
+                if around is not None:
+                    start[number], end[number] = around
             self._spans[key] = np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
         return self._spans[key]
 

@@ -93,7 +93,9 @@ class CostModel:
         self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
         self.combining = Combining(graph, timing, self.interconnect, hardware)
-        self.memory = MemoryModel(graph, mesh, timing, hardware.tile, hardware.overlapped)
+        self.memory = MemoryModel(
+            graph, mesh, timing, hardware.tile, hardware.overlapped, hardware.kernels
+        )
         classes = np.array(graph.value_class, dtype=np.int64)
         count = len(graph.values)
         self._times: list[int] = (

@@ -11,6 +11,7 @@ import numpy as np
 from partita.analysis import Analysis
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
+from partita.cost.widened import widened
 from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 
@@ -26,6 +27,7 @@ class Timing:
             self.fusion, int(hardware.prefetch.value), hardware.kernels.zeros_first
         )
         self._layers_apart = hardware.kernels.layers_apart
+        self._widens = hardware.kernels.widens_bf16
         self.steps = len(self.fusion.kernels) + 2
         """Positions in the order, the arguments' and the results' included."""
         self._overlap_window = hardware.overlap_window.value
@@ -90,6 +92,14 @@ class Timing:
                 known = found.get((part, made), (start, end))
                 found[part, made] = min(known[0], start), max(known[1], end)
         return [(value, *span, dtype) for (value, dtype), span in found.items()]
+
+    @cached_property
+    def widened(self) -> list[tuple[int, int, int, str]]:
+        """What is stored in a wider type than the program says, see `partita.cost.widened`."""
+        if not self._widens:
+            return []
+        uses, lifetimes = self.analysis.uses, self.lifetimes.tolist()
+        return widened(self.fusion, uses, lifetimes, self.order.read)
 
     @cached_property
     def accesses(self) -> list[tuple[int, ...]]:
@@ -291,15 +301,25 @@ class KernelOrder:
         A carried value takes over the initial value's buffer when the loop starts, and hands its
         own over when the loop ends; the condition and the body see the same one.
         """
-        return 0 if self._zeros_first and self._from_zeros(value) else self._made(value)
+        return 0 if self._zeros_first and self._from_nothing(value) else self._made(value)
 
-    def _from_zeros(self, value: Value) -> bool:
-        """Whether a value's buffer is first filled with zeros, with which a loop or a scatter then
-        goes on."""
+    def _from_nothing(self, value: Value) -> bool:
+        """Whether a value's buffer is filled with what is made from nothing, such as the zeros that
+        a loop or a scatter then goes on with."""
         assert value.producer is not None
         op = self.program.operations[value.producer]
-        started = op.traits.scatters or (op.kind == CARRY and value.position == 1)
-        return op.zero_init and started and not op.region
+        if op.region:
+            return False
+        return op.zero_init if op.traits.scatters else value.index in self._nothing
+
+    @cached_property
+    def _nothing(self) -> set[int]:
+        """The values that only say what elements there are, and read none."""
+        found = set[int]()
+        for op in self.program.operations:
+            if op.traits.read_through and found.issuperset(op.operands):
+                found.update(op.results)
+        return found
 
     def _made(self, value: Value) -> int | None:
         """Where the kernel runs that makes a value, see `birth`."""
@@ -308,6 +328,38 @@ class KernelOrder:
         if self.program.operations[value.producer].kind != CARRY:
             return at
         return (None, at + 1, self._loop_end(value.producer) + 1)[value.position]
+
+    def loop_around(
+        self, value: Value, uses: Sequence[Sequence[tuple[int, int]]]
+    ) -> tuple[int, int] | None:
+        """The first and the last position in the loop around a value that only becomes part of the
+        stacks that the loop makes; None of others.
+
+        Args:
+          value: any value that is made.
+          uses: of all values.
+        """
+        assert value.producer is not None
+        operations = self.program.operations
+        region, rest = operations[value.producer].region, [value.index]
+        if not self.program.regions[region].repeats:
+            return None
+        while rest:
+            for use, number in uses[rest.pop()]:
+                op = operations[use]
+                if op.traits.fusible and op.region == region:
+                    rest += op.results
+                elif not op.traits.writes_window or number != 1:
+                    return None
+        return self.during(region)
+
+    def since_last_loop(self, region: int, uses: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """From where on, to the end of a loop, what some operations read is kept for that loop: the
+        end of the loop before it that reads it, or its own start."""
+        start, end = self.during(region)
+        others = {self.program.operations[op].region for op, _ in uses}
+        before = [self._ends[r] for r in others if r and self._ends[r] < start]
+        return max((at + 1 for at in before), default=start), end
 
     def during(self, region: int) -> tuple[int, int]:
         """The first and the last position inside of a region."""

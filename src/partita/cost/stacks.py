@@ -1,0 +1,67 @@
+"""Stacks of which loops read layer after layer, and gather each.
+
+XLA gathers along the dimension that lies outermost in memory. If layers are gathered along another
+one, it lays the whole stack so before the first loop, and keeps that until the last has ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import BARRIER
+from partita.spmd.steps import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerOf:
+    """A value that is one layer of a stack."""
+
+    layers: int
+    dtype: str
+    """The element type of the stack."""
+    region: int
+    """The loop that reads it."""
+    stack: int
+
+
+def layers_read(program: Program) -> dict[int, LayerOf]:
+    """Of every value that a loop reads as one layer of an argument, that argument; of what it is
+    converted to, or another shape of it, too. What the program makes itself, it makes as it is
+    needed."""
+    values, found = program.values, dict[int, LayerOf]()
+    for op in program.operations:
+        if not op.operands or not op.results:
+            continue
+        operand, result = op.operands[0], op.results[0]
+        if op.traits.reads_window and program.regions[op.region].repeats:
+            given = values[operand].producer is None
+            shape, part = values[operand].type.shape, values[result].type.shape
+            if given and part[:1] == (1,) and part[1:] == shape[1:]:
+                dtype = values[operand].type.dtype
+                found[result] = LayerOf(shape[0], dtype, op.region, operand)
+        else:
+            for read, made in _passed(program, op):
+                if read in found and op.region == found[read].region:
+                    found[made] = found[read]
+    return found
+
+
+def _passed(program: Program, op: Operation) -> list[tuple[int, int]]:
+    """The operands of an operation that it passes on, each with the result that it is then."""
+    if op.traits.renames or op.traits.converts:
+        return [(op.operands[0], op.results[0])]
+    if op.kind == BARRIER:
+        return list(zip(op.operands, op.results, strict=False))
+    return []
+
+
+def laid_anew(layer: LayerOf, steps: Sequence[Step]) -> float:
+    """Bytes of a device's shard of the stack as it is laid for gathering its layers by these steps;
+    0 if it lies so already."""
+    first = steps[0]
+    if first.kind != "all_gather" or all(size == 1 for size in first.before.shape[: first.dim]):
+        return 0.0
+    shape = (layer.layers, *first.before.shape)
+    return float(dataclasses.replace(first.before, shape=shape, dtype=layer.dtype).bytes)

@@ -696,7 +696,7 @@ def test_verify_with_an_unknown_form(partita):
 def test_verify_for_a_topology_of_no_backend(partita):
     result = partita("verify", *DATA, "--topology", "h900:2x8")
     assert result.code == 2
-    assert "unknown topology 'h100:2x8'; expected host" in result.err
+    assert "unknown topology 'h900:2x8'; expected a GPU" in result.err
 
 
 def test_verify_for_host_devices_by_name(partita):

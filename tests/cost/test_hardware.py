@@ -400,7 +400,7 @@ def test_every_figure_has_a_unit_and_is_an_entry():
     units = {entry.unit for entry in told.values()}
     assert units == {
         *("bytes", "bytes/s", "FLOP/s", "s", "cycles/s", "fraction"),
-        *("elements", "operations", "products", ""),
+        *("elements", "elements/s", "operations", "products", "rows", ""),
     }
 
 

@@ -3,7 +3,8 @@
 Every operation is compiled by itself for one device of the topology, and the compiler's estimate of
 its cycles is put beside the roofline. The efficiencies of the TPUs' hardware files are from here.
 
-Copies are left out: they give the arguments and results of so small a program their layouts. Two
+Copies are left out, where they are not what it is about: they give the arguments and results of so
+small a program their layouts. Two
 peculiarities of the estimate show, which no hardware file takes over: a kernel that computes in
 float32 and writes something narrower, or reduces, is charged for one more float32 array in memory;
 and the loop over the rows of a gather or scatter is counted as if it ran once.
@@ -50,6 +51,8 @@ class Case:
     bytes: int
     """That it must read and write."""
     flops: int = 0
+    copies: bool = False
+    """Whether it is about copies."""
 
     def ideal(self, hardware: Hardware) -> float:
         """Seconds at the peaks."""
@@ -72,6 +75,13 @@ def cases() -> Iterator[Case]:
         yield _product("matrix_unit", 8192, inner, 8192, dtype=F32)
     for inner, columns in ((64, 1024), (1024, 64)):
         yield _product("matrix_unit", 1024, inner, columns, batch=128)
+    for dtype in (F32, BF16, jnp.int8):
+        yield _copy(8, dtype)
+    for rows in (4, 2):
+        yield _copy(rows, BF16)
+    for dtype in (F32, BF16):
+        yield _product("vector_unit", 1, 8192, 8192, dtype=dtype)
+    yield _product("vector_unit", 1, 128, 2048, batch=256)
     for rows, dtype in ((2**10, F32), (2**16, F32), (2**18, F32), (2**16, BF16)):
         yield _stream(f"scale {_show(dtype, rows, 1024)}", _scaled, rows, dtype, 2)
     yield _stream("sum over the minor dimension", lambda x: _scaled(x).sum(1), 2**16, F32, 1)
@@ -120,6 +130,20 @@ def _stream(name: str, fn: Callable[..., Any], rows: int, dtype: Any, passes: in
     """Something that reads, or reads and writes, an array of 1024 columns."""
     moved = passes * rows * 1024 * jnp.dtype(dtype).itemsize
     return Case("memory", name, fn, ((dtype, rows, 1024),), moved)
+
+
+def _copy(rows: int, dtype: Any) -> Case:
+    """An array in tiles of so many rows that is brought into another order."""
+    shape = (64, 2**13 // rows, rows, 128)
+    elements = math.prod(shape)
+    return Case(
+        "vector_unit",
+        f"copy {_show(dtype, *shape)}",
+        lambda x: jnp.swapaxes(x, 0, 1),
+        ((dtype, *shape),),
+        2 * elements * jnp.dtype(dtype).itemsize,
+        copies=True,
+    )
 
 
 def _gather(table: int, width: int, rows: int) -> Case:
@@ -186,7 +210,9 @@ def compiled_seconds(case: Case, backend: Backend, device: Any, hardware: Hardwa
     place = SingleDeviceSharding(device)
     types = [jax.ShapeDtypeStruct(s, dtype, sharding=place) for dtype, *s in case.arguments]
     lowered = jax.jit(case.fn, out_shardings=place).lower(*types)
-    module = _without_copies(parse(backend.compile(lowered, {}).text))
+    module = parse(backend.compile(lowered, {}).text)
+    if not case.copies:
+        module = _without_copies(module)
     return backend.cycles(module, executions(module)) / hardware.clock.value
 
 

@@ -15,13 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
+from partita.cost.copies import Copying
 from partita.cost.hardware import Hardware
+from partita.cost.layers import Copied
 from partita.cost.products import contracted, filling, points
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
 from partita.spmd.reshard import shards
-from partita.tiling import OpForm
+from partita.tiling import OpForm, local_type
 
 _ROWS_SCATTERED = 3
 """How often a scatter moves rows: it reads each, and reads and writes what it is added to."""
@@ -54,6 +56,8 @@ class ComputeModel:
             for op in graph.ops
         ]
         self._seconds: dict[OpForm, float] = {}
+        vector = hardware.vector_unit
+        self._copying = Copying(vector, hardware.tile, self.bandwidth) if vector else None
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
         """Time of all members of an operation class under a form."""
@@ -83,7 +87,20 @@ class ComputeModel:
             factors = _local_sizes(op.op, form, self.mesh)
             least = self._multiplying(op.op, self.flops(op, form), factors, _dtype(self.graph, op))
         moving = sum((share * max(seconds, least) for share, seconds in moved), 0.0)
-        return inside + launched + moving
+        copied = sum(
+            access.share * self._copied(copy, op.op, form)
+            for access in self.accesses[op.index]
+            for copy in (access.copied if self._copying else ())
+        )
+        return inside + launched + copied + moving
+
+    def _copied(self, copy: Copied, op: Operation, form: OpForm) -> float:
+        """Seconds of a copy of an operand or result, beyond what is counted already."""
+        assert self._copying is not None
+        value = (*op.operands, *op.results)[copy.place]
+        layout = (*form.needs, *form.makes)[copy.place]
+        type_ = local_type(self.graph.program.values[value].type, layout, self.mesh)
+        return self._copying.seconds(copy, type_)
 
     def _start(self, op: Operation) -> float:
         """Seconds that a product takes however small it is."""
@@ -95,7 +112,11 @@ class ComputeModel:
         peak, stated = self._peak(op.traits.convolution, dtype), self._hardware.products
         if stated is not None and not op.traits.convolution:
             return flops * (1 + stated.ramp.value / contracted(op, sizes)) / peak
-        return flops / (peak * filling(op, sizes, self._hardware.matrix_unit))
+        seconds = flops / (peak * filling(op, sizes, self._hardware.matrix_unit))
+        vector = self._hardware.vector_unit
+        if vector is None or op.traits.convolution:
+            return seconds
+        return max(seconds, _of_single_row(op, sizes) / vector.product.value)
 
     def _peak(self, convolution: bool, dtype: str) -> float:
         """FLOP/s that products reach on operands of this type if they are large."""
@@ -175,6 +196,17 @@ def _local_sizes(op: Operation, form: OpForm, mesh: Mesh) -> list[int]:
     return sizes
 
 
+def _of_single_row(op: Operation, sizes: Sequence[int]) -> int:
+    """Elements of the larger operand of a product that has a single row on a side; else 0."""
+    sides = [{f for dim in side for f in dim} for side in op.rule.operands[:2]]
+    if len(sides) < 2:
+        return 0
+    left, right = sides
+    if all(math.prod(sizes[f] for f in own) > 1 for own in (left - right, right - left)):
+        return 0
+    return max(math.prod(sizes[f] for f in side) for side in sides)
+
+
 def _dtype(graph: ClassGraph, op: OpClass) -> str:
     return graph.program.values[op.op.operands[0]].type.dtype
 
@@ -189,13 +221,14 @@ class _Access:
     """For every operand, how many kernels read it there; for every result, whether it is stored."""
     is_kernel: bool
     """Whether these have a kernel of their own."""
+    copied: tuple[Copied, ...]
 
 
 def _accesses(op: OpClass, timing: Timing) -> list[_Access]:
     """The ways in which the members of a class use memory."""
-    ways = Counter(timing.accesses[member] for member in op.members)
+    ways = Counter((timing.accesses[m], timing.layers.copied.get(m, ())) for m in op.members)
     operands = len(op.op.operands)
     return [
-        _Access(count / len(op.members), weights, any(weights[operands:]))
-        for weights, count in ways.items()
+        _Access(count / len(op.members), weights, any(weights[operands:]), copied)
+        for (weights, copied), count in ways.items()
     ]

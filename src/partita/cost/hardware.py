@@ -167,6 +167,22 @@ class Kernels(Table, frozen=True):
     widens_bf16: bool = False
 
 
+class VectorUnit(Table, frozen=True):
+    """What copies and small products take where vector units work on tiles of memory.
+
+    Attributes:
+        narrowest: bytes; elements that have fewer take as long to copy as if they had so many.
+        tile_rows: what a tile takes besides its rows, in rows: an array in tiles of fewer rows has
+            more tiles, and takes longer to copy.
+        product: elements/s of the larger operand of a product that has a single row on a side,
+            which matrix units do not compute.
+    """
+
+    narrowest: Bytes
+    tile_rows: Annotated[Figure, unit("rows")]
+    product: Annotated[Figure, unit("elements/s")]
+
+
 class XlaTarget(Table, frozen=True):
     """What XLA's GPU compiler has to be told of a GPU that is not there.
 
@@ -250,6 +266,8 @@ class Hardware(Table, frozen=True):
         products: what products cost besides their multiplications; if the file states it, products
             are not padded to the matrix unit, convolutions alone are.
         tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
+        vector_unit: what copies take, of layers out of stacks and back, and products of single
+            rows; if the file does not state it, no more than reading and writing them.
         kernels: what the compiler computes in one kernel; each product in one of its own if the
             file does not state it.
         overlapped: kinds of collectives that the compiler lets overlap with other work; all, if
@@ -301,6 +319,7 @@ class Hardware(Table, frozen=True):
     latency_bytes: Bytes = LATENCY
     host_bandwidth: BytesPerSecond = HOST
     memory_share: Fraction = ALL_OF_IT
+    vector_unit: VectorUnit | None = None
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     xla_target: XlaTarget | None = None
     device_kind: str = ""

@@ -11,6 +11,7 @@ import numpy as np
 from partita.analysis import Analysis
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
+from partita.cost.layers import Layers
 from partita.cost.widened import widened
 from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
@@ -27,6 +28,7 @@ class Timing:
             self.fusion, int(hardware.prefetch.value), hardware.kernels.zeros_first
         )
         self._layers_apart = hardware.kernels.layers_apart
+        self._on_tiles = hardware.vector_unit is not None
         self._widens = hardware.kernels.widens_bf16
         self.steps = len(self.fusion.kernels) + 2
         """Positions in the order, the arguments' and the results' included."""
@@ -111,11 +113,20 @@ class Timing:
         for kernel, pairs in fusion.reads.items():
             for op, number in pairs if kernel not in free else ():
                 reads[op][number] += 1
-        stores = fusion.reads.keys() - free
+        stores = fusion.reads.keys() - free - self.layers.in_place
+        if self._on_tiles:
+            stores -= self.layers.unwritten
+        for op in self.layers.in_place:
+            reads[op][0] = 0
         return [
             (*read, *(int(op.index in stores and fusion.stored[v]) for v in op.results))
             for op, read in zip(operations, reads, strict=True)
         ]
+
+    @cached_property
+    def layers(self) -> Layers:
+        """What is copied as loops read and write stacks."""
+        return Layers(self.program, self.analysis.uses)
 
     @cached_property
     def op_times(self) -> np.ndarray:

@@ -1,0 +1,247 @@
+"""What loops copy that read layers of a stack and write them back, such as caches of a decoder.
+
+A stack that a loop reads layer by layer is not copied: kernels read a layer where it is. That
+changes where layers are updated, as by a decoder that puts the keys and values of one position into
+its cache. XLA's TPU compiler does this (`tests/verify/test_copies.py` compares):
+
+- A layer of which a part is replaced is cut out of the stack before, and written back to it after
+  that. Both are copies of the whole layer, whatever small part of it is new.
+- Where the new part is put into the stack itself, in place, the products that read a layer of it
+  have the layer cut out for them.
+- Arguments lie in the order of their dimensions, with the last two in tiles. Inside of an outer
+  loop that is of no account: there a stack lies as the products want it. Where the loop over layers
+  is the outermost, each layer is brought into another order if products do not want this one:
+  dimensions of their batch have to come first. (Not so if the new part is scattered into it.) A
+  layer whose second last dimension is less than the rows of a tile is copied in such small tiles,
+  which takes longer.
+- A stack that is read as one argument and written as another result, in the place of that argument,
+  is copied once as a whole; one that is updated in place twice, into another order and back.
+
+Nor does that compiler write the zeros that the results of all layers are to replace.
+
+All of this is a property of the program; what it takes depends on shards, see `copies`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import CARRY
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy that a compiler makes of an operand or result of an operation."""
+
+    place: int
+    """Which of operands and results, one after the other."""
+    counted: int = 0
+    """How often it is read and written already by kernels that are there anyway."""
+    as_argument: bool = False
+    """Whether it lies in the order of its dimensions then, as arguments do."""
+    batch: frozenset[int] | None = None
+    """Dimensions that have to come first, else it is copied; None if it is anyway."""
+
+
+class Layers:
+    """The copies of one program, by operation."""
+
+    def __init__(self, program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -> None:
+        self._program = program
+        self._uses = uses
+        self.copied: dict[int, tuple[Copied, ...]] = {}
+        self._written = dict(self._writes())
+        """For every carried stack that is written layer by layer, by `CARRY`: the operation."""
+        for op in program.operations:
+            if program.regions[op.region].repeats and op.traits.reads_window:
+                self._cut_out(op)
+        for carry, write in self._written.items():
+            self._write_back(program.operations[carry], write)
+        self.in_place = frozenset(
+            op.index
+            for op in program.operations
+            if op.traits.scatters and self._is_carried(op.operands[0])
+        )
+        """Scatters into what a loop carries, or into a layer of that: nothing else is written."""
+        self.unwritten = frozenset(self._replaced())
+        """Operations that make what is all replaced by the results of a loop."""
+
+    def _add(self, op: Operation, *copies: Copied) -> None:
+        self.copied[op.index] = (*self.copied.get(op.index, ()), *copies)
+
+    # ------------------------------------------------------------------------------- reading
+
+    def _cut_out(self, op: Operation) -> None:
+        """What is copied where a layer is read."""
+        stack, result = op.operands[0], len(op.operands)
+        same = list(self._same(op.results[0]))
+        layer = self._program.values[op.results[0]].type.shape
+        updated = [use for value in same for use in self._updates(value)]
+        read = [*same, *(v for use in updated for v in self._same(use.results[0]))]
+        products = [use for value in read for use in self._products(value)]
+        argument = self._is_argument(stack, op.region)
+        batch = frozenset[int]()
+        for value, (product, number) in products:
+            shape = self._program.values[value].type.shape
+            ahead = len(layer) - len(shape)
+            if shape == layer[ahead:]:
+                batch |= {ahead + dim for dim in _batch(product, number)}
+        carry = self._carry_of(stack)
+        write = None if carry is None else self._written.get(carry)
+        if updated:
+            self._add(op, Copied(result, 1, argument))
+            if argument and products and all(use.traits.writes_window for use in updated):
+                self._add(op, Copied(result, batch=batch))
+        elif products and write is not None:
+            self._add(op, Copied(result, as_argument=argument and write.traits.scatters))
+        elif products and argument and batch:
+            self._add(op, Copied(result, as_argument=True, batch=batch))
+
+    def _same(self, value: int) -> Iterator[int]:
+        """A value, and what is only other names of it."""
+        yield value
+        for use, _ in self._uses[value]:
+            op = self._program.operations[use]
+            if self._renames(op):
+                yield from self._same(op.results[0])
+
+    def _renames(self, op: Operation) -> bool:
+        values = self._program.values
+        if op.traits.renames:
+            return True
+        # Broadcasting to a dimension of size 1 more.
+        sizes = (values[v].type.elements for v in (*op.operands[:1], *op.results[:1]))
+        return op.short == "broadcast_in_dim" and len(set(sizes)) == 1
+
+    def _updates(self, value: int) -> Iterator[Operation]:
+        """The operations that replace a part of a value."""
+        for use, number in self._uses[value]:
+            op = self._program.operations[use]
+            if number == 0 and (op.traits.writes_window or op.traits.scatters):
+                yield op
+
+    def _products(self, value: int) -> Iterator[tuple[int, tuple[Operation, int]]]:
+        for use, number in self._uses[value]:
+            op = self._program.operations[use]
+            if op.traits.product and not op.traits.convolution:
+                yield value, (op, number)
+
+    # ------------------------------------------------------------------------------- writing
+
+    def _writes(self) -> Iterator[tuple[int, Operation]]:
+        """The carried stacks of which a body writes a part, each with what writes it last."""
+        for carry in self._program.ends:
+            op = self._program.operations[carry]
+            written = self._maker(op.operands[1])
+            if written is not None and (written.traits.writes_window or written.traits.scatters):
+                yield carry, written
+
+    def _write_back(self, carry: Operation, write: Operation) -> None:
+        """What is copied where a layer is written to a stack that a loop carries."""
+        initial, stack = carry.operands[0], len(carry.operands) + 2
+        argument = self._is_argument(initial, write.region)
+        source = self._update_of(write)
+        result = carry.results[2] in self._program.results
+        if source is None:  # the new part is put into the stack itself
+            if (
+                argument
+                and write.traits.writes_window
+                and any(
+                    use.index in self.copied
+                    for value in (carry.results[1], write.results[0])
+                    for use in self._readers(value)
+                )
+            ):
+                self._add(carry, Copied(stack), Copied(stack, as_argument=True))
+            return
+        self._add(write, Copied(1, 2, argument or result))
+        if self._is_result(carry, source):
+            self._add(carry, Copied(stack, as_argument=True))
+
+    def _replaced(self) -> Iterator[int]:
+        values, loops = self._program.values, self._program.loops
+        trips = {carry: loop.trips or 0 for loop in loops for carry in loop.carries}
+        for carry, write in self._written.items():
+            op = self._program.operations[carry]
+            initial = values[op.operands[0]]
+            maker = None if initial.producer is None else self._program.operations[initial.producer]
+            if maker is None or not maker.traits.free or len(self._uses[initial.index]) > 1:
+                continue
+            window = write.traits.writes_window and values[write.operands[1]].type.elements
+            if window and window * trips[carry] == initial.type.elements:
+                yield maker.index
+
+    def _update_of(self, write: Operation) -> int | None:
+        """The stack out of which the layer comes that is written back; None if it is another."""
+        if not write.traits.writes_window:
+            return None
+        maker = self._maker(write.operands[1])
+        while maker is not None and (maker.traits.writes_window or maker.traits.scatters):
+            maker = self._maker(maker.operands[0])
+        cut = maker is not None and maker.traits.reads_window and maker.index in self.copied
+        return maker.operands[0] if maker is not None and cut else None
+
+    def _is_result(self, carry: Operation, source: int) -> bool:
+        """Whether what a loop makes takes the place of the argument that it reads layers of."""
+        program = self._program
+        taken = {program.results[r]: program.arguments[a] for a, r in program.aliases.items()}
+        return taken.get(carry.results[2]) == source
+
+    # --------------------------------------------------------------------------------- where
+
+    def _readers(self, value: int) -> Iterator[Operation]:
+        return (self._program.operations[use] for use, _ in self._uses[value])
+
+    def _maker(self, value: int) -> Operation | None:
+        """The operation that makes a value, those left out that only rename it."""
+        producer = self._program.values[value].producer
+        while producer is not None:
+            op = self._program.operations[producer]
+            if not self._renames(op):
+                return op
+            producer = self._program.values[op.operands[0]].producer
+        return None
+
+    def _carry_of(self, value: int) -> int | None:
+        """The `CARRY` of a stack as a body sees it, or has updated it."""
+        producer = self._program.values[value].producer
+        while producer is not None:
+            op = self._program.operations[producer]
+            if op.kind == CARRY:
+                return producer
+            if not (op.traits.writes_window or op.traits.scatters):
+                return None
+            producer = self._program.values[op.operands[0]].producer
+        return None
+
+    def _is_carried(self, value: int) -> bool:
+        """Whether a value is what a loop carries, or a layer of a stack."""
+        maker = self._maker(value)
+        while maker is not None and (maker.traits.writes_window or maker.traits.scatters):
+            maker = self._maker(maker.operands[0])
+        if maker is None:
+            return False
+        repeats = self._program.regions[maker.region].repeats
+        return maker.index in self._program.ends or (maker.traits.reads_window and repeats)
+
+    def _is_argument(self, value: int, region: int) -> bool:
+        """Whether a stack that is read in a loop is an argument, and there is no loop around."""
+        program = self._program
+        if sum(program.regions[r].repeats for r in program.around(region)) > 1:
+            return False
+        carry = self._carry_of(value)
+        if carry is not None:
+            value = program.operations[carry].operands[0]
+        return program.values[value].producer is None
+
+
+def _batch(product: Operation, number: int) -> Iterator[int]:
+    """The dimensions of an operand of a product that both operands have, and the result."""
+    rule = product.rule
+    others = {f for dim in rule.operands[1 - number] for f in dim}
+    made = {f for dim in rule.results[0] for f in dim}
+    for place, dim in enumerate(rule.operands[number]):
+        if dim and others.issuperset(dim) and made.issuperset(dim):
+            yield place

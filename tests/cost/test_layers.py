@@ -35,8 +35,8 @@ def copies(way, **how):
     return (more - less) / (4 * max(how.get("steps", 0), 1) * COPY)
 
 
-# Of copies that are counted as read once and as read and written, 3/4 and 1/2 are new. The zeros that
-# are replaced are not written.
+# Of copies that are counted as read once and as read and written, 3/4 and 1/2 are new. The zeros
+# that are replaced are not written.
 CUT, BACK, WHOLE, ZEROS = 3 / 4, 1 / 2, 1, -1 / 4
 
 

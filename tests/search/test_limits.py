@@ -190,7 +190,7 @@ def test_a_search_keeps_to_its_memory_and_so_does_the_plan():
         return pt.plan(model.fn, *model.args, mesh="data=8", hardware="tpu_v5e", tactics=search)
 
     rich, p = searched(None), searched("1.5MiB")
-    assert rich.estimate.peak_memory > 4 * 2**20
+    assert rich.estimate.peak_memory > 3 * 2**20
     assert p.estimate.peak_memory <= p.estimate.capacity == 3 * 2**19
     assert p.history[0].before.capacity == p.hardware.memory.value
     # Later tactics start from there.

@@ -68,12 +68,12 @@ class Fusion:
         return {k: op for op in products for k in self.inside[op] if k != op}
 
     def start(self, kernel: int) -> int:
-        """The operation that a kernel begins with; of one that waits, that which it waits for."""
-        return self.waits.get(kernel, self._products.get(kernel, kernel))
+        """The operation that a kernel begins with."""
+        return self._products.get(kernel, kernel)
 
     @cached_property
     def waits(self) -> dict[int, int]:
-        """Of every kernel that makes what only a scatter changes in place, that scatter: it runs
+        """Of every kernel that makes what only a scatter changes in place, that scatter: it may run
         just before it."""
         operations, found = self.program.operations, dict[int, int]()
         for op, number in sorted(self.in_place):
@@ -211,7 +211,6 @@ def _in_order(fusion: Fusion) -> dict[int, int]:
                 for reader in wakes.get(value, ()):
                     waiting[reader] -= 1
                     near = program.operations[reader].region == program.operations[each].region
-                    near = near and reader not in fusion.waits
                     if waiting[reader] == 0 and near and frees_enough(reader):
                         stack.append(reader)
 

@@ -127,6 +127,9 @@ class MemoryModel:
         for value, start, end, dtype in [*timing.narrowed, *timing.widened]:
             span = np.array([start]), np.array([end])
             self._narrowed.setdefault(graph.value_class[value], []).append((span, dtype))
+        self._waited_for: dict[int, list[tuple[int, int, tuple[int, ...]]]] = {}
+        for value, start, end, dims in timing.waited_for:
+            self._waited_for.setdefault(graph.value_class[value], []).append((start, end, dims))
         self._arguments = of_value[list(graph.program.arguments)]
         self._hosted = frozenset(graph.value_class[v] for v in graph.program.hosted)
         """The classes of values that lie with the host, and take no memory of a device."""
@@ -160,6 +163,10 @@ class MemoryModel:
             stack = local_type(self.graph.values[index].value.type, plan.layout, self.mesh)
             narrow = TensorType(stack.shape, dtype)
             found.append(Copies(*spans, self._padded(index, narrow)))
+        for first, last, dims in self._waited_for.get(index, ()):
+            if not any(plan.layout[dim] for dim in dims):
+                bytes_ = self.bytes(index, plan.layout)
+                found.append(Copies(np.array([first]), np.array([last]), bytes_))
         for need, steps in plan.reshards:
             if not steps:  # only axes of one device differ
                 continue

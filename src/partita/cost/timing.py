@@ -104,6 +104,36 @@ class Timing:
         return widened(self.fusion, uses, lifetimes, self.order.read)
 
     @cached_property
+    def waited_for(self) -> list[tuple[int, int, int, tuple[int, ...]]]:
+        """What is kept longer, because a product of it waits for the scatter into its result:
+        number, first and last position of that, and the dimensions over which another product of
+        it sums.
+
+        If one of those is split, that other product is reduced over devices, and the first one is
+        made meanwhile; then nothing waits.
+        """
+        operations, fusion = self.program.operations, self.fusion
+        deaths = {value: end for value, _, end in self.lifetimes.tolist()}
+        births = dict.fromkeys(range(len(self.program.values)), 0)
+        births |= {value: start for value, start, _ in self.lifetimes.tolist()}
+        found = []
+        for kernel, scatter in fusion.waits.items():
+            if not operations[kernel].traits.product and kernel not in fusion.called:
+                continue
+            end = max(fusion.order[scatter], *map(births.__getitem__, fusion.inputs(scatter))) - 1
+            for value in fusion.inputs(kernel):
+                start = deaths.get(value, self.steps) + 1
+                if start <= end:
+                    summed = {
+                        dim
+                        for use, number in self.analysis.uses[value]
+                        if use != kernel
+                        for dim in _summed(operations[use], number)
+                    }
+                    found.append((value, start, end, tuple(sorted(summed))))
+        return found
+
+    @cached_property
     def accesses(self) -> list[tuple[int, ...]]:
         """For every operation: of every operand, how many kernels read it there; of every result,
         whether it is stored."""
@@ -244,6 +274,14 @@ class Timing:
 def _sums(op: Operation) -> bool:
     """Whether devices may have parts of an operation's result that are to be summed."""
     return any(factor.kind == "reduction" for factor in op.rule.factors)
+
+
+def _summed(op: Operation, number: int) -> list[int]:
+    """The dimensions of an operand over which a product sums."""
+    if not op.traits.product:
+        return []
+    made = {factor for dim in op.rule.results[0] for factor in dim}
+    return [dim for dim, of in enumerate(op.rule.operands[number]) if not made.intersection(of)]
 
 
 class KernelOrder:

@@ -127,7 +127,7 @@ def _end(
             continue
         if op.traits.transposes and plain and _is_transposed(product, op):
             return reader, []
-        if op.kind == "stablehlo.add":
+        if op.traits.combiner == "add":
             other = op.operands[1 - number]
             if other != value and since[other] < product.index:
                 return reader, [] if _stretched(program, other) else [other]

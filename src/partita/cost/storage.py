@@ -13,8 +13,6 @@ from partita.cost.hardware import Kernels
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT, Traits
 
-_ADD = "stablehlo.add"
-
 
 class Storage:
     """Decides, one operation after the other, which values of a program go to memory."""
@@ -75,7 +73,11 @@ class Storage:
             readers = self.uses[op.results[0]]
             for use, number in readers if len(readers) == 1 else ():
                 reader = self.program.operations[use]
-                other = reader.operands[1 - number] if reader.kind == _ADD else op.results[0]
+                other = (
+                    reader.operands[1 - number]
+                    if reader.traits.combiner == "add"
+                    else op.results[0]
+                )
                 if other != op.results[0] and reader.region == op.region:
                     found[op.results[0]] = use
                     self.in_place.add((use, 1 - number))

@@ -178,12 +178,18 @@ class Plan:
 
     @property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-        """What a compiler makes of the all_reduces, by kind and axes as in `estimate.traffic`.
+        """What a compiler makes of the collectives that it combines, by kind and axes as in
+        `estimate.traffic`.
 
-        XLA makes one of several that do not depend on each other. Neither the estimate nor the
-        search counts on it.
+        XLA makes one of several that do not depend on each other. Step times count on it.
         """
         return self.done.combined
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes per device at the fullest moment, if the compiler's scheduler keeps alive for
+        longer what it may: `estimate.peak_memory`, where the hardware file says nothing of that."""
+        return self.done.most_memory
 
     @property
     def constants(self) -> tuple[Constant, ...]:

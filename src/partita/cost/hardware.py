@@ -151,6 +151,9 @@ class Kernels(Table, frozen=True):
             stack in the next.
         widens_bf16: whether arithmetic in bfloat16 is done in float32, and what is stored for other
             arithmetic stays so.
+        held_longer: of what is alive besides arguments, the share that the compiler's scheduler may
+            keep alive at the most above what is counted, to have more to overlap collectives with;
+            nothing, if the file does not state it.
     """
 
     fuse_products: bool
@@ -165,6 +168,7 @@ class Kernels(Table, frozen=True):
     gathers_outermost: bool = False
     late_in_loops: tuple[str, ...] = ()
     widens_bf16: bool = False
+    held_longer: Fraction | None = None
 
 
 class VectorUnit(Table, frozen=True):

@@ -133,8 +133,17 @@ class Scheduled:
 
     @cached_property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-        """What a compiler makes of the all_reduces, by kind and axes as in `estimate.traffic`."""
+        """What a compiler makes of the collectives that it combines, by kind and axes as in
+        `estimate.traffic`."""
         return after_combining(self.spmd, self.hardware)
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes at the fullest moment, if what may be kept alive for longer is."""
+        estimate, held = self.estimate, self.hardware.kernels.held_longer
+        share = 0.0 if held is None else held.value
+        temporary = estimate.peak_memory - estimate.argument_memory - estimate.constant_memory
+        return estimate.peak_memory + round(share * temporary)
 
     @cached_property
     def idle_axes(self) -> tuple[IdleAxis, ...]:

@@ -18,6 +18,7 @@ def summary(plan: Scheduled) -> dict[str, Any]:
         "mesh": dict(plan.mesh),
         "hardware": plan.hardware.name,
         "estimate": _estimate(plan.estimate),
+        "most_memory": plan.most_memory,
         "idle_axes": [dataclasses.asdict(idle) for idle in plan.idle_axes],
         "history": [_tactic(entry) for entry in plan.history],
         "colors": [dataclasses.asdict(color) for color in plan.colors.colors],

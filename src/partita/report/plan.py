@@ -58,6 +58,8 @@ def _result(plan: Scheduled) -> RenderableType:
     fits, style = ("fits", "") if e.fits else ("DOES NOT FIT", "bold red")
     memory = Text.assemble("of ", size(e.capacity), ": ", (fits, style), f"; {parts}")
     table.add_row("peak memory", size(e.peak_memory), memory)
+    if plan.most_memory > e.peak_memory:
+        table.add_row("  at the most", size(plan.most_memory), _at_the_most(plan))
     if e.host_memory or e.offloaded.count:
         moved = (
             f"moved {e.offloaded.count} times, {size(e.offloaded.bytes)} in "
@@ -69,6 +71,17 @@ def _result(plan: Scheduled) -> RenderableType:
     if not plan.idle_axes:
         table.add_row("idle axes", "none", "")
     return table
+
+
+def _at_the_most(plan: Scheduled) -> Text:
+    """Why it may be more, and whether that still fits."""
+    if plan.most_memory <= plan.estimate.capacity or not plan.estimate.fits:
+        return Text("if the compiler's scheduler keeps alive what it may, to overlap collectives")
+    return Text(
+        "MAY NOT FIT if the compiler's scheduler keeps alive what it may, to overlap collectives; "
+        "compiler_options={'xla_gpu_enable_analytical_sol_latency_estimator': False} forbids it",
+        style="yellow",
+    )
 
 
 def _collectives(plan: Scheduled) -> RenderableType:

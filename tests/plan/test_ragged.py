@@ -50,7 +50,7 @@ def test_it_is_one_operation_and_no_more_work_than_its_rows(hardware):
     made = plan(product, x, w, sizes, mesh="data=1", hardware=hardware)
     assert len(ragged(made)) == 1
     peak = made.hardware.flops("bf16") * made.hardware.efficiency.matmul.value
-    assert made.estimate.compute_time == pytest.approx(2 * 8192 * 4096 * 14336 / peak, rel=0.01)
+    assert made.estimate.compute_time == pytest.approx(2 * 8192 * 4096 * 14336 / peak, rel=0.05)
 
 
 TILES = [("x", 0), ("x", 1), ("w", 0), ("w", 2)]

@@ -352,3 +352,17 @@ def test_sums_that_are_put_one_behind_the_other_count_one_by_one():
 def test_what_the_program_itself_puts_together_is_one():
     text = TOGETHER.replace("NAME", 'op_name="jit(f)/psum"')
     assert [c.bytes for c in compiled_collectives(text)] == [40]
+
+
+STARTED = """
+ENTRY %main (v: f32[64,8]) -> f32[64,8] {
+  %v = f32[64,8]{1,0} parameter(0)
+  %s = ((f32[64,8]{1,0}), f32[64,8]{1,0}) all-to-all-start(%v), channel_id=1, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %d = f32[64,8]{1,0} all-to-all-done(%s)
+}
+"""
+
+
+def test_an_all_to_all_that_is_started_moves_its_operand_once():
+    assert [(c.kind, c.bytes) for c in compiled_collectives(STARTED)] == [("all_to_all", 2048)]

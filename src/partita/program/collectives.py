@@ -108,7 +108,9 @@ REDUCE_SCATTER = register(
 ALL_TO_ALL = register(
     CollectiveKind(
         "all_to_all",
-        HloForm(("all-to-all", "ragged-all-to-all"), tuple_of_shards=True),
+        HloForm(
+            ("all-to-all", "ragged-all-to-all"), start_holds_operands=True, tuple_of_shards=True
+        ),
         "pairwise",
         gathers=True,
         splits=True,

@@ -19,6 +19,7 @@ from partita.cost.combining import Combining, Part
 from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
+from partita.cost.loops import Loops
 from partita.cost.memory import Copies, MemoryModel
 from partita.cost.offload import OffloadModel
 from partita.cost.regather import Again, Gathered, Regathering
@@ -125,6 +126,7 @@ class CostModel:
         """The operation classes that have collectives inside, which compute waits for."""
         self._inside_seconds: dict[OpForm, float] = {}
         self._offload = OffloadModel(graph, mesh, hardware, timing)
+        self._loops = Loops(graph)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.
@@ -152,12 +154,15 @@ class CostModel:
             plans[index] = known.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
+        beside_loops = ((i, p.hidden) for i, p in enumerate(plans) if p.moves and any(p.hidden))
         compute = sum(seconds) + sum(p.compute for p in moving)
         waiting = self._waiting(forms)
         exposed = waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
         saved, beside = self.combining.saved(part for p in moving for part in p.parts)
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
+        if over := self._loops.excess(seconds, beside_loops):
+            exposed, hidden = exposed + max(over), tuple(map(operator.sub, hidden, over))
         offloaded = self._offload.seconds(forms)
         fixed = self.memory.arguments(kept) + self.memory.constants
         if offloaded is not None:

@@ -171,7 +171,7 @@ def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
         return wait(x @ ws["first"]) @ ws["last"], None
 
     weights = {name: "f32[4,512,512]" for name in ("first", "last")}
-    b = bench(lambda x, ws: lax.scan(layer, wait(x), ws)[0], "f32[1024,512]", weights, mesh="x=8")
+    b = bench(lambda x, ws: lax.scan(layer, wait(x), ws)[0], "f32[8192,512]", weights, mesh="x=8")
     tiling = b.tile(("x", 0, "x"))
     for name in weights:
         tiling = b.propagation(f"ws['{name}']", 2, "x", tiling, 0).tiling

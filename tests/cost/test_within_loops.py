@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 
 import partita as pt
 from checks import array
+from partita.cost import load
+from partita.cost.schema import Figure
 
+V5E = load("tpu_v5e")
 LAYERS, DEPTH, WIDTH = 8, 64, 1024
 
 
-def stacked(rows):
+def stacked(rows, share=1.0):
     """A loop over layers, each of which gathers many weights; then work outside of it."""
 
     def fn(ws, x, big):
@@ -30,7 +34,8 @@ def stacked(rows):
         array(32768, 32768, dtype=jnp.bfloat16),
     )
     tactics = [pt.ManualPartition({"x": 0}, "x"), pt.ManualPartition({"ws": 2}, "x")]
-    return pt.plan(fn, *args, mesh="x=4@dcn", hardware="tpu_v5e", tactics=tactics).estimate
+    hardware = msgspec.structs.replace(V5E, loop_overlap=Figure(share, "assumption: of a test"))
+    return pt.plan(fn, *args, mesh="x=4@dcn", hardware=hardware, tactics=tactics).estimate
 
 
 def gathered(estimate):
@@ -54,3 +59,11 @@ def test_what_is_not_hidden_is_waited_for():
         estimate = stacked(rows)
         moved = estimate.exposed_time + estimate.hidden_time
         assert moved == pytest.approx(gathered(estimate), rel=0.01)
+
+
+def test_of_the_work_a_compiler_may_use_a_share():
+    whole, half = stacked(16), stacked(16, 0.5)
+    assert half.hidden_time == pytest.approx(whole.hidden_time / 2)
+    assert half.exposed_time + half.hidden_time == pytest.approx(
+        whole.exposed_time + whole.hidden_time
+    )

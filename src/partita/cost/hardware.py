@@ -250,6 +250,8 @@ HOST = Figure(1.5e10, "assumption: as for TPUs, as the file states none")
 LATENCY = Figure(2**16, "assumption: as for the device types that partita knows")
 
 
+ALL_OF_LOOPS = Figure(1, "assumption: all that an iteration computes, as the file states nothing")
+
 ALL_OF_IT = Figure(1, "assumption: a program can use all of it, as the file does not say")
 
 
@@ -278,6 +280,8 @@ class Hardware(Table, frozen=True):
             the file does not state it.
         overlap_window: a collective is hidden if more than this many operations lie between the
             moment its operand is ready and the moment its result is needed.
+        loop_overlap: of what one iteration of a loop computes, the share that the compiler runs
+            beside the collectives of the iteration, if they take as long.
         prefetch: how many products before its first use what is gathered is on its way.
         regather_window: uses of a value more than this many operations apart are far: where memory
             asks for it, a value is gathered again for uses that are far, or for every use.
@@ -323,6 +327,7 @@ class Hardware(Table, frozen=True):
     latency_bytes: Bytes = LATENCY
     host_bandwidth: BytesPerSecond = HOST
     memory_share: Fraction = ALL_OF_IT
+    loop_overlap: Fraction = ALL_OF_LOOPS
     vector_unit: VectorUnit | None = None
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     xla_target: XlaTarget | None = None
@@ -337,8 +342,9 @@ class Hardware(Table, frozen=True):
         for name in ("overlapped", "combined"):
             _check_kinds(name, getattr(self, name))
         _check_networks(self.networks)
-        if self.memory_share.value > 1:
-            raise ValueError(f"memory_share is at most 1, got {self.memory_share.value}")
+        for name in ("memory_share", "loop_overlap"):
+            if getattr(self, name).value > 1:
+                raise ValueError(f"{name} is at most 1, got {getattr(self, name).value}")
         if self.memory.value > MOST_BYTES:
             raise ValueError(f"memory must be at most {MOST_BYTES} bytes, got {self.memory.value}")
         try:

@@ -16,8 +16,10 @@ from partita.program import Program
 class Loops:
     """The bodies of a program's loops: what is computed there, and what moves there."""
 
-    def __init__(self, graph: ClassGraph) -> None:
+    def __init__(self, graph: ClassGraph, share: float = 1.0) -> None:
+        """Of what an iteration computes, the compiler has this share beside its collectives."""
         program = graph.program
+        self._share = share
         self._of_value = [_body(program, program.home(v.members[0])) for v in graph.values]
         """Of every value class, the innermost loop body that its members are made in; 0 if none."""
         inside: dict[int, list[int]] = {body: [] for body in set(self._of_value) - {0}}
@@ -50,7 +52,7 @@ class Loops:
         found: list[float] = []
         for body, links in moving.items():
             longest = max(links)
-            computing = sum([seconds[op] for op in self._inside[body]])
+            computing = self._share * sum([seconds[op] for op in self._inside[body]])
             if longest > computing:
                 share = 1 - computing / longest
                 over = [share * link for link in links]

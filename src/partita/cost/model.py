@@ -126,7 +126,7 @@ class CostModel:
         """The operation classes that have collectives inside, which compute waits for."""
         self._inside_seconds: dict[OpForm, float] = {}
         self._offload = OffloadModel(graph, mesh, hardware, timing)
-        self._loops = Loops(graph)
+        self._loops = Loops(graph, hardware.loop_overlap.value)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.

@@ -29,6 +29,8 @@ class Loops:
                 if body in inside:
                     inside[body].append(op.index)
                 body = _body(program, program.regions[body].parent)
+        self.values = tuple(v for v, body in enumerate(self._of_value) if body)
+        """The value classes that are made in loops."""
         self._inside = inside
         """By body, the operation classes in it, those of loops inside of it included."""
 
@@ -39,16 +41,13 @@ class Loops:
 
         Args:
           seconds: of every operation class.
-          hidden: the value classes that move, with the seconds on each link that are hidden.
+          hidden: of those of `values` that move, the seconds on each link that are hidden.
         """
         moving: dict[int, list[float]] = {}
         for index, links in hidden:
             body = self._of_value[index]
-            if body:
-                so_far = moving.get(body)
-                moving[body] = (
-                    list(map(sum, zip(so_far, links, strict=True))) if so_far else [*links]
-                )
+            so_far = moving.get(body)
+            moving[body] = list(map(sum, zip(so_far, links, strict=True))) if so_far else [*links]
         found: list[float] = []
         for body, links in moving.items():
             longest = max(links)

@@ -154,15 +154,16 @@ class CostModel:
             plans[index] = known.get(lowered[index]) or self._plan(index, lowered[index])
         kept[changed_values] = [plans[index].kept for index in changed_values]
         moving = [p for p in plans if p.moves]
-        beside_loops = ((i, p.hidden) for i, p in enumerate(plans) if p.moves and any(p.hidden))
+        in_loops = ((i, plans[i].hidden) for i in self._loops.values if plans[i].moves)
         compute = sum(seconds) + sum(p.compute for p in moving)
         waiting = self._waiting(forms)
         exposed = waiting + sum(p.exposed for p in moving)
         hidden = self._over_links(p.hidden for p in moving)
         saved, beside = self.combining.saved(part for p in moving for part in p.parts)
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
-        if over := self._loops.excess(seconds, beside_loops):
-            exposed, hidden = exposed + max(over), tuple(map(operator.sub, hidden, over))
+        if over := self._loops.excess(seconds, in_loops):
+            exposed += max(over)
+            hidden = tuple(max(h - more, 0.0) for h, more in zip(hidden, over, strict=True))
         offloaded = self._offload.seconds(forms)
         fixed = self.memory.arguments(kept) + self.memory.constants
         if offloaded is not None:

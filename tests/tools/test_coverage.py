@@ -119,6 +119,21 @@ def test_differences_are_in_tolerances():
     assert list(found.values()) == pytest.approx([1, 1], rel=1e-3)
 
 
+def test_of_a_large_array_one_parameter_in_a_thousand_may_move_by_a_whole_step():
+    zeros = np.zeros(4000)
+
+    def ratio(*apart):
+        moved = zeros.copy()
+        moved[: len(apart)] = apart
+        return compare_numbers(tree(zeros, 0), tree(moved, 0))["[0]['params']['w']"]
+
+    assert ratio(*[2e-3] * 4) == pytest.approx(1)
+    assert ratio(*[2e-3] * 5) == pytest.approx(20)
+    assert ratio(*[1e-3] * 4000) == pytest.approx(10)  # as if there had been no step
+    assert ratio(3e-3) == pytest.approx(1.5)
+    assert ratio(np.nan) == np.inf
+
+
 @pytest.mark.parametrize("wrong", [np.float32([1, np.nan]), np.float32([1]), np.int32([1, 0])])
 def test_no_number_and_another_type_are_infinitely_different(wrong):
     assert compare_numbers([np.float32([1, 0])], [wrong]) == {"[0]": np.inf}

@@ -100,6 +100,23 @@ def test_colors_that_are_alike_and_never_meet_are_grouped(bench):
     assert {b.color(f"weights[{i}][0]", 1) for i in range(4)} == {b.color("weights[0][1]", 0)}
 
 
+def test_colors_that_meet_are_grouped_with_those_that_meet_alike_colors(bench):
+    def deep(x, weights):
+        for layers in weights:
+            y = x
+            for w in layers:
+                y = jnp.tanh(y @ w)
+            x = x + y
+        return x
+
+    block = ("f32[4,8]", "f32[8,8]", "f32[8,8]", "f32[8,8]", "f32[8,4]")
+    b = bench(deep, "f32[2,4]", [block] * 3)
+    # Two widths of a block are alike, as they lie between matrices of one shape, and they meet.
+    first, second = ({b.color(f"weights[{n}][{i}]", 1) for n in range(3)} for i in (1, 2))
+    assert len(first) == len(second) == 1
+    assert first != second
+
+
 def test_colors_of_different_size_are_not_grouped(bench):
     b = bench(blocks, "f32[4,8]", [("f32[8,32]", "f32[32,8]"), ("f32[8,16]", "f32[16,8]")])
     assert b.color("weights[0][0]", 1) != b.color("weights[1][0]", 1)

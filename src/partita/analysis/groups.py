@@ -2,7 +2,10 @@
 
 Two colors are alike when their members are: the same factors of the same kinds of operation, on
 the same shapes, equally often. Colors that meet in one operation or value are never grouped, even
-when alike (the widths of a stack of equal layers): each has to be decided for itself.
+when alike: each has to be decided for itself. Where alike ones meet (the widths before and behind a
+layer), those of a group are first told apart by the colors that they meet, as by a round of color
+refinement (Weisfeiler and Leman); only if that tells them apart no further are they all decided one
+by one.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 
 from partita.analysis.conflicts import Conflicts
 from partita.analysis.names import Names
@@ -101,16 +104,45 @@ def _fingerprints(
 
 
 def _separate(names: Names, group: list[int]) -> list[int]:
-    """Dissolves the groups of which two different colors meet in one operation or value."""
-    meeting: set[int] = set()
+    """Splits the groups of which two different colors meet in one operation or value."""
+    together = _meetings(names)
+    while meeting := _meeting(together, group):
+        around = _neighbourhoods(together, group, meeting)
+        finer = _number((g, around.get(c)) for c, g in enumerate(group))
+        if max(finer) == max(group):
+            return _number((g, c if g in meeting else -1) for c, g in enumerate(group))
+        group = finer
+    return group
+
+
+def _meetings(names: Names) -> list[tuple[int, ...]]:
+    """The colors of every operation and value that has several different ones, in order."""
     color = names.color.tolist()
     bases = names.value_base[:-1] + names.factor_base
-    for start, end in itertools.pairwise(bases):
-        if end - start < 2:
+    held = (tuple(c for c in color[a:b] if c >= 0) for a, b in itertools.pairwise(bases))
+    return [colors for colors in held if len(set(colors)) > 1]
+
+
+def _meeting(together: Sequence[tuple[int, ...]], group: Sequence[int]) -> set[int]:
+    """The groups of which two different colors meet."""
+    found: set[int] = set()
+    for colors in together:
+        held = [group[c] for c in set(colors)]
+        if len(set(held)) < len(held):
+            found.update(g for g in held if held.count(g) > 1)
+    return found
+
+
+def _neighbourhoods(
+    together: Sequence[tuple[int, ...]], group: Sequence[int], meeting: Container[int]
+) -> dict[int, Hashable]:
+    """For every color of some groups, in which places it meets which groups, and how often."""
+    around: dict[int, Counter[Hashable]] = {}
+    for colors in together:
+        if not any(group[c] in meeting for c in colors):
             continue
-        here = {c for c in color[start:end] if c >= 0}
-        if len(here) > 1:
-            held = [group[c] for c in here]
-            if len(set(held)) < len(held):
-                meeting.update(g for g in held if held.count(g) > 1)
-    return _number((g, c if g in meeting else -1) for c, g in enumerate(group))
+        held = tuple(group[c] for c in colors)
+        for place, color in enumerate(colors):
+            if group[color] in meeting:
+                around.setdefault(color, Counter())[place, held] += 1
+    return {color: frozenset(found.items()) for color, found in around.items()}

@@ -158,10 +158,10 @@ def price_states(analysis: Analysis, count: int) -> tuple[float, float]:
             move = rng.choice(problem.moves)
             before = problem.evaluations
             start = time.perf_counter()
-            propagation = problem.propagation(state, move)
+            problem.tiled(state, move)
             tiled = time.perf_counter() - start
             start = time.perf_counter()
-            following = problem.arrive(state, move, propagation)
+            following = problem.step(state, move)
             if problem.evaluations > before:
                 pricing.append(time.perf_counter() - start)
                 reaching.append(pricing[-1] + tiled)

@@ -187,7 +187,7 @@ def test_what_a_tactic_placed_itself_is_changed_as_by_hand():
 
 def test_a_search_inside_a_tactic_is_not_made_again():
     made = plan(step, *STEP, tactics=[Own((pt.AutomaticPartition(budget=60),))])
-    assert any(action.move for action in made.history[0].actions)
+    assert made.history[0].actions
     apart = plan(step, *STEP, tactics=[pt.AutomaticPartition(budget=60)])
     assert alternatives(made) == alternatives(apart)
     assert any("in history[0]" in a.change for found, _ in alternatives(made) for a in found)

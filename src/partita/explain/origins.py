@@ -13,10 +13,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from partita.analysis import ClassGraph
 from partita.analysis.describe import factor_place
 from partita.planning.schedule import Scheduled
 from partita.tactics import Action
-from partita.tiling import Assignment, Node, Propagator, Tiling
+from partita.tiling import (
+    EVERY_COLOR,
+    Assignment,
+    LocalAction,
+    Node,
+    Propagator,
+    TileAction,
+    Tiling,
+)
 
 MOST_STEPS = 6
 """Operations of a chain that are printed; of longer ones, the first and last."""
@@ -91,6 +100,7 @@ class Origins:
         self.program = self.context.analysis.program
         self.mesh = self.context.mesh
         self._parents: dict[tuple[int, int], dict[Node, Node | None]] = {}
+        self._folded: dict[int, ClassGraph] = {}
 
     @cached_property
     def propagator(self) -> Propagator:
@@ -125,9 +135,11 @@ class Origins:
             return None
         color, name = self.color(node), self.mesh.names[axis]
         actions = [a for a in self.done.history[position].actions if a.axis == name]
-        whole = next((a for a in actions if a.color is not None and a.color == color), None)
-        if whole is not None:
-            return Trail(position, whole, ())
+        local = (a for a in actions if self._is_local(a, node, position))
+        whole = (a for a in actions if a.color in (color, EVERY_COLOR))
+        found = next(itertools.chain(local, whole), None)
+        if found is not None:
+            return Trail(position, found, ())
         parents = self._propagate(position, axis)
         if node not in parents:
             return Trail(position, None, ())
@@ -139,6 +151,21 @@ class Origins:
         seed = path[0][1:]
         action = next(a for a in actions if seed in a.seeds)
         return Trail(position, action, tuple(path))
+
+    def _is_local(self, action: Action, node: Node, position: int) -> bool:
+        """Whether an action of the tactic at a position put its axis just there."""
+        move, (kind, index, place) = action.move, node
+        if not isinstance(move, LocalAction) or (move.kind, move.place) != (kind, place):
+            return False
+        graph = self._classes(position)
+        numbers = graph.op_class if kind == "op" else graph.value_class
+        return numbers[index] == numbers[move.member]
+
+    def _classes(self, position: int) -> ClassGraph:
+        """The classes of the program before the tactic at a position."""
+        if position not in self._folded:
+            self._folded[position] = self.done.before(position).folded[0]
+        return self._folded[position]
 
     def decision(self, node: Node, axis: int, where: str) -> Decision | None:
         """How a node got an axis; `where` is the node in words."""
@@ -191,7 +218,7 @@ class Origins:
                 )
         if refused := self._refusal(node, axis, position + 1):
             return refused
-        if any(action.color is not None for action in self.done.history[position].actions):
+        if any(action.move is not None for action in self.done.history[position].actions):
             return "the search left it out"
         return f"{name} did not propagate up to it"
 
@@ -253,8 +280,9 @@ class Origins:
 
     def winner(self, conflict: int, axis: int, position: int) -> int | None:
         """The role that got an axis in a conflict."""
-        moves = (a.move for a in self.done.history[position].actions if a.move is not None)
-        for move in moves:
+        for move in (action.move for action in self.done.history[position].actions):
+            if not isinstance(move, TileAction):
+                continue
             if move.axis == axis and conflict in dict(move.roles):
                 return dict(move.roles)[conflict]
         return self._winners(axis, position).get(conflict)

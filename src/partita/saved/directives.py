@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.saved.schema import (
     DirectiveRow,
     GivenPropagationRow,
     GivenShardingsRow,
+    LocalActionRow,
+    LocalMoveRow,
+    MoveRow,
+    MovesRow,
+    PlacedMoveRow,
     PlaceRow,
     RequestRow,
     TileActionRow,
+    TileMoveRow,
     TileRow,
     WhilePinnedRow,
 )
@@ -25,7 +33,10 @@ from partita.tactics.automatic import Tile
 from partita.tactics.combine import WhilePinned
 from partita.tactics.given import GivenPropagation, GivenShardings
 from partita.tactics.placement import Placement
-from partita.tiling import TileAction
+from partita.tactics.starts import Placed
+from partita.tiling import LocalAction, TileAction
+
+_KINDS = {"op": "operation", "value": "value"}
 
 
 def rows(directives: Iterable[Directive], mesh: Mesh) -> tuple[DirectiveRow, ...]:
@@ -41,15 +52,17 @@ def action_row(action: TileAction, mesh: Mesh) -> TileActionRow:
     return TileActionRow(action.color, axis, action.roles, action.without, action.sums)
 
 
+def local_row(action: LocalAction, mesh: Mesh) -> LocalActionRow:
+    """A local action as a file has it."""
+    return LocalActionRow(action.kind, action.member, mesh.names[action.axis], action.place)
+
+
 def _row(directive: Directive, mesh: Mesh) -> DirectiveRow | None:
     match directive:
-        case Placement(requests, axis, pinned, roles, colors):
-            asked = tuple(
-                RequestRow(r.name, r.value, tuple(r.dims), r.told, r.unless_used) for r in requests
-            )
-            return PlaceRow(asked, mesh.names[axis], pinned, roles, colors)
+        case Placement():
+            return _place_row(directive, mesh)
         case Tile(actions):
-            return TileRow(tuple(action_row(action, mesh) for action in actions))
+            return _tile_row(actions, mesh)
         case WhilePinned(pins, inner):
             named = tuple((value, mesh.names[axis]) for value, axis in pins)
             held = rows(inner, mesh)
@@ -59,6 +72,31 @@ def _row(directive: Directive, mesh: Mesh) -> DirectiveRow | None:
         case GivenPropagation(_, _, decides):
             return GivenPropagationRow(decides)
     return None
+
+
+def _place_row(placement: Placement, mesh: Mesh) -> PlaceRow:
+    asked = tuple(
+        RequestRow(r.name, r.value, tuple(r.dims), r.told, r.unless_used)
+        for r in placement.requests
+    )
+    axis = mesh.names[placement.axis]
+    return PlaceRow(asked, axis, placement.pinned, placement.roles, placement.colors)
+
+
+def _tile_row(actions: Sequence[TileAction | LocalAction | Placed], mesh: Mesh) -> DirectiveRow:
+    tiles = [action for action in actions if isinstance(action, TileAction)]
+    if len(tiles) == len(actions):
+        return TileRow(tuple(action_row(action, mesh) for action in tiles))
+    return MovesRow(tuple(_move_row(action, mesh) for action in actions))
+
+
+def _move_row(action: TileAction | LocalAction | Placed, mesh: Mesh) -> MoveRow:
+    match action:
+        case TileAction():
+            return TileMoveRow(**msgspec.structs.asdict(action_row(action, mesh)))
+        case LocalAction():
+            return LocalMoveRow(**msgspec.structs.asdict(local_row(action, mesh)))
+    return PlacedMoveRow(_place_row(action.placement, mesh), action.what)
 
 
 class DirectiveReader:
@@ -86,6 +124,20 @@ class DirectiveReader:
         axis = self._mesh.axis(row.axis)
         return TileAction(row.color, axis, row.roles, row.without, row.sums)
 
+    def local(self, row: LocalActionRow) -> LocalAction:
+        """The local action that a row stands for."""
+        program = self._program
+        rows = program.operations if row.kind == "op" else program.values
+        if row.member >= len(rows):
+            raise FileError(f"there is no {_KINDS[row.kind]} {row.member}")
+        if row.kind == "op":
+            places = len(program.operations[row.member].rule.factors)
+        else:
+            places = len(program.values[row.member].type.shape)
+        if row.place >= places:
+            raise FileError(f"there is no place {row.place} of {_KINDS[row.kind]} {row.member}")
+        return LocalAction(row.kind, row.member, self._mesh.axis(row.axis), row.place)
+
     def check_dim(self, value: int, dim: int) -> None:
         """Raises `FileError` if there is no such dimension of a value."""
         shapes = [v.type.shape for v in self._program.values[value : value + 1]]
@@ -96,13 +148,12 @@ class DirectiveReader:
         program = self._program
         operations = tuple(op for op in program.operations if op.given)
         match row:
-            case PlaceRow(requests, axis, pinned, roles, colors):
-                self._check_roles(roles)
-                self._check_values(pinned)
-                asked = tuple(map(self._request, requests))
-                return Placement(asked, self._mesh.axis(axis), pinned, roles, colors)
+            case PlaceRow():
+                return self._placement(row)
             case TileRow(actions):
                 return Tile(tuple(map(self.action, actions)))
+            case MovesRow(moves):
+                return Tile(tuple(map(self._move, moves)))
             case WhilePinnedRow(pins, inner):
                 self._check_values(value for value, _ in pins)
                 numbered = tuple((value, self._mesh.axis(axis)) for value, axis in pins)
@@ -111,6 +162,20 @@ class DirectiveReader:
                 return GivenShardings(program.given, operations, propagates, decides)
             case GivenPropagationRow(decides):
                 return GivenPropagation(program.given, operations, decides)
+
+    def _move(self, row: MoveRow) -> TileAction | LocalAction | Placed:
+        match row:
+            case TileMoveRow():
+                return self.action(row)
+            case LocalMoveRow():
+                return self.local(row)
+        return Placed(self._placement(row.placement), row.what)
+
+    def _placement(self, row: PlaceRow) -> Placement:
+        self._check_roles(row.roles)
+        self._check_values(row.pinned)
+        asked = tuple(map(self._request, row.requests))
+        return Placement(asked, self._mesh.axis(row.axis), row.pinned, row.roles, row.colors)
 
     def _request(self, row: RequestRow) -> Request:
         self._check_values([row.value])

@@ -17,12 +17,11 @@ from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
-from partita.saved.directives import action_row, rows
+from partita.saved.directives import action_row, local_row, rows
 from partita.saved.layouts import LayoutWriter, runs
 from partita.saved.schema import (
     FORMAT,
     UNSUMMED,
-    ActionTable,
     ClosedOver,
     EstimateTable,
     OffloadedTable,
@@ -35,7 +34,7 @@ from partita.saved.schema import (
     encode,
 )
 from partita.tactics import Action
-from partita.tiling import Assignment, Layout, replicated, spec
+from partita.tiling import Assignment, Layout, LocalAction, TileAction, replicated, spec
 from partita.version import __version__
 
 
@@ -168,9 +167,14 @@ def _tactic(entry: TacticReport, mesh: Mesh, operations: str, values: str) -> Ta
 
 
 def _action(action: Action, mesh: Mesh) -> dict[str, Any]:
-    said = {field: getattr(action, field) for field in ActionTable.__struct_fields__}
-    move = None if action.move is None else action_row(action.move, mesh)
-    return {**said, "move": move}
+    named = ("axis", "what", "seeds", "color", "request")
+    said = {field: getattr(action, field) for field in named}
+    match action.move:
+        case TileAction() as move:
+            return {**said, "move": action_row(move, mesh)}
+        case LocalAction() as move:
+            return {**said, "move": None, "local": local_row(move, mesh)}
+    return {**said, "move": None}
 
 
 def _estimate(estimate: Estimate) -> EstimateTable:

@@ -21,7 +21,7 @@ from partita.program.fingerprint import Fingerprint, differences, fingerprint
 from partita.saved import keep
 from partita.saved.directives import DirectiveReader
 from partita.saved.layouts import LayoutReader, from_runs
-from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
+from partita.saved.schema import ActionTable, EstimateTable, PlanTable, TacticTable, Tensor, decode
 from partita.spmd import ReplicatedUse
 from partita.tactics import Action, Blocked, Context, Refusal, Stage
 from partita.tactics.recorded import Recorded
@@ -249,10 +249,7 @@ def _report(entry: TacticTable, reader: DirectiveReader, assigned: Assignment) -
         name: tuple(kind(**msgspec.structs.asdict(each)) for each in fields[name])
         for name, kind in _KINDS.items()
     }
-    made["actions"] = tuple(
-        dataclasses.replace(action, move=None if row.move is None else reader.action(row.move))
-        for action, row in zip(made["actions"], entry.actions, strict=True)
-    )
+    made["actions"] = tuple(_action(row, reader) for row in entry.actions)
     estimates = {name: _estimate(fields[name]) for name in ("before", "estimate")}
     directives = reader.directives(entry.directives)
     return TacticReport(
@@ -263,7 +260,6 @@ def _report(entry: TacticTable, reader: DirectiveReader, assigned: Assignment) -
 
 
 _KINDS: dict[str, Any] = {
-    "actions": Action,
     "refused": Refusal,
     "blocked": Blocked,
     "replicated_uses": ReplicatedUse,
@@ -279,3 +275,11 @@ def _estimate(said: EstimateTable) -> Estimate:
     offloaded = Traffic(**msgspec.structs.asdict(said.offloaded))
     both = {"traffic": traffic, "offloaded": offloaded}
     return Estimate(**{**msgspec.structs.asdict(said), **both})
+
+
+def _action(row: ActionTable, reader: DirectiveReader) -> Action:
+    fields = msgspec.structs.asdict(row)
+    move, local = fields.pop("move"), fields.pop("local")
+    if move is not None:
+        return Action(**fields, move=reader.action(move))
+    return Action(**fields, move=None if local is None else reader.local(local))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ WIDTH = 110
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
+ColorNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+"""A color group; -1 stands for all of them."""
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Entry = str | tuple[str, ...] | None
 """Of a `PartitionSpec`."""
@@ -129,22 +131,32 @@ class RefusalTable(_Table, frozen=True):
 class TileActionRow(_Table, frozen=True, omit_defaults=True):
     """A `TileAction`: a move of a search."""
 
-    color: Count
+    color: ColorNumber
     axis: str
     roles: tuple[tuple[Count, Count], ...] = ()
     without: tuple[Count, ...] = ()
     sums: bool = True
 
 
-class ActionTable(_Table, frozen=True):
+class LocalActionRow(_Table, frozen=True):
+    """A `LocalAction`: a move of a search."""
+
+    kind: Literal["op", "value"]
+    member: Count
+    axis: str
+    place: Annotated[int, msgspec.Meta(ge=-1, le=2**31)]
+
+
+class ActionTable(_Table, frozen=True, omit_defaults=True):
     """An `Action`."""
 
     axis: str
     what: str
     seeds: tuple[tuple[Count, Count], ...]
-    color: Count | None
+    color: ColorNumber | None
     request: str
     move: TileActionRow | None
+    local: LocalActionRow | None = None
 
 
 class RequestRow(_Table, frozen=True, omit_defaults=True):
@@ -173,6 +185,31 @@ class TileRow(_Table, frozen=True, tag_field="directive", tag="tile"):
     actions: tuple[TileActionRow, ...]
 
 
+class TileMoveRow(TileActionRow, frozen=True, omit_defaults=True, tag_field="move", tag="tile"):
+    """A `TileAction` among other moves."""
+
+
+class LocalMoveRow(LocalActionRow, frozen=True, tag_field="move", tag="local"):
+    """A `LocalAction` among other moves."""
+
+
+class PlacedMoveRow(_Table, frozen=True, tag_field="move", tag="placed"):
+    """A `Placed` among other moves."""
+
+    placement: PlaceRow
+    what: str
+
+
+MoveRow = TileMoveRow | LocalMoveRow | PlacedMoveRow
+"""A move of a search."""
+
+
+class MovesRow(_Table, frozen=True, tag_field="directive", tag="moves"):
+    """A `Tile` with other moves than tile actions."""
+
+    actions: tuple[MoveRow, ...]
+
+
 class WhilePinnedRow(_Table, frozen=True, tag_field="directive", tag="while_pinned"):
     """A `WhilePinned`."""
 
@@ -193,7 +230,9 @@ class GivenPropagationRow(_Table, frozen=True, tag_field="directive", tag="given
     decides: bool
 
 
-DirectiveRow = PlaceRow | TileRow | WhilePinnedRow | GivenShardingsRow | GivenPropagationRow
+DirectiveRow = (
+    PlaceRow | TileRow | MovesRow | WhilePinnedRow | GivenShardingsRow | GivenPropagationRow
+)
 """A `Directive`."""
 
 

@@ -1,23 +1,41 @@
-"""The decision problem of a search: states are tilings, moves are tile actions."""
+"""The decision problem of a search: states are tilings, moves are what tiles something."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from partita.analysis import Analysis, ClassGraph
 from partita.cost import Cost, CostModel
 from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
-from partita.tiling import Node, Propagation, Propagator, TileAction, Tiling
+from partita.tiling import Layout, Node, Propagation, Propagator, TileAction, Tiling
 
-NOISE = 1e-3
+NOISE = 3e-4
 """What a move has to gain of the step, or of what is too large: the model cannot tell less."""
 
 MOST_RESOLUTIONS = 8
 """Ways to resolve a color's conflicts that are offered as moves of their own."""
+
+
+class OtherMove(Protocol):
+    """A move that is no tile action."""
+
+    @property
+    def axis(self) -> int:
+        """Position of the axis in the mesh."""
+        ...
+
+    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
+        """What takes the axis."""
+        ...
+
+
+Move = TileAction | OtherMove
+"""What can be done in a state."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +45,7 @@ class SearchState:
     tiling: Tiling
     lowering: Lowering
     cost: Cost
-    moves: tuple[TileAction, ...]
+    moves: tuple[Move, ...]
     key: int
     """Equal for equal tilings, whatever moves led there."""
 
@@ -36,7 +54,8 @@ class Problem:
     """A program on a mesh, with what has been decided already, ready to be searched.
 
     Only color groups in `colors` are moved; all, if there are none given. What is pinned in the
-    tiling does not take the axis that it is pinned against, whatever is moved.
+    tiling does not take the axis that it is pinned against, whatever is moved. `starts` are
+    sequences of moves, of which good plans are known to come.
     """
 
     def __init__(
@@ -48,49 +67,67 @@ class Problem:
         cost_model: CostModel,
         axes: Sequence[int],
         colors: Container[int] | None = None,
+        starts: Sequence[Sequence[Move]] = (),
     ) -> None:
         self.graph = graph
         self.mesh = mesh
         self.cost_model = cost_model
         self.propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
         self.lowerer = Lowerer(graph, mesh, int(cost_model.hardware.latency_bytes.value))
-        every = _moves(analysis, graph, axes)
+        every = _moves(analysis, self.propagator, axes)
         self.moves = [move for move in every if colors is None or move.color in colors]
+        self.axes = tuple(axes)
+        self.everything = colors is None
+        """Whether all color groups are moved."""
+        self.starts = tuple(map(tuple, starts))
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
         self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
-        self._steps: dict[tuple[int, TileAction], SearchState | None] = {}
+        self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}
         self.best = self.start
         """The best of all states that were evaluated, also of those on the way to others."""
 
-    def step(self, state: SearchState, move: TileAction) -> SearchState | None:
+    def step(self, state: SearchState, move: Move) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
-        key = (state.key, move)
-        if key not in self._steps:
-            self._steps[key] = self.arrive(state, move, self.propagation(state, move))
-        return self._steps[key]
+        after = self._after(_way(state), move)
+        return None if after is None else self._price(after)
 
-    def replay(self, moves: Sequence[TileAction], limit: float = math.inf) -> SearchState:
+    def replay(self, moves: Sequence[Move], limit: float = math.inf) -> SearchState:
         """The state after these moves from the start; those that change nothing are left out.
 
-        It has these moves, even if it was reached by others before. Stops on the way when `limit`
-        states have been evaluated in all.
+        It has these moves, even if it was reached by others before. Only this state is evaluated,
+        none on the way there; if it is new and `limit` states have been evaluated in all, it is the
+        last one on the way that has been.
         """
-        state, taken = self.start, []
+        way = _way(self.start)
         for move in moves:
-            if self.evaluations >= limit:
-                break
-            after = self.step(state, move)
-            if after is not None:
-                state = after
-                taken.append(move)
-        moved = tuple(taken)
-        return state if state.moves == moved else dataclasses.replace(state, moves=moved)
+            way = self._after(way, move) or way
+        if way.key not in self._states and self.evaluations >= limit:
+            return way.base
+        state = self._price(way)
+        return state if state.moves == way.moves else dataclasses.replace(state, moves=way.moves)
 
-    def propagation(self, state: SearchState, move: TileAction) -> Propagation:
+    def tiled(self, state: SearchState, move: Move) -> Tiling:
+        """The tiling after a move; nothing is evaluated."""
+        after = self._after(_way(state), move)
+        return state.tiling if after is None else after.tiling
+
+    def tilings(self, moves: Sequence[Move]) -> Iterator[Tiling]:
+        """The tiling before each of these moves from the start; nothing is evaluated."""
+        way = _way(self.start)
+        for move in moves:
+            yield way.tiling
+            way = self._after(way, move) or way
+
+    def propagation(self, state: SearchState, move: Move) -> Propagation:
         """What a move takes in a state."""
-        return self.propagator.tile(state.tiling, move)
+        return self._propagation(state.tiling, move)
+
+    def _propagation(self, tiling: Tiling, move: Move) -> Propagation:
+        if isinstance(move, TileAction):
+            return self.propagator.tile(tiling, move)
+        return move.take(self.propagator, tiling)
 
     def parts(self, propagation: Propagation, move: TileAction) -> list[frozenset[Node]]:
         """The parts of what a move takes, numbered as in its `without`."""
@@ -117,8 +154,12 @@ class Problem:
         Alike are states that cost the same but for the noise: they differ in tensors that do not
         matter.
         """
+        return self.different(self._states.values(), count)
+
+    def different(self, states: Iterable[SearchState], count: int) -> list[SearchState]:
+        """The best of some states, best first; of those alike, the best one."""
         found: list[SearchState] = []
-        for state in sorted(self._states.values(), key=self.rank):
+        for state in sorted(states, key=self.rank):
             if len(found) == count:
                 break
             if not any(_alike(state.cost, other.cost) for other in found):
@@ -131,29 +172,72 @@ class Problem:
         excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
         return math.log(max(cost.time.step_time, 1e-12)) + 4.0 * excess
 
-    def arrive(
-        self, state: SearchState, move: TileAction, propagation: Propagation
-    ) -> SearchState | None:
-        """The state to which a propagation leads, evaluated if it is new."""
-        if not propagation.ops and not propagation.values:
+    def _after(self, way: _Way, move: Move) -> _Way | None:
+        """The way with one more move; None if the move changes nothing."""
+        known = (way.key, move)
+        taken = self._taken.get(known)
+        if taken is None:
+            taken = self._taken[known] = self._take(way, move)
+        if not taken.ops and not taken.values:
             return None
-        key, axis, tiling = state.key, move.axis, state.tiling
-        for index, place in propagation.ops.items():
-            key ^= hash((index, place, axis, len(tiling.ops[index][place])))
-        for index, place in propagation.values.items():
-            key ^= hash((~index, place, axis, len(tiling.values[index][place])))
-        known = self._states.get(key)
+        moves = (*way.moves, move)
+        reached = self._states.get(taken.key)
+        if reached is not None:
+            return _Way(reached, moves, taken.key, reached.tiling)
+        tiling = way.tiling.changed(taken.ops, taken.values)
+        changed = way.ops | taken.ops.keys(), way.values | taken.values.keys()
+        return _Way(way.base, moves, taken.key, tiling, *changed)
+
+    def _take(self, way: _Way, move: Move) -> _Taken:
+        before, key = way.tiling, way.key
+        found = self._propagation(before, move)
+        ops = {index: found.tiling.ops[index] for index in found.ops}
+        values = {index: found.tiling.values[index] for index in found.values}
+        for index, layout in ops.items():
+            key ^= hash((index, before.ops[index])) ^ hash((index, layout))
+        for index, layout in values.items():
+            key ^= hash((~index, before.values[index])) ^ hash((~index, layout))
+        return _Taken(ops, values, key)
+
+    def _price(self, way: _Way) -> SearchState:
+        """The state at the end of a way, evaluated if it is new."""
+        known = self._states.get(way.key)
         if known is None:
             self.evaluations += 1
-            lowering = self.lowerer.lower(
-                propagation.tiling, state.lowering, propagation.ops, propagation.values
-            )
-            cost = self.cost_model.cost(lowering, state.cost)
-            known = SearchState(propagation.tiling, lowering, cost, (*state.moves, move), key)
-            self._states[key] = known
+            base = way.base
+            lowering = self.lowerer.lower(way.tiling, base.lowering, way.ops, way.values)
+            cost = self.cost_model.cost(lowering, base.cost)
+            known = SearchState(way.tiling, lowering, cost, way.moves, way.key)
+            self._states[way.key] = known
             if self.better(known, self.best):
                 self.best = known
         return known
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a move does in some tiling."""
+
+    ops: Mapping[int, Layout]
+    """The new layouts of operation classes."""
+    values: Mapping[int, Layout]
+    """Those of value classes."""
+    key: int
+    """That of the tiling to which it leads."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Way:
+    """Moves made from the start, where they lead, and the last state there that was evaluated."""
+
+    base: SearchState
+    moves: tuple[Move, ...]
+    key: int
+    tiling: Tiling
+    ops: frozenset[int] = frozenset()
+    """The operation classes whose layout differs from that of `base`."""
+    values: frozenset[int] = frozenset()
+    """The value classes whose layout differs."""
 
 
 def _alike(a: Cost, b: Cost) -> bool:
@@ -162,17 +246,15 @@ def _alike(a: Cost, b: Cost) -> bool:
     return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)
 
 
-def _moves(analysis: Analysis, graph: ClassGraph, axes: Sequence[int]) -> list[TileAction]:
-    """All moves, those on colors with more data first."""
-    weight: dict[int, int] = {}
-    for value in graph.values:
-        for color in set(value.colors):
-            if color >= 0:
-                size = value.value.type.bytes * len(value.members)
-                weight[color] = weight.get(color, 0) + size
+def _way(state: SearchState) -> _Way:
+    return _Way(state, state.moves, state.key, state.tiling)
+
+
+def _moves(analysis: Analysis, propagator: Propagator, axes: Sequence[int]) -> list[TileAction]:
+    """All moves of one color group each, those on colors with more data first."""
     groups = analysis.groups
     moves = []
-    for color in sorted(weight, key=lambda c: (-weight[c], c)):
+    for color in propagator.heaviest_first:
         conflicts = [
             (number, roles)
             for number, roles in enumerate(groups.conflict_groups)

@@ -1,18 +1,29 @@
 """Refinement: small changes to a found plan, taken as long as one of them makes it better.
 
-Drop a move, add one, exchange one for another, move one to the front or to the back, leave out a
-part of one (so that, say, small parameters stay replicated while large ones are sharded), or have
-operands exchanged instead of unreduced results summed (experts by all_to_all).
+First to its moves (`climb`): drop one, add one, exchange one for another, give it another axis,
+move it to the front or to the back, leave out a part of what it takes (so that, say, small
+parameters stay replicated while large ones are sharded), or have operands exchanged instead of
+unreduced results summed (experts by all_to_all). Then to single classes of operations and values
+(`polish`): where something is communicated, an axis of a class goes elsewhere, or off.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
-from partita.search.problem import Problem, SearchState
+from partita.search.problem import Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
-from partita.tiling import TileAction
+from partita.search.starts import followers
+from partita.tiling import EVERY_COLOR, NOWHERE, Layout, LocalAction, TileAction
+
+Moves = tuple[Move, ...]
+
+
+def _silent(done: int, best: SearchState) -> None:
+    """Told of progress, says nothing."""
 
 
 @register("refine")
@@ -22,70 +33,194 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 
 
 def refine(
-    problem: Problem,
-    state: SearchState,
-    budget: int,
-    progress: SearchProgress = lambda done, best: None,
+    problem: Problem, state: SearchState, budget: int, progress: SearchProgress = _silent
 ) -> SearchState:
     """The best state that single changes lead to, evaluating at most `budget` new states.
 
     One that was evaluated on the way to others counts, too.
     """
     limit = problem.evaluations + budget
-    best, improved = state, True
-    while improved and problem.evaluations < limit:
-        improved = False
-        for moves in changes(problem, best):
-            candidate = problem.replay(moves, limit)
-            progress(problem.evaluations, best)
-            if problem.better(candidate, best):
-                best, improved = candidate, True
-                break
-            if problem.evaluations >= limit:
-                break
-        if problem.better(problem.best, best):
-            best, improved = problem.best, True
+    climbed = climb(problem, state, limit, progress)
+    polished = polish(problem, climbed, limit, progress)
+    return min(polished, problem.best, key=problem.rank)
+
+
+def climb(
+    problem: Problem, state: SearchState, limit: int, progress: SearchProgress = _silent
+) -> SearchState:
+    """The state after changes of its moves, each the first found that is better than before.
+
+    Args:
+      problem: what is searched.
+      state: where to start.
+      limit: how many states may have been evaluated in all.
+      progress: called now and then.
+    """
+    best, quiet = state, 0
+    kinds = itertools.cycle(CHANGES)
+    kind = next(kinds)
+    while quiet < len(CHANGES) and problem.evaluations < limit:
+        better = _first_better(problem, best, kind(problem, best.moves), limit, progress)
+        if better is None:
+            kind, quiet = next(kinds), quiet + 1
+        else:
+            best, quiet = better, 0
     return best
 
 
-def changes(problem: Problem, state: SearchState) -> Iterator[tuple[TileAction, ...]]:
+def _first_better(
+    problem: Problem,
+    best: SearchState,
+    changed: Iterable[Moves],
+    limit: int,
+    progress: SearchProgress,
+) -> SearchState | None:
+    for moves in changed:
+        if problem.evaluations >= limit:
+            return None
+        candidate = problem.replay(moves, limit)
+        progress(problem.evaluations, problem.best)
+        if problem.better(candidate, best):
+            return candidate
+    return None
+
+
+def polish(
+    problem: Problem, state: SearchState, limit: int, progress: SearchProgress = _silent
+) -> SearchState:
+    """The state after changes of single classes, in rounds, each change the best that is left.
+
+    Args:
+      problem: what is searched.
+      state: where to start.
+      limit: how many states may have been evaluated in all.
+      progress: called now and then.
+    """
+    best, improved = state, problem.everything
+    while improved and problem.evaluations < limit:
+        gains = []
+        for action in local_actions(problem, best):
+            if problem.evaluations >= limit:
+                break
+            after = problem.step(best, action)
+            progress(problem.evaluations, problem.best)
+            if after is not None and problem.better(after, best):
+                gains.append((problem.rank(after), action))
+        improved = bool(gains)
+        for _, action in sorted(gains):
+            if problem.evaluations >= limit:
+                break
+            after = problem.step(best, action)
+            if after is not None and problem.better(after, best):
+                best = after
+    return best
+
+
+def local_actions(problem: Problem, state: SearchState) -> Iterator[LocalAction]:
+    """All local actions on classes of which something is communicated, or that it is for."""
+    graph = problem.graph
+    moved = dict.fromkeys(v for v, step, _ in state.lowering.steps() if step.is_collective)
+    ops: set[int] = set()
+    for value in map(graph.values.__getitem__, moved):
+        ops.update(use.op for use in value.uses)
+        if value.producer is not None:
+            ops.add(value.producer[0])
+    nodes: list[tuple[Literal["op", "value"], int, Layout]] = [
+        *(("op", graph.ops[i].members[0], state.tiling.ops[i]) for i in sorted(ops)),
+        *(("value", graph.values[i].members[0], state.tiling.values[i]) for i in sorted(moved)),
+    ]
+    for kind, member, layout in nodes:
+        for axis in problem.axes:
+            for place in range(NOWHERE, len(layout)):
+                yield LocalAction(kind, member, axis, place)
+
+
+def changes(problem: Problem, state: SearchState) -> Iterator[Moves]:
     """All single changes of the moves that led to a state."""
-    moves = state.moves
+    return itertools.chain.from_iterable(kind(problem, state.moves) for kind in CHANGES)
+
+
+def _dropped(problem: Problem, moves: Moves) -> Iterator[Moves]:
     for i in range(len(moves)):
         yield moves[:i] + moves[i + 1 :]
-    for move in problem.moves:
-        if move not in moves:
-            yield (*moves, move)
+
+
+def _added(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    for move in _others(problem, moves):
+        yield (*moves, move)
+
+
+def _put_first(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    for move in _others(problem, moves):
+        yield (move, *moves)
+
+
+def _reordered(problem: Problem, moves: Moves) -> Iterator[Moves]:
     for i in range(1, len(moves)):
         yield (moves[i], *moves[:i], *moves[i + 1 :])
     for i in range(len(moves) - 2):  # of two moves, the first to the back is the last to the front
         yield (*moves[:i], *moves[i + 1 :], moves[i])
-    yield from _without_parts(problem, moves)
-    for i, move in enumerate(moves):
-        changed = dataclasses.replace(move, sums=not move.sums, without=())
-        yield (*moves[:i], changed, *moves[i + 1 :])
-    for i in range(len(moves)):
-        for move in problem.moves:
-            if move not in moves:
-                yield (*moves[:i], move, *moves[i + 1 :])
 
 
-def _without_parts(
-    problem: Problem, moves: tuple[TileAction, ...]
-) -> Iterator[tuple[TileAction, ...]]:
-    state = problem.start
+def _along_others(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    """One move along another axis, or all moves of two axes exchanged."""
     for i, move in enumerate(moves):
-        propagation = problem.propagator.tile_color(
-            state.tiling, move.color, move.axis, dict(move.roles)
+        if isinstance(move, TileAction):
+            for axis in problem.axes:
+                if axis != move.axis:
+                    along = dataclasses.replace(move, axis=axis, without=())
+                    yield (*moves[:i], along, *moves[i + 1 :])
+    for a, b in itertools.combinations(problem.axes, 2):
+        exchanged = {a: b, b: a}
+        yield tuple(
+            dataclasses.replace(move, axis=exchanged.get(move.axis, move.axis), without=())
+            if isinstance(move, TileAction)
+            else move
+            for move in moves
         )
+
+
+def _without_parts(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    for i, (move, tiling) in enumerate(zip(moves, problem.tilings(moves), strict=True)):
+        if not isinstance(move, TileAction):
+            continue
+        propagation = problem.propagator.tile_all(tiling, move)
         parts = len(problem.parts(propagation, move))
-        if parts > 1:
-            for number in range(parts):
-                if number in move.without:
-                    without = tuple(n for n in move.without if n != number)
-                else:
-                    without = tuple(sorted((*move.without, number)))
-                if len(without) < parts:
-                    changed = dataclasses.replace(move, without=without)
-                    yield (*moves[:i], changed, *moves[i + 1 :])
-        state = problem.step(state, move) or state
+        for number in range(parts if parts > 1 else 0):
+            if number in move.without:
+                without = tuple(n for n in move.without if n != number)
+            else:
+                without = tuple(sorted((*move.without, number)))
+            if len(without) < parts:
+                changed = dataclasses.replace(move, without=without)
+                yield (*moves[:i], changed, *moves[i + 1 :])
+
+
+def _other_sums(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    for i, move in enumerate(moves):
+        if isinstance(move, TileAction) and move.color != EVERY_COLOR:
+            otherwise = dataclasses.replace(move, sums=not move.sums, without=())
+            yield (*moves[:i], otherwise, *moves[i + 1 :])
+
+
+def _exchanged(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    for i in range(len(moves)):
+        for move in _others(problem, moves):
+            yield (*moves[:i], move, *moves[i + 1 :])
+
+
+def _others(problem: Problem, moves: Moves) -> Iterator[TileAction]:
+    return (move for move in (*problem.moves, *followers(problem)) if move not in moves)
+
+
+CHANGES: tuple[Callable[[Problem, Moves], Iterator[Moves]], ...] = (
+    _dropped,
+    _added,
+    _reordered,
+    _along_others,
+    _other_sums,
+    _put_first,
+    _without_parts,
+    _exchanged,
+)
+"""The kinds of changes, in the order in which they are tried."""

@@ -10,18 +10,29 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from partita.analysis.describe import factor_place
 from partita.errors import TacticError, renamed
 from partita.garbage import paused
 from partita.options import integer, texts
 from partita.program.names import match
-from partita.search import EnoughError, Problem, SearchState, algorithm
+from partita.search import EnoughError, Move, Problem, SearchState, algorithm
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.placement import as_dims, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
+from partita.tactics.starts import Placed, starts
 from partita.text import parse_size, seconds, size
-from partita.tiling import Assignment, Propagator, TileAction, assignment, uses_axis
+from partita.tiling import (
+    EVERY_COLOR,
+    NOWHERE,
+    Assignment,
+    LocalAction,
+    Propagator,
+    TileAction,
+    assignment,
+    uses_axis,
+)
 
 MOST_SIZES = 3
 """Sizes that an axis does not divide which the report of a search names."""
@@ -42,8 +53,9 @@ class AutomaticPartition:
         it shards in a dimension whose color group is that of one of them.
       pinned: patterns of what keeps the layout that it has, as does what shares its buffer. Later
         tactics may shard it.
-      search: name of the algorithm: `mcts`, a Monte Carlo tree search and then refinement, or
-        `refine`, refinement alone.
+      search: name of the algorithm: `iterated`, an iterated local search from the empty plan and
+        from good starts; `mcts`, a Monte Carlo tree search and then refinement; or `refine`,
+        refinement of the empty plan alone.
       freeze: former name of `pinned`.
 
     Example:
@@ -52,12 +64,12 @@ class AutomaticPartition:
     """
 
     axes: str | Sequence[str] | None = None
-    budget: int = 1500
+    budget: int = 3000
     seed: int = 0
     memory: float | str | None = None
     allow: Patterns | None = None
     pinned: str | Sequence[str] = ()
-    search: str = "mcts"
+    search: str = "iterated"
     freeze: dataclasses.InitVar[str | Sequence[str] | None] = None
 
     searches: ClassVar[bool] = True
@@ -81,7 +93,7 @@ class AutomaticPartition:
         said = [", ".join(self.axes) if self.axes else "all axes"]
         if self.memory is not None:
             said.append(f"memory={self.memory}")
-        if self.search != "mcts":
+        if self.search != "iterated":
             said.append(f"search={self.search}")
         for word, patterns in (("allow", self.allow), ("pinned", self.pinned)):
             if patterns:
@@ -106,7 +118,6 @@ class AutomaticPartition:
         self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()
     ) -> Outcome:
         """What it decides if it takes over this state of its problem."""
-        context, mesh = stage.context, stage.context.mesh
         graph, capacity = problem.graph, problem.cost_model.capacity
         decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
@@ -118,12 +129,7 @@ class AutomaticPartition:
                 "this is that plan; use more devices, a smaller batch, or rematerialisation",
             )
             refused = (too_large, *refused)
-        actions = (
-            Action(
-                mesh.names[move.axis], context.colors.name(move.color), color=move.color, move=move
-            )
-            for move in best.moves
-        )
+        actions = [action for move in best.moves for action in _actions(stage, move)]
         found = assignment(graph, best.tiling)
         return Outcome(
             dataclasses.replace(found, pinned=stage.assignment.pinned),
@@ -135,8 +141,9 @@ class AutomaticPartition:
             directives=self._directives(stage, best.moves),
         )
 
-    def _directives(self, stage: Stage, moves: Sequence[TileAction]) -> tuple[Directive, ...]:
-        found = Tile(tuple(moves))
+    def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:
+        known = (m for m in moves if isinstance(m, TileAction | LocalAction | Placed))
+        found = Tile(tuple(known))
         pins = self._pins(stage, self._axes(stage))
         return (WhilePinned(tuple(sorted(pins)), (found,)) if pins else found,)
 
@@ -177,7 +184,13 @@ class AutomaticPartition:
         start = dataclasses.replace(start, memory=self._capacity(stage))
         context, colors = stage.context, self._colors(stage)
         return Problem(
-            context.analysis, *start.folded, context.mesh, start.cost_model, axes, colors
+            context.analysis,
+            *start.folded,
+            context.mesh,
+            start.cost_model,
+            axes,
+            colors,
+            starts(start, axes) if colors is None else (),
         )
 
     def _capacity(self, stage: Stage) -> int:
@@ -221,9 +234,9 @@ class AutomaticPartition:
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Tile actions in order, as a search has found them; followed again, they need no search."""
+    """Actions in order, as a search has found them; followed again, they need no search."""
 
-    actions: tuple[TileAction, ...]
+    actions: tuple[TileAction | LocalAction | Placed, ...]
 
     def follow(self, stage: Stage, change: Change) -> Assignment:
         """Where the actions lead, with the roles that a change gives them."""
@@ -231,8 +244,15 @@ class Tile:
         graph, tiling = stage.folded
         propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
         for action in self.actions:
+            match action:
+                case TileAction():
+                    taken = propagator.tile(tiling, _resolved(action, change))
+                case Placed():
+                    taken = action.changed(change).take(propagator, tiling)
+                case LocalAction():
+                    taken = action.take(propagator, tiling)
             if action not in change.without_actions:
-                tiling = propagator.tile(tiling, _resolved(action, change)).tiling
+                tiling = dataclasses.replace(taken.tiling, pinned=tiling.pinned)
         return assignment(graph, tiling)
 
 
@@ -265,10 +285,45 @@ def _progress_text(best: SearchState) -> str:
     return f"best {seconds(best.cost.time.step_time)}, {size(best.cost.peak)}"
 
 
-def _describe(stage: Stage, move: TileAction) -> str:
+def _actions(stage: Stage, move: Move) -> Iterator[Action]:
+    """Where a move puts its axis."""
+    context = stage.context
+    axis = context.mesh.names[move.axis]
+    if isinstance(move, TileAction):
+        yield Action(axis, _color_name(stage, move), color=move.color, move=move)
+    elif isinstance(move, LocalAction):
+        yield Action(axis, _place_name(stage, move), move=move)
+    elif isinstance(move, Placed):
+        for request in move.placement.requests:
+            seeds = tuple((request.value, dim) for dim in request.dims[:1])
+            yield Action(axis, f"{request.name} dim {request.dims[0]}", seeds)
+
+
+def _place_name(stage: Stage, move: LocalAction) -> str:
+    """The class of a local action by one of its members, and the place."""
+    program = stage.context.analysis.program
+    if move.kind == "value":
+        place = "no dimension" if move.place == NOWHERE else f"dimension {move.place}"
+        return f"{program.describe(move.member)}: {place}"
+    op = program.operations[move.member]
+    place = "no factor" if move.place == NOWHERE else factor_place(op.rule, move.place)
+    return f"{op.title} at {op.source}: {place}" if op.source else f"{op.title}: {place}"
+
+
+def _color_name(stage: Stage, move: TileAction) -> str:
+    return "all else" if move.color == EVERY_COLOR else stage.context.colors.name(move.color)
+
+
+def _describe(stage: Stage, move: Move) -> str:
     colors, mesh = stage.context.colors, stage.context.mesh
     groups = stage.context.analysis.groups.conflict_groups
-    text = f"{colors.name(move.color)} -> {mesh.names[move.axis]}"
+    if isinstance(move, Placed):
+        return f"{move.what} -> {mesh.names[move.axis]}"
+    if isinstance(move, LocalAction):
+        return f"{_place_name(stage, move)} -> {mesh.names[move.axis]}"
+    if not isinstance(move, TileAction):
+        return f"{move} -> {mesh.names[move.axis]}"
+    text = f"{_color_name(stage, move)} -> {mesh.names[move.axis]}"
     for conflict, role in move.roles:
         text += f", given to {colors.conflicts[conflict].roles[groups[conflict].index(role)]}"
     if not move.sums:

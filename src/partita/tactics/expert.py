@@ -42,10 +42,20 @@ class ExpertParallel:
 
     def apply(self, stage: Stage) -> Outcome:
         """Finds the experts, seeds their dimension and propagates the axis from there."""
-        axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
+        axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
             return place_named(stage, self.patterns, axis)
-        named = learned(program) if self.patterns is None else matched(program, self.patterns)
+        requests = self.experts(stage)
+        said = (f"{pattern(request.name)} dim {request.dims[0]} as experts" for request in requests)
+        return dataclasses.replace(
+            place(stage, requests, axis), decisions=tuple(dict.fromkeys(said))
+        )
+
+    def experts(self, stage: Stage) -> list[Request]:
+        """A request for the dimension of every weight that counts experts."""
+        program = stage.context.analysis.program
+        patterns = self.patterns
+        named = learned(program) if patterns is None else matched(program, patterns)
         requests = [
             Request(name, value, (dim,))
             for name, value in named
@@ -57,7 +67,4 @@ class ExpertParallel:
                 "tokens in a product, as those of experts have; say which dimension counts the "
                 f"""experts, as in patterns={{"*['experts']*": 0}}. {arguments(program)}"""
             )
-        said = (f"{pattern(request.name)} dim {request.dims[0]} as experts" for request in requests)
-        return dataclasses.replace(
-            place(stage, requests, axis), decisions=tuple(dict.fromkeys(said))
-        )
+        return requests

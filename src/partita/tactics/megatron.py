@@ -75,7 +75,7 @@ class Megatron:
         axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
             return place_named(stage, self.patterns, axis)
-        widths = list(self._widths(stage))
+        widths = list(self.widths(stage))
         if not widths:
             raise TacticError(
                 f"{self.name}: no matrix of {stage.context.analysis.program.name} that makes "
@@ -87,7 +87,7 @@ class Megatron:
         requests = [request for request, _ in widths]
         return dataclasses.replace(place(stage, requests, axis), decisions=_decisions(widths))
 
-    def _widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
+    def widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
         """The matrices with the dimension to shard, and what it is."""
         program = stage.context.analysis.program
         if self.patterns is not None:

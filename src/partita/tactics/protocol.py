@@ -21,7 +21,7 @@ from partita.errors import renamed
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.text import seconds, size
-from partita.tiling import Assignment, Propagator, TileAction, Tiling, refold
+from partita.tiling import Assignment, LocalAction, Propagator, TileAction, Tiling, refold
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
@@ -97,7 +97,7 @@ class Action:
     request: str = ""
     """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
     Several actions can come of one request."""
-    move: TileAction | None = dataclasses.field(default=None, repr=False)
+    move: TileAction | LocalAction | None = dataclasses.field(default=None, repr=False)
     """The move of a search."""
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class Change:
 
     without: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` seeds that nothing propagates from."""
-    without_actions: frozenset[TileAction] = frozenset()
+    without_actions: frozenset[TileAction | LocalAction] = frozenset()
     """Moves of a search that are left out."""
     roles: frozenset[tuple[int, int, int]] = frozenset()
     """`(group of conflict sets, axis, role group)`: the role that gets the axis."""

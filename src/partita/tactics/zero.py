@@ -75,6 +75,16 @@ class ZeRO:
     def apply(self, stage: Stage) -> Outcome:
         """Pins what the stage says, then shards the rest, parameters first."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
+        outcome = in_turn(stage, self.placements(stage))
+        return dataclasses.replace(
+            outcome,
+            decisions=_taken(program, train_state(program, self.patterns, self.optimizer)),
+            warnings=(*self._warnings(stage, axis), *outcome.warnings),
+        )
+
+    def placements(self, stage: Stage) -> list[Placement]:
+        """What to shard, parameters first, and what is pinned meanwhile and from there on."""
+        axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
         found = train_state(program, self.patterns, self.optimizer)
         self._check(found, program)
         pinned: set[int] = set()
@@ -82,16 +92,10 @@ class ZeRO:
             pinned = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
         if self.stage == 1:
             pinned |= _arriving(program, found)
-        placements = [
+        return [
             Placement(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
             for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]
         ]
-        outcome = in_turn(stage, placements)
-        return dataclasses.replace(
-            outcome,
-            decisions=_taken(program, found),
-            warnings=(*self._warnings(stage, axis), *outcome.warnings),
-        )
 
     def _check(self, found: TrainState, program: Program) -> None:
         """Says what is missing."""

@@ -1,6 +1,6 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
-from partita.tiling.action import TileAction
+from partita.tiling.action import EVERY_COLOR, TileAction
 from partita.tiling.forms import (
     Forms,
     Need,
@@ -11,6 +11,7 @@ from partita.tiling.forms import (
     read_type,
 )
 from partita.tiling.layouts import entries, spec
+from partita.tiling.local import NOWHERE, LocalAction
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
@@ -26,11 +27,14 @@ from partita.tiling.tiling import (
 )
 
 __all__ = [
+    "EVERY_COLOR",
+    "NOWHERE",
     "Assignment",
     "Axes",
     "AxisLoop",
     "Forms",
     "Layout",
+    "LocalAction",
     "LoopNests",
     "Need",
     "Nest",

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
-from partita.tiling.action import TileAction
+from partita.tiling.action import EVERY_COLOR, TileAction
 from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
 
 Node = tuple[str, int, int]
@@ -155,7 +155,7 @@ class Propagator:
         """Why a node cannot take an axis, and whether the size divides; None if it can."""
         layout = self.layout(tiling, node)
         name, size = self.mesh.names[axis], self.size(node)
-        if given := self._given(node):
+        if given := self.given(node):
             return f"{given} says how it is split", True
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
@@ -172,8 +172,8 @@ class Propagator:
             return f"shards of {shard} are narrower than the halo that their neighbours need", False
         return None
 
-    def _given(self, node: Node) -> str:
-        """The operation that says how a node is split, if one does."""
+    def given(self, node: Node) -> str:
+        """The operation that says how a node is split, in words; empty if none does."""
         kind, index, place = node
         ops = self.graph.ops
         if kind == "op":
@@ -240,12 +240,36 @@ class Propagator:
 
     def tile(self, tiling: Tiling, action: TileAction) -> Propagation:
         """Tiles a color group as an action says, but for what it leaves out."""
-        propagation = self.tile_color(tiling, action.color, action.axis, dict(action.roles))
+        propagation = self.tile_all(tiling, action)
         if not action.without and action.sums:
             return propagation
         parts = self.parts(propagation, action)
         taken = (part for number, part in enumerate(parts) if number not in action.without)
         return self.restrict(tiling, frozenset().union(*taken), action.axis)
+
+    def tile_all(self, tiling: Tiling, action: TileAction) -> Propagation:
+        """Tiles a color group, or all of them, whatever an action leaves out."""
+        if action.color != EVERY_COLOR:
+            return self.tile_color(tiling, action.color, action.axis, dict(action.roles))
+        ops: dict[int, int] = {}
+        values: dict[int, int] = {}
+        for color in self.heaviest_first:
+            more = self.tile_color(tiling, color, action.axis, dict(action.roles))
+            tiling = more.tiling
+            ops.update(more.ops)
+            values.update(more.values)
+        return Propagation(tiling, ops, values)
+
+    @cached_property
+    def heaviest_first(self) -> tuple[int, ...]:
+        """All color groups, those with more data first."""
+        weight: dict[int, int] = {}
+        for value in self.graph.values:
+            for color in set(value.colors):
+                if color >= 0:
+                    size = value.value.type.bytes * len(value.members)
+                    weight[color] = weight.get(color, 0) + size
+        return tuple(sorted(weight, key=lambda color: (-weight[color], color)))
 
     def tile_color(
         self, tiling: Tiling, color: int, axis: int, resolution: Resolution
@@ -367,15 +391,14 @@ class Propagator:
         return Propagation(tiled, ops, values)
 
     def _commit(
-        self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int
+        self, tiling: Tiling, ops: Mapping[int, int], values: Mapping[int, int], axis: int
     ) -> Tiling:
         if not ops and not values:
             return tiling
-        rows = list(tiling.ops), list(tiling.values)
-        for row, places in zip(rows, (ops, values), strict=True):
-            for index, place in places.items():
-                row[index] = _split(row[index], place, axis)
-        return Tiling(tuple(rows[0]), tuple(rows[1]), tiling.pinned)
+        return tiling.changed(
+            {index: _split(tiling.ops[index], place, axis) for index, place in ops.items()},
+            {index: _split(tiling.values[index], dim, axis) for index, dim in values.items()},
+        )
 
 
 @cache

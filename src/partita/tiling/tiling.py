@@ -8,7 +8,7 @@ is never changed in place. `assignment` unfolds it to single operations and valu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partita.analysis import Analysis, ClassGraph, fold
 from partita.program import Program
@@ -30,6 +30,14 @@ class Tiling:
     ops: tuple[Layout, ...]
     values: tuple[Layout, ...]
     pinned: frozenset[tuple[int, int]] = frozenset()
+
+    def changed(self, ops: Mapping[int, Layout], values: Mapping[int, Layout]) -> Tiling:
+        """The same with other layouts of some operation and value classes."""
+        rows = list(self.ops), list(self.values)
+        for row, layouts in zip(rows, (ops, values), strict=True):
+            for index, layout in layouts.items():
+                row[index] = layout
+        return Tiling(tuple(rows[0]), tuple(rows[1]), self.pinned)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,223 @@
+"""What a search starts from: ready-made tactics, and their combinations, on all choices of axes.
+
+A strategy is what the tactics of one mesh axis do together. Which of them a program has is told by
+the names of its arguments, as for the tactics themselves; a program without such names has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from partita.errors import PartitaError
+from partita.search import Move
+from partita.tactics.expert import ExpertParallel
+from partita.tactics.fused import tile_with_parts
+from partita.tactics.megatron import Megatron
+from partita.tactics.parts import examples
+from partita.tactics.placement import Placement, named_roles
+from partita.tactics.protocol import Change, Request, Stage
+from partita.tactics.zero import ZeRO
+from partita.tiling import (
+    EVERY_COLOR,
+    Node,
+    Propagation,
+    Propagator,
+    TileAction,
+    Tiling,
+    uses_axis,
+)
+
+MOST_STARTS = 300
+"""Combinations that are offered; those of fewer different strategies come first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A placement as a move of a search, which works on classes."""
+
+    placement: Placement
+    what: str
+    """What it is in words, as in the name of a tactic."""
+
+    def __hash__(self) -> int:
+        return hash((self.what, self.axis, self.placement.colors, len(self.placement.requests)))
+
+    @property
+    def axis(self) -> int:
+        """Position of the axis in the mesh."""
+        return self.placement.axis
+
+    def changed(self, change: Change) -> Placed:
+        """The same, decided otherwise as a change says."""
+        placement, axis = self.placement, self.axis
+        requests = tuple(
+            request
+            for request in placement.requests
+            if not any((request.value, dim, axis) in change.without for dim in request.dims)
+        )
+        roles = tuple(sorted((dict(placement.roles) | change.winners(axis)).items()))
+        return Placed(dataclasses.replace(placement, requests=requests, roles=roles), self.what)
+
+    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
+        """What takes the axis, as by `Placement.follow`."""
+        axis, classes = self.axis, propagator.graph.value_class
+        pins = tiling.pinned.union((classes[value], axis) for value in self.placement.pinned)
+        start = dataclasses.replace(tiling, pinned=pins)
+        seeds = list(dict.fromkeys(self._seeds(propagator, start)))
+        roles = dict(self.placement.roles) or named_roles(propagator, seeds)
+        taken = tile_with_parts(propagator, start, seeds, axis, roles)
+        if not self.placement.colors:
+            return taken
+        ops, values = dict(taken.ops), dict(taken.values)
+        tiled, graph = taken.tiling, propagator.graph
+        for color in sorted({graph.values[value].colors[dim] for _, value, dim in seeds} - {-1}):
+            more = propagator.tile_color(tiled, color, axis, dict(self.placement.roles))
+            tiled = more.tiling
+            ops.update(more.ops)
+            values.update(more.values)
+        return Propagation(tiled, ops, values)
+
+    @cached_property
+    def _wanted(self) -> dict[tuple[int, tuple[int, ...], bool], None]:
+        """Values with dimensions to try in order, and whether they are passed over if used."""
+        return dict.fromkeys(
+            (r.value, tuple(r.dims), r.unless_used) for r in self.placement.requests
+        )
+
+    def _seeds(self, propagator: Propagator, tiling: Tiling) -> Iterator[Node]:
+        classes = propagator.graph.value_class
+        wanted = dict.fromkeys((classes[v], dims, unless) for v, dims, unless in self._wanted)
+        for value, dims, unless_used in wanted:
+            if unless_used and uses_axis(tiling.values[value], self.axis):
+                continue
+            for dim in dims:
+                node: Node = ("value", value, dim)
+                if propagator.refusal(tiling, node, self.axis) is None:
+                    yield node
+                    break
+
+
+def starts(stage: Stage, axes: Sequence[int]) -> list[tuple[Move, ...]]:
+    """Sequences of moves: every combination of strategies on some of these axes."""
+    known = _Known(stage)
+    strategies = [strategy for strategy in _STRATEGIES if known.has(strategy)]
+    chosen = list(itertools.product([_NOTHING, *strategies], repeat=len(axes)))
+    chosen.sort(key=lambda each: (len(set(each) - {_NOTHING}), each.count(_NOTHING)))
+    found: dict[tuple[Move, ...], None] = {}
+    for each in chosen[1 : MOST_STARTS + 1]:
+        by_axis = list(zip(axes, each, strict=True))
+        found[known.moves(by_axis)] = found[known.colors(by_axis)] = None
+    return [moves for moves in found if moves]
+
+
+_NOTHING: tuple[str, ...] = ()
+
+_STRATEGIES: tuple[tuple[str, ...], ...] = (
+    ("examples", "parameters"),
+    ("examples",),
+    ("widths",),
+    ("widths", "sequence"),
+    ("experts",),
+    ("experts", "widths"),
+    ("examples", "optimizer and gradients"),
+    ("examples", "optimizer"),
+)
+"""By the parts that an axis shards: FSDP, data parallelism, Megatron, with sequence parallelism,
+experts, and both, ZeRO 2 and 1."""
+
+_ORDER = (
+    "examples",
+    "experts",
+    "widths",
+    "sequence",
+    "parameters",
+    "optimizer and gradients",
+    "optimizer",
+)
+"""In which order parts take their axes, as experts compose tactics."""
+
+
+_COMPUTED = _ORDER[:4]
+"""The parts of computation; the others are only stored along their axes."""
+
+
+class _Known:
+    """The parts of a program that ready-made tactics find, as moves."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._placements: dict[str, list[Placement]] = {}
+        self._moves: dict[tuple[str, int], tuple[Placed, ...]] = {}
+
+    def has(self, strategy: Sequence[str]) -> bool:
+        """Whether the program has all parts of a strategy."""
+        return all(self._found(part) for part in strategy)
+
+    def moves(self, chosen: Sequence[tuple[int, Sequence[str]]]) -> tuple[Move, ...]:
+        """What strategies do together, each on its axis."""
+        return tuple(
+            move
+            for part in _ORDER
+            for axis, strategy in chosen
+            if part in strategy
+            for move in self._placed(part, axis)
+        )
+
+    def colors(self, chosen: Sequence[tuple[int, Sequence[str]]]) -> tuple[Move, ...]:
+        """Much the same by tile actions alone, which a search can change one by one."""
+        return tuple(
+            TileAction(color, axis)
+            for part in _ORDER
+            for axis, strategy in chosen
+            if part in strategy
+            for color in self._colors(part)
+        )
+
+    def _colors(self, part: str) -> list[int]:
+        """The color groups of what a part starts from; all of them for what is stored."""
+        if part not in _COMPUTED:
+            return [EVERY_COLOR]
+        values = self._stage.context.single.graph.values
+        asked = ((r.value, r.dims[0]) for p in self._found(part) for r in p.requests)
+        return sorted({values[value].colors[dim] for value, dim in asked} - {-1})
+
+    def _placed(self, part: str, axis: int) -> tuple[Placed, ...]:
+        if (part, axis) not in self._moves:
+            found = (dataclasses.replace(each, axis=axis) for each in self._found(part))
+            self._moves[part, axis] = tuple(Placed(each, part) for each in found)
+        return self._moves[part, axis]
+
+    def _found(self, part: str) -> list[Placement]:
+        if part not in self._placements:
+            try:
+                self._placements[part] = list(_placements(self._stage, part))
+            except PartitaError:  # the program has no such part, or does not call it so
+                self._placements[part] = []
+        return self._placements[part]
+
+
+def _placements(stage: Stage, part: str) -> Iterable[Placement]:
+    """What the tactic of a part places, along the first axis of the mesh."""
+    first = stage.context.mesh.names[0]
+
+    def placed(requests: Iterable[Request], colors: bool = False) -> list[Placement]:
+        return [Placement(tuple(requests), 0, colors=colors)]
+
+    match part:
+        case "examples":
+            return placed(examples(stage, "", None, 0))
+        case "sequence":
+            return placed(examples(stage, "", None, 1), colors=True)
+        case "widths":
+            found = [request for request, _ in Megatron(first).widths(stage)]
+            return placed(found) if found else []
+        case "experts":
+            return placed(ExpertParallel(first).experts(stage))
+        case "parameters":
+            return ZeRO(3, first).placements(stage)
+        case "optimizer and gradients":
+            return ZeRO(2, first).placements(stage)
+    return ZeRO(1, first).placements(stage)

@@ -211,8 +211,9 @@ class Lowerer:
                 own[index], forms[index] = None, asked[index]
             for index, form in now.forms:
                 own[index], forms[index] = None, form
-            sums[number] = now
-            again |= now.differing(before)
+            if now is not before:
+                sums[number] = now
+                again |= now.differing(before)
         return own
 
     def _generate(self, changed: Iterable[int], forms: list[OpForm]) -> list[int]:

@@ -56,12 +56,17 @@ class Sums:
     outstanding: UnreducedAxes
     """Axes over which value classes are made unreduced, those of unreduced operands included."""
 
+    known: dict[Sums, set[int]] = dataclasses.field(default_factory=dict)
+    """By what else is decided for the group, what differs."""
+
     def differing(self, other: Sums) -> set[int]:
         """The value classes that are made unreduced, or kept so, over other axes."""
-        if self is other:
-            return set()
-        kept = _differing(self.unreduced, other.unreduced)
-        return kept | _differing(self.outstanding, other.outstanding)
+        found = self.known.get(other)
+        if found is None:
+            found = _differing(self.unreduced, other.unreduced)
+            found |= _differing(self.outstanding, other.outstanding)
+            self.known[other] = found
+        return found
 
 
 NOTHING = Sums((), {}, {})

@@ -142,7 +142,7 @@ def footprint(lowering: Lowering, memory: MemoryModel, timing: Timing, capacity:
         for index, plan in enumerate(lowering.plans)
         for each in memory.copies(index, plan, lowering.regathered.get(index, Between.NONE))
     ]
-    live = memory.live(kept, [each for _, each in copies])
+    live = memory.live(kept, memory.changed([], [each for _, each in copies]))
     total = live + (memory.arguments(kept) + memory.constants)
     at = int(np.argmax(total))
     buffers = list(_buffers(graph, meant, memory, timing, kept, copies))

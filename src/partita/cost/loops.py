@@ -7,9 +7,12 @@ are waited for, however long the step as a whole computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+
+import numpy as np
 
 from partita.analysis import ClassGraph
+from partita.cost.plan_costs import PlanTable, total
 from partita.program import Program
 
 
@@ -20,43 +23,52 @@ class Loops:
         """Of what an iteration computes, the compiler has this share beside its collectives."""
         program = graph.program
         self._share = share
-        self._of_value = [_body(program, program.home(v.members[0])) for v in graph.values]
+        of_value = [_body(program, program.home(v.members[0])) for v in graph.values]
         """Of every value class, the innermost loop body that its members are made in; 0 if none."""
-        inside: dict[int, list[int]] = {body: [] for body in set(self._of_value) - {0}}
+        inside: dict[int, list[int]] = {body: [] for body in set(of_value) - {0}}
         for op in graph.ops:
             body = _body(program, program.operations[op.op.index].region)
             while body:
                 if body in inside:
                     inside[body].append(op.index)
                 body = _body(program, program.regions[body].parent)
-        self.values = tuple(v for v, body in enumerate(self._of_value) if body)
-        """The value classes that are made in loops."""
-        self._inside = inside
-        """By body, the operation classes in it, those of loops inside of it included."""
+        self._bodies = {
+            body: (np.array(ops, dtype=np.int64), np.flatnonzero(np.array(of_value) == body))
+            for body, ops in inside.items()
+        }
+        """The operation classes in a body, those of loops inside of it included, and the value
+        classes that are made in it."""
 
-    def excess(
-        self, seconds: Sequence[float], hidden: Iterable[tuple[int, Sequence[float]]]
-    ) -> list[float]:
+    def excess(self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable) -> list[float]:
         """What is taken for hidden on each link, and is longer than what is computed meanwhile.
 
         Args:
           seconds: of every operation class.
-          hidden: of those of `values` that move, the seconds on each link that are hidden.
+          numbers: of what happens to every value class, in a table.
+          table: the table.
         """
-        moving: dict[int, list[float]] = {}
-        for index, links in hidden:
-            body = self._of_value[index]
-            so_far = moving.get(body)
-            moving[body] = list(map(sum, zip(so_far, links, strict=True))) if so_far else [*links]
         found: list[float] = []
-        for body, links in moving.items():
+        moving = list(self._moving(numbers, table))
+        for _, body, moves in sorted(moving, key=lambda each: each[0]):
+            ops, _ = self._bodies[body]
+            links = total(table.moved[moves, 2:]).tolist()
             longest = max(links)
-            computing = self._share * sum([seconds[op] for op in self._inside[body]])
+            computing = self._share * total(seconds[ops]).item()
             if longest > computing:
                 share = 1 - computing / longest
                 over = [share * link for link in links]
                 found = list(map(sum, zip(found, over, strict=True))) if found else over
         return found
+
+    def _moving(
+        self, numbers: np.ndarray, table: PlanTable
+    ) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The first value class that moves in a body, the body, and the numbers of all that do."""
+        for body, (_, values) in self._bodies.items():
+            made = numbers[values]
+            moves = table.moves[made]
+            if moves.any():
+                yield int(values[moves.argmax()]), body, made[moves]
 
 
 def _body(program: Program, region: int) -> int:

@@ -42,6 +42,14 @@ def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -
     return (more - np.bincount(end + 1, bytes_, size + 1))[:size]
 
 
+def joined(copies: Sequence[Copies]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first and the last position of every buffer, and what it takes."""
+    start, end = (
+        np.concatenate(side) for side in ([c.start for c in copies], [c.end for c in copies])
+    )
+    return start, end, np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
+
+
 def padded(type_: TensorType, tile: TileShape, columns_along: tuple[int, ...] = ()) -> float:
     """Bytes of an array that lies in memory in tiles.
 
@@ -200,17 +208,26 @@ class MemoryModel:
         """Bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
 
-    def live(self, kept: np.ndarray, copies: Sequence[Copies]) -> np.ndarray:
-        """Bytes alive at every position, without arguments."""
+    def live(self, kept: np.ndarray, copied: np.ndarray) -> np.ndarray:
+        """Bytes alive at every position, without arguments.
+
+        Args:
+          kept: bytes of a shard of each value class.
+          copied: how many more of copies there are at every position than at the one before.
+        """
         delta: np.ndarray = self._changes @ kept
-        if copies:
-            start, end = (
-                np.concatenate(side)
-                for side in ([c.start for c in copies], [c.end for c in copies])
-            )
-            bytes_ = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
-            delta += changes(start, end, bytes_, self.size)
-        return np.cumsum(delta)
+        delta += copied
+        return delta.cumsum()
+
+    def changed(self, less: Sequence[Copies], more: Sequence[Copies]) -> np.ndarray:
+        """How many bytes more of copies there are at every position than at the one before it, if
+        some are not needed any more, and others are."""
+        found = np.zeros(self.size)
+        for copies, sign in ((less, -1.0), (more, 1.0)):
+            if copies:
+                start, end, bytes_ = joined(copies)
+                found += sign * changes(start, end, bytes_, self.size)
+        return found
 
     def with_host(self, layouts: Sequence[Layout]) -> float:
         """Bytes in the memory of the host when that is fullest, given the layout of each class."""
@@ -220,7 +237,7 @@ class MemoryModel:
         for index in self._hosted:
             type_ = self.graph.values[index].value.type
             kept[index] = local_type(type_, layouts[index], self.mesh).bytes
-        return self.arguments(kept) + float(self.live(kept, []).max(initial=0.0))
+        return self.arguments(kept) + float(self.live(kept, np.zeros(self.size)).max(initial=0.0))
 
     def _unreduced(self, index: int, late: bool) -> tuple[np.ndarray, np.ndarray]:
         """From when a value is made unreduced to when it is reduced, for every member.

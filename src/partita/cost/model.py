@@ -20,8 +20,9 @@ from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
-from partita.cost.memory import Copies, MemoryModel
+from partita.cost.memory import MemoryModel
 from partita.cost.offload import OffloadModel
+from partita.cost.plan_costs import PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
@@ -34,28 +35,6 @@ _Kind = tuple[str, tuple[str, ...]]
 """Kind and axes of collectives."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PlanCost:
-    """Cost of what happens to a value class: of all members together."""
-
-    kept: float
-    """Bytes of one member's shard as it is kept."""
-    moves: bool
-    """Whether there is anything else to cost."""
-    compute: float
-    """Seconds of writing and reading what is moved, if kernels did not do so anyway."""
-    exposed: float
-    """Seconds of collectives that compute waits for."""
-    hidden: tuple[float, ...]
-    """Seconds of collectives that overlap with other work, on each link."""
-    copies: tuple[Copies, ...]
-    """Buffers besides the kept ones."""
-    again: tuple[Again, ...]
-    """The same where it is gathered again, in the ways there are."""
-    parts: tuple[Part, ...]
-    """Collectives that may be combined with those of others."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
     """The cost of a lowering, with what is needed to find that of the next one from it.
@@ -63,15 +42,29 @@ class Cost:
     Gathered copies are kept if that fits; otherwise some are gathered again, see `regather`.
     """
 
-    ops: list[float]
+    ops: np.ndarray
     """Seconds of every operation class."""
-    plans: list[PlanCost]
-    kept: np.ndarray
-    """Bytes of the shard of every value class as it is kept."""
+    numbers: np.ndarray
+    """For every value class, the number in `table` of what happens to it."""
+    copied: np.ndarray
+    """How many bytes more of buffers besides the kept ones there are at every position than at the
+    one before."""
     time: StepTime
     peak: float
     regathered: Mapping[int, Between]
     """The value classes that are gathered again, and between which uses."""
+    table: PlanTable
+
+    @property
+    def plans(self) -> list[PlanCost]:
+        """The cost of what happens to every value class."""
+        return [self.table.costs[number] for number in self.numbers.tolist()]
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Bytes of the shard of every value class as it is kept."""
+        found: np.ndarray = self.table.kept[self.numbers]
+        return found
 
 
 class CostModel:
@@ -119,7 +112,9 @@ class CostModel:
         )
         """Of every value class, the share of members that are not stored: those that have to be
         written to be moved, and those that are other names of what is stored."""
-        self._plan_costs: dict[ValuePlan, PlanCost] = {}
+        self._table = PlanTable(self.interconnect.links)
+        self._numbers: dict[ValuePlan, int] = {}
+        """The numbers of plans in the table."""
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
@@ -137,44 +132,74 @@ class CostModel:
           again: whether all that is gathered for uses far apart is gathered again, or all is
             kept; by default what is better.
         """
-        ops = self.graph.ops
+        table, forms = self._table, lowering.forms
+        changed_ops: Sequence[int] = lowering.changed_ops
+        changed_values: Sequence[int] = lowering.changed_values
         if base is None:
-            seconds = [0.0] * len(ops)
-            plans = [_UNKNOWN] * len(lowering.plans)
-            kept = np.zeros(len(plans))
-            changed_ops: Sequence[int] = range(len(seconds))
-            changed_values: Sequence[int] = range(len(plans))
-        else:
-            seconds, plans, kept = base.ops.copy(), base.plans.copy(), base.kept.copy()
-            changed_ops, changed_values = lowering.changed_ops, lowering.changed_values
-        known, forms, lowered = self._plan_costs, lowering.forms, lowering.plans
-        for index in changed_ops:
-            seconds[index] = self.compute.seconds(ops[index], forms[index])
-        for index in changed_values:
-            plans[index] = known.get(lowered[index]) or self._plan(index, lowered[index])
-        kept[changed_values] = [plans[index].kept for index in changed_values]
-        moving = [p for p in plans if p.moves]
-        in_loops = ((i, plans[i].hidden) for i in self._loops.values if plans[i].moves)
-        compute = sum(seconds) + sum(p.compute for p in moving)
-        waiting = self._waiting(forms)
-        exposed = waiting + sum(p.exposed for p in moving)
-        hidden = self._over_links(p.hidden for p in moving)
-        saved, beside = self.combining.saved(part for p in moving for part in p.parts)
+            base = self._nothing()
+            changed_ops, changed_values = range(len(base.ops)), range(len(base.numbers))
+        seconds, numbers = base.ops.copy(), base.numbers.copy()
+        of, ops = self.compute.seconds, self.graph.ops
+        seconds[changed_ops] = [of(ops[index], forms[index]) for index in changed_ops]
+        rows = np.array(changed_values, dtype=np.int64)
+        numbers[rows] = self._numbered(lowering.plans, changed_values)
+        moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
+        compute = total(seconds).item() + moved[0]
+        exposed, hidden = self._waiting(forms) + moved[1], tuple(moved[2:])
+        parts = numbers[table.combined[numbers]].tolist()
+        saved, beside = self.combining.saved(part for n in parts for part in table.costs[n].parts)
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
-        if over := self._loops.excess(seconds, in_loops):
+        if over := self._loops.excess(seconds, numbers, table):
             exposed += max(over)
             hidden = tuple(max(h - more, 0.0) for h, more in zip(hidden, over, strict=True))
         offloaded = self._offload.seconds(forms)
-        fixed = self.memory.arguments(kept) + self.memory.constants
         if offloaded is not None:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
-        live = self.memory.live(kept, [c for p in moving for c in p.copies])
+        kept = table.kept[numbers]
+        fixed = self.memory.arguments(kept) + self.memory.constants
+        copied = base.copied + self._copied(base.numbers[rows], numbers[rows])
+        live = self.memory.live(kept, copied)
         found = Gathered(StepTime(compute, exposed, hidden), float(live.max(initial=0.0)), {})
         if again or (again is None and fixed + found.peak > self.capacity):
-            moves = {i: (p.copies, p.again) for i, p in enumerate(plans) if p.again}
+            ways = (
+                (i, table.costs[numbers[i]]) for i in table.again[numbers].nonzero()[0].tolist()
+            )
+            moves = {i: (cost.copies, cost.again) for i, cost in ways}
             choice = Regathering(live, self.capacity - fixed, found, moves)
             found = choice.far() if again else choice.best()
-        return Cost(seconds, plans, kept, found.time, fixed + found.peak, found.regathered)
+        peak = fixed + found.peak
+        return Cost(seconds, numbers, copied, found.time, peak, found.regathered, table)
+
+    def _nothing(self) -> Cost:
+        """The cost of no operation and no value, to start from."""
+        numbers = np.zeros(len(self.graph.values), dtype=np.int32)
+        seconds, copied = np.zeros(len(self.graph.ops)), np.zeros(self.memory.size)
+        return Cost(seconds, numbers, copied, StepTime(0, 0, ()), 0, {}, self._table)
+
+    def _numbered(self, plans: Sequence[ValuePlan], indices: Iterable[int]) -> list[int]:
+        """The numbers in the table of the plans of some value classes."""
+        known, found = self._numbers, []
+        for index in indices:
+            plan = plans[index]
+            number = known.get(plan)
+            if number is None:
+                number = known[plan] = self._table.add(self._plan(index, plan))
+            found.append(number)
+        return found
+
+    def _copied(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
+        """How many bytes more of copies there are at every position than at the one before it,
+        with what happens to some value classes now instead of before, by their numbers."""
+        table = self._table
+        less, more = (
+            [
+                c
+                for number in numbers[table.copied[numbers]].tolist()
+                for c in table.costs[number].copies
+            ]
+            for numbers in (before, now)
+        )
+        return self.memory.changed(less, more)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
         """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
@@ -229,7 +254,7 @@ class CostModel:
         return found
 
     def _plan(self, index: int, plan: ValuePlan) -> PlanCost:
-        """The cost of a plan that is not known yet; it is then."""
+        """The cost of a plan."""
         count = self._times[index]
         overlapped, place = self._overlapped[index], self._first_use[index]
         exposed = 0.0
@@ -254,7 +279,7 @@ class CostModel:
         copies = tuple(self.memory.copies(index, plan, Between.NONE))
         kept = self.memory.bytes(index, plan.layout)
         moves = bool(plan.steps or plan.reshards or copies)
-        cost = self._plan_costs[plan] = PlanCost(
+        return PlanCost(
             kept,
             moves,
             compute,
@@ -264,7 +289,6 @@ class CostModel:
             tuple(self._again(index, plan, moves_once)),
             tuple(parts),
         )
-        return cost
 
     def _again(
         self, index: int, plan: ValuePlan, once: Sequence[tuple[Need, float, np.ndarray]]
@@ -303,10 +327,6 @@ class CostModel:
         read = self._made[index] * after + self._named[index] * max(after - before, 0)
         return float(read / self.compute.bandwidth)
 
-    def _over_links(self, times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        """Times on each link, summed."""
-        return tuple(map(sum, zip(*times, strict=True))) or tuple(self._idle.tolist())
-
     def _parts(self, index: int, steps: Sequence[Step], hidden: float) -> Iterator[Part]:
         for step in steps:
             yield from self.combining.parts(index, step, hidden)
@@ -340,6 +360,3 @@ def _add(traffic: dict[_Kind, Traffic], kind: _Kind, more: Traffic) -> None:
     traffic[kind] = Traffic(
         so_far.count + more.count, so_far.bytes + more.bytes, so_far.seconds + more.seconds
     )
-
-
-_UNKNOWN = PlanCost(0.0, False, 0.0, 0.0, (), (), (), ())

@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.analysis import Between
 from partita.cost.estimate import StepTime
-from partita.cost.memory import Copies, changes
+from partita.cost.memory import Copies, changes, joined
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -166,11 +166,7 @@ class Regathering:
         for rows, sign in ((less, -1.0), (more, 1.0)):
             copies = [c for row in rows for c in self.rows[row].copies]
             if copies:
-                start, end = (
-                    np.concatenate(side)
-                    for side in ([c.start for c in copies], [c.end for c in copies])
-                )
-                bytes_ = np.repeat([c.bytes for c in copies], [len(c.start) for c in copies])
+                start, end, bytes_ = joined(copies)
                 delta += sign * changes(start, end, bytes_, len(delta))
         return np.cumsum(delta)
 

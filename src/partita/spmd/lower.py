@@ -7,24 +7,23 @@ The differences are reshards.
 
 How long values stay unreduced is decided in `unreduced`.
 
-Values made from nothing (constants, iotas, what is computed from them alone) are made in whatever
-layout their uses need, and never cost a collective.
+Values made from nothing are made in whatever layout their uses need, see `generated`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from partita.analysis import Between, ClassGraph, ValueClass
 from partita.mesh import Mesh
+from partita.spmd.decisions import getter
+from partita.spmd.generated import Generated
 from partita.spmd.reshard import reshard, traffic
 from partita.spmd.steps import Step
-from partita.spmd.unreduced import NONE, UnreducedAxes, UnreducedSums
-from partita.tiling import Forms, Layout, Need, OpForm, Tiling, layout_from_result
+from partita.spmd.unreduced import NONE, NOTHING, Sums, UnreducedAxes, UnreducedSums
+from partita.tiling import Forms, Layout, Need, OpForm, Tiling
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +59,8 @@ class Lowering:
     forms: list[OpForm]
     """How they run: `asked`, but for what gives way and what is made from nothing."""
     plans: list[ValuePlan]
-    unreduced: UnreducedAxes
-    """Value classes kept unreduced, with the axes."""
-    outstanding: UnreducedAxes
-    """Axes over which value classes are made unreduced, those of unreduced operands included."""
+    unreduced_sums: list[Sums]
+    """What is decided about unreduced values, by the group that decides."""
     changed_ops: list[int]
     """Operation classes that run otherwise than in the lowering this was derived from."""
     changed_values: list[int]
@@ -74,6 +71,17 @@ class Lowering:
     def regathering(self, regathered: Mapping[int, Between]) -> Lowering:
         """The same lowering with these value classes gathered again."""
         return dataclasses.replace(self, regathered=regathered)
+
+    @functools.cached_property
+    def unreduced(self) -> UnreducedAxes:
+        """Value classes kept unreduced, with the axes."""
+        return {v: axes for each in self.unreduced_sums for v, axes in each.unreduced.items()}
+
+    @functools.cached_property
+    def outstanding(self) -> UnreducedAxes:
+        """Axes over which value classes are made unreduced, those of unreduced operands
+        included."""
+        return {v: axes for each in self.unreduced_sums for v, axes in each.outstanding.items()}
 
     def sums(self, value_class: int) -> frozenset[int]:
         """Axes over which a value is made unreduced, those of its operands included."""
@@ -116,19 +124,12 @@ class Lowerer:
         self.mesh = mesh
         self.latency_bytes = latency_bytes
         self._forms = Forms(graph)
-        self._sums = UnreducedSums(graph, self._forms)
+        self._generated = Generated(graph, self._forms)
+        self._sums = UnreducedSums(graph, self._forms, self._generated.ops)
+        self._group_of = [self._sums.group_of.get(v, -1) for v in range(len(graph.values))]
         self._plans: dict[object, ValuePlan] = {}
         self._situations: dict[object, ValuePlan] = {}
-        self._generated = _generated(graph)
-        self._feeding: dict[int, list[int]] = {}
-        for place, (_, uses) in enumerate(self._generated):
-            for op, _ in uses:
-                self._feeding.setdefault(op, []).append(place)
-        self._made_freely = frozenset(
-            v for op, *_ in self._generated for classes in graph.ops[op].results for v in classes
-        )
-        self._adapting = [*self._sums.yielding, *(index for index, _ in self._generated)]
-        self._users = [_getter([use.op for use in value.uses]) for value in graph.values]
+        self._users = [getter([use.op for use in value.uses]) for value in graph.values]
         # Scalars that are read need no plan of their own: there is nothing to move.
         self._around = [
             tuple(v for classes in op.operands for v in classes if graph.values[v].colors)
@@ -141,8 +142,8 @@ class Lowerer:
         self,
         tiling: Tiling,
         base: Lowering | None = None,
-        ops: Iterable[int] = (),
-        values: Iterable[int] = (),
+        ops: Collection[int] = (),
+        values: Collection[int] = (),
     ) -> Lowering:
         """Lowers a tiling.
 
@@ -154,90 +155,105 @@ class Lowerer:
         """
         graph = self.graph
         if base is None:
-            asked = [self._forms.of(op, tiling.ops[op.index]) for op in graph.ops]
-        else:
-            asked = base.asked.copy()
-            for index in ops:
-                asked[index] = self._forms.of(graph.ops[index], tiling.ops[index])
-        forms = asked.copy()
-        self._sums.give_way(tiling.ops, forms)
-        self._generate(forms, base, ops)
-        unreduced, outstanding = self._sums.keep_unreduced(forms)
-        if base is None:
-            changed_ops = list(range(len(graph.ops)))
-            again = set(range(len(graph.values)))
-            plans: list[ValuePlan] = [_UNPLANNED] * len(graph.values)
-        else:
-            maybe = dict.fromkeys((*ops, *self._adapting))
-            changed_ops = [i for i in maybe if forms[i] is not base.forms[i]]
-            again = set(values)
-            for index in changed_ops:
-                again.update(self._around[index])
-            again.update(
-                _differing(outstanding, base.outstanding), _differing(unreduced, base.unreduced)
-            )
-            plans = base.plans.copy()
-        changed_values = list(again)
-        self._replan(changed_values, tiling, forms, unreduced, outstanding, plans)
+            base = self._start(tiling)
+            ops, values = range(len(graph.ops)), range(len(graph.values))
+        asked, forms = base.asked.copy(), base.forms.copy()
+        for index in ops:
+            asked[index] = self._forms.of(graph.ops[index], tiling.ops[index])
+        sums, again = base.unreduced_sums.copy(), set(values)
+        changed = self._give_way(ops, asked, forms, sums, again)
+        changed_ops = [index for index in changed if forms[index] is not base.forms[index]]
+        changed_ops += self._generate(changed_ops, forms)
+        for index in changed_ops:
+            again.update(self._around[index])
+        plans, changed_values = base.plans.copy(), list(again)
+        self._replan(changed_values, tiling, forms, sums, plans)
         return Lowering(
-            graph,
-            self.mesh,
-            tiling,
-            asked,
-            forms,
-            plans,
-            unreduced,
-            outstanding,
-            changed_ops,
-            changed_values,
+            graph, self.mesh, tiling, asked, forms, plans, sums, changed_ops, changed_values
         )
 
-    def _generate(self, forms: list[OpForm], base: Lowering | None, ops: Iterable[int]) -> None:
-        """Has values made from nothing in the layout that all of their uses need, or replicated."""
-        if base is None:
-            queue = list(range(len(self._generated)))
-        else:
-            for index, _ in self._generated:
-                forms[index] = base.forms[index]
-            gave_way = self._sums.yielding
-            changed = [*ops, *(i for i in gave_way if forms[i] is not base.forms[i])]
-            queue = sorted({place for op in changed for place in self._feeding.get(op, ())})
-        while queue:
-            index, uses = self._generated[heapq.heappop(queue)]
-            layouts = {forms[op].needs[number] for op, number in uses}
-            wanted = layouts.pop() if len(layouts) == 1 else None
-            op = self.graph.ops[index]
-            form = self._forms.of(op, layout_from_result(op, wanted))
-            if form is not forms[index]:
-                forms[index] = form
-                for place in self._feeding.get(index, ()):
-                    if place not in queue:
-                        heapq.heappush(queue, place)
+    def _start(self, tiling: Tiling) -> Lowering:
+        """A lowering in which nothing is known yet, to start from."""
+        graph, forms = self.graph, [_UNFORMED] * len(self.graph.ops)
+        for index, form in self._generated.unread:
+            forms[index] = form
+        sums, plans = [NOTHING] * len(self._sums.decisions), [_UNPLANNED] * len(graph.values)
+        return Lowering(graph, self.mesh, tiling, forms, forms, plans, sums, [], [])
+
+    def _give_way(
+        self,
+        ops: Iterable[int],
+        asked: Sequence[OpForm],
+        forms: list[OpForm],
+        sums: list[Sums],
+        again: set[int],
+    ) -> Iterable[int]:
+        """Has operations run as they are asked to, but for those that give way.
+
+        Args:
+          ops: the operation classes that are asked for something else than before.
+          asked: how they are asked to run.
+          forms: how all run; replaced.
+          sums: what is decided about unreduced values; replaced.
+          again: gets the value classes of which something else is decided now.
+
+        Returns:
+          The operation classes whose form may have changed.
+        """
+        given = self._generated.ops
+        own = dict.fromkeys(index for index in ops if index not in given)
+        for index in own:
+            forms[index] = asked[index]
+        decisions = self._sums.decisions
+        for number in decisions.touched(own):
+            before, now = sums[number], decisions.of(number, asked)
+            for index, _ in before.forms:
+                own[index], forms[index] = None, asked[index]
+            for index, form in now.forms:
+                own[index], forms[index] = None, form
+            if now is not before:
+                sums[number] = now
+                again |= now.differing(before)
+        return own
+
+    def _generate(self, changed: Iterable[int], forms: list[OpForm]) -> list[int]:
+        """Has values made from nothing in the layout that all of their uses need, or replicated.
+
+        Args:
+          changed: the operation classes whose form has changed.
+          forms: of all; replaced.
+
+        Returns:
+          The operation classes of such values whose form has changed.
+        """
+        found, decisions = [], self._generated.decisions
+        for number in decisions.touched(changed):
+            for index, form in decisions.of(number, forms):
+                if form is not forms[index]:
+                    forms[index] = form
+                    found.append(index)
+        return found
 
     def _replan(
         self,
         indices: Iterable[int],
         tiling: Tiling,
         forms: Sequence[OpForm],
-        unreduced: UnreducedAxes,
-        outstanding: UnreducedAxes,
+        sums: Sequence[Sums],
         plans: list[ValuePlan],
     ) -> None:
         """Plans these value classes, from memory where they have been in the same situation."""
-        known, layouts, producers, users = (
-            self._situations,
-            tiling.values,
-            self._producer,
-            self._users,
-        )
+        known, layouts, producers = self._situations, tiling.values, self._producer
+        users, group_of = self._users, self._group_of
         for index in indices:
             producer = producers[index]
             maker = None if producer is None else forms[producer]
-            kept = unreduced.get(index)
-            key = (index, maker, outstanding.get(index), kept, layouts[index], users[index](forms))
+            group = sums[group_of[index]] if group_of[index] >= 0 else NOTHING
+            made, kept = group.outstanding.get(index), group.unreduced.get(index)
+            key = (index, maker, made, kept, layouts[index], users[index](forms))
             plan = known.get(key)
             if plan is None:
-                made = outstanding.get(index) or (NONE if maker is None else maker.sums)
+                made = made or (NONE if maker is None else maker.sums)
                 plan = self._plan(index, layouts[index], forms, maker, made, kept or NONE)
                 known[key] = plan
             plans[index] = plan
@@ -257,7 +273,7 @@ class Lowerer:
         if maker is not None and value.producer is not None:
             source = maker.makes[value.producer[1]]
             combine = self.graph.ops[value.producer[0]].op.combine or "add"
-        layout = source if kept or index in self._made_freely else wanted
+        layout = source if kept or index in self._generated.values else wanted
         key = (index, source, made, kept, layout, needs)
         known = self._plans.get(key)
         if known is not None:
@@ -283,33 +299,4 @@ class Lowerer:
 
 
 _UNPLANNED = ValuePlan((), NONE, (), (), ())
-
-
-def _differing(a: UnreducedAxes, b: UnreducedAxes) -> set[int]:
-    """Keys under which two dicts hold different sets."""
-    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
-
-
-def _getter(indices: list[int]) -> Callable[[Sequence[OpForm]], object]:
-    """Picks these items of a list, as quickly as Python can."""
-    return itemgetter(*indices) if indices else lambda _: None
-
-
-def _generated(
-    graph: ClassGraph,
-) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Operation classes that depend on no argument and only compute elementwise, last one first.
-
-    Each with the uses of its result, as (operation class, operand number).
-    """
-    found: dict[int, tuple[tuple[int, int], ...]] = {}
-    for op in sorted(graph.ops, key=lambda each: each.op.index):
-        made = [graph.values[v] for classes in op.results for v in classes]
-        if op.op.traits.free and len(op.results) == 1 and not any(v.is_result for v in made):
-            sources = [graph.values[v].producer for classes in op.operands for v in classes]
-            if all(source is not None and source[0] in found for source in sources):
-                found[op.index] = tuple({(u.op, u.number): None for v in made for u in v.uses})
-    # Scalars have only one layout.
-    shaped = [i for i in found if any(graph.values[v].colors for v in graph.ops[i].results[0])]
-    order = sorted(shaped, key=lambda index: -graph.ops[index].op.index)
-    return [(index, found[index]) for index in order]
+_UNFORMED = OpForm((), (), (), NONE, NONE, ())

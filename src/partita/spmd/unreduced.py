@@ -21,12 +21,13 @@ once, when they have been added up.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.ir import Operation
 from partita.program.op_traits import CARRY
-from partita.tiling import Forms, Layout, OpForm
+from partita.spmd.decisions import Decisions, connected
+from partita.tiling import Forms, OpForm
 
 NONE: frozenset[int] = frozenset()
 
@@ -44,10 +45,48 @@ class _Link:
     """Operands of the producer that may stay unreduced."""
 
 
-class UnreducedSums:
-    """Decides for one graph which values stay unreduced."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """What is decided for a group of operation classes."""
 
-    def __init__(self, graph: ClassGraph, forms: Forms) -> None:
+    forms: tuple[tuple[int, OpForm], ...]
+    """The operation classes that give way, and how they run."""
+    unreduced: UnreducedAxes
+    """Value classes kept unreduced, with the axes."""
+    outstanding: UnreducedAxes
+    """Axes over which value classes are made unreduced, those of unreduced operands included."""
+
+    known: dict[Sums, set[int]] = dataclasses.field(default_factory=dict)
+    """By what else is decided for the group, what differs."""
+
+    def differing(self, other: Sums) -> set[int]:
+        """The value classes that are made unreduced, or kept so, over other axes."""
+        found = self.known.get(other)
+        if found is None:
+            found = _differing(self.unreduced, other.unreduced)
+            found |= _differing(self.outstanding, other.outstanding)
+            self.known[other] = found
+        return found
+
+
+NOTHING = Sums((), {}, {})
+"""Where nothing is to be summed."""
+
+
+class UnreducedSums:
+    """Decides for one graph which values stay unreduced.
+
+    Operations decide together if one makes what another may take unreduced.
+    """
+
+    def __init__(self, graph: ClassGraph, forms: Forms, generated: Collection[int]) -> None:
+        """Prepares the decisions.
+
+        Args:
+          graph: the folded program.
+          forms: of its operation classes.
+          generated: those that make values from nothing: there is never anything to sum.
+        """
         self.graph = graph
         self.forms = forms
         self._consumer = {
@@ -58,24 +97,47 @@ class UnreducedSums:
         self._together = _together(graph, self._consumer)
         self._maskable = frozenset(v for v in self._consumer if _may_be_masked(graph, v))
         self._links = _links(graph, self._consumer)
+        makers = ((graph.values[v].producer, op) for v, op in self._consumer.items())
+        self._groups = connected(
+            (maker[0], op) for maker, op in makers if maker and maker[0] not in generated
+        )
+        """The operation classes of every group."""
+        self.decisions = Decisions(self._groups, self._decide)
+        numbers = {op: number for number, ops in enumerate(self._groups) for op in ops}
+        self.group_of = {
+            v: number
+            for op, number in numbers.items()
+            for classes in graph.ops[op].results
+            for v in classes
+        }
+        """The group that decides about a value class."""
         self._made_by: dict[int, list[int]] = {}
         for link in self._links.values():
             self._made_by.setdefault(link.producer, []).append(link.value)
-        self._summing = sorted({link.producer for link in self._links.values()})
-        self._yielding = _yielding(graph, self._consumer)
-        self.yielding = [index for index, _ in self._yielding]
-        """The operation classes that may give way."""
+        self._yielding: list[list[tuple[int, tuple[tuple[int, int], ...]]]] = [
+            [] for _ in self._groups
+        ]
+        for op, sources in _yielding(graph, self._consumer):
+            if not any(maker in generated for _, maker in sources):
+                self._yielding[numbers[op]].append((op, sources))
 
-    def give_way(self, layouts: Sequence[Layout], forms: list[OpForm]) -> None:
+    def _decide(self, number: int, forms: Sequence[OpForm]) -> Sums:
+        """What is decided for a group, given how all operations would run if none gave way."""
+        own = {op: forms[op] for op in self._groups[number]}
+        self._give_way(number, own)
+        gave_way = tuple((op, form) for op, form in own.items() if form is not forms[op])
+        return Sums(gave_way, *self._keep_unreduced(own))
+
+    def _give_way(self, number: int, forms: dict[int, OpForm]) -> None:
         """Lets additions and transposes that may give way, and whose operands are all unreduced
         over an axis, not work along it.
 
         Args:
-          layouts: of the factors of every operation class.
-          forms: of every operation class; those that give way are replaced.
+          number: of a group.
+          forms: of its operation classes; those that give way are replaced.
         """
         kept: UnreducedAxes = {}
-        for index, sources in self._yielding:
+        for index, sources in self._yielding[number]:
             common: frozenset[int] | None = None
             for source, producer in sources:
                 sums = forms[producer].sums | kept.get(source, NONE)
@@ -86,14 +148,14 @@ class UnreducedSums:
                 continue
             op, form = self.graph.ops[index], forms[index]
             if common & form.axes:
-                layout = tuple(tuple(a for a in axes if a not in common) for axes in layouts[index])
+                layout = tuple(tuple(a for a in axes if a not in common) for axes in form.layout)
                 form = self.forms.of(op, layout)
             if self._as_made(op, form, forms):
                 forms[index] = form
                 for classes in op.results:
                     kept.update((r, common) for r in classes)
 
-    def _as_made(self, op: OpClass, form: OpForm, forms: Sequence[OpForm]) -> bool:
+    def _as_made(self, op: OpClass, form: OpForm, forms: Mapping[int, OpForm]) -> bool:
         """Whether every operand is made in just the layout that a form needs."""
         for need, classes in zip(form.needs, op.operands, strict=True):
             for source in classes:
@@ -102,8 +164,8 @@ class UnreducedSums:
                     return False
         return True
 
-    def keep_unreduced(self, forms: Sequence[OpForm]) -> tuple[UnreducedAxes, UnreducedAxes]:
-        """Which values stay unreduced, and which are made unreduced, that included.
+    def _keep_unreduced(self, forms: Mapping[int, OpForm]) -> tuple[UnreducedAxes, UnreducedAxes]:
+        """Which values of a group stay unreduced, and which are made unreduced, that included.
 
         Starts from all that may, and takes back until everything is consistent.
         """
@@ -129,17 +191,23 @@ class UnreducedSums:
         axes: UnreducedAxes = {}
         for v, kept in unreduced.items():
             axes[self._consumer[v]] = axes.get(self._consumer[v], NONE) | kept
-        masked = {v: over for v in self._maskable if (over := axes.get(self._consumer[v]))}
-        return unreduced | masked
+        added = (
+            s
+            for op in axes
+            for classes in self.graph.ops[op].operands
+            for s in classes
+            if s in self._maskable
+        )
+        return unreduced | {v: axes[self._consumer[v]] for v in added}
 
-    def _offered(self, forms: Sequence[OpForm]) -> UnreducedAxes:
+    def _offered(self, forms: Mapping[int, OpForm]) -> UnreducedAxes:
         """Axes over which values would be made unreduced if all that may stayed unreduced."""
-        summing = [v for op in self._summing if forms[op].sums for v in self._made_by[op]]
+        summing = [v for op, form in forms.items() if form.sums for v in self._made_by.get(op, ())]
         return self._follow(forms, summing, None)
 
     def _follow(
         self,
-        forms: Sequence[OpForm],
+        forms: Mapping[int, OpForm],
         queue: list[int],
         accepted: UnreducedAxes | None,
     ) -> UnreducedAxes:
@@ -167,7 +235,7 @@ class UnreducedSums:
         self,
         index: int,
         axes: frozenset[int],
-        forms: Sequence[OpForm],
+        forms: Mapping[int, OpForm],
         offered: UnreducedAxes,
     ) -> frozenset[int]:
         """Of the axes over which a value is offered unreduced, those its only consumer takes."""
@@ -191,6 +259,11 @@ class UnreducedSums:
                 # Of operands that it is linear in one by one, the others are reduced.
                 axes = axes & theirs if other == number or additive else axes - theirs
         return axes
+
+
+def _differing(a: UnreducedAxes, b: UnreducedAxes) -> set[int]:
+    """Keys under which two dicts hold different sets."""
+    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 
 
 def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:

@@ -32,6 +32,8 @@ class OpForm:
     """Axes over which results are unreduced."""
     axes: frozenset[int]
     """All axes that the operation works along."""
+    layout: Layout
+    """The layout of its factors."""
 
     def need(self, number: int) -> Need:
         """How the operand of this number is needed."""
@@ -78,7 +80,7 @@ def form_of(rule: Rule, layout: Layout) -> OpForm:
         for halo, need in zip(rule.halos or ((),) * len(needs), needs, strict=True)
     )
     halos = tuple(halo if any(halo) else () for halo in halos)
-    return OpForm(needs, halos, side(rule.results), sums, used)
+    return OpForm(needs, halos, side(rule.results), sums, used, layout)
 
 
 def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:

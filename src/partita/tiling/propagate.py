@@ -4,7 +4,7 @@ An operation takes the axis on a factor, a value on a dimension, only if it does
 already, the size divides, and no conflict speaks against it. Earlier tilings stay: that is how
 strategies compose, and why order matters.
 
-There is one algorithm, `_reached`: from some nodes on to their neighbours, as long as those can
+There is one algorithm, `reached`: from some nodes on to their neighbours, as long as those can
 take the axis. Actions differ in where they start. `tile_nodes` starts from named dimensions, and
 says what stood in the way. `tile` starts from every operation and argument of a color group; a
 search does it thousands of times, so it numbers the nodes and knows most of what can take the axis
@@ -16,13 +16,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
-from typing import TypeVar
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
 from partita.tiling.action import EVERY_COLOR, TileAction
+from partita.tiling.candidates import Candidate, Candidates, Places, Room, reached
 from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
 
 Node = tuple[str, int, int]
@@ -64,23 +64,6 @@ class Propagation:
         return frozenset([*ops, *(("value", v, d) for v, d in self.values.items())])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The nodes of a color group whose size an axis divides and whose role, if any, gets it.
-
-    They are numbered, operations first.
-    """
-
-    ops: list[tuple[int, int, int, int]]
-    """Operation class, factor, size, and the fewest indices that a shard may have."""
-    values: list[tuple[int, int, int, int]]
-    """Value class, dimension, size, and 1."""
-    seeds: list[int]
-    """The numbers of operations and arguments."""
-    neighbours: dict[int, list[int]]
-    """For each node the values joined to it; operations need not be reached, all are seeds."""
-
-
 class Propagator:
     """Applies tile actions to tilings of one class graph over one mesh."""
 
@@ -89,7 +72,9 @@ class Propagator:
     ) -> None:
         self.graph = graph
         self.mesh = mesh
-        self._known: dict[tuple[int, int, frozenset[int]], _Candidates] = {}
+        self._known: dict[tuple[int, int, frozenset[int]], Candidates] = {}
+        self._parts: dict[object, list[frozenset[Node]]] = {}
+        self._some: dict[object, Places] = {}
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles
         }
@@ -229,8 +214,8 @@ class Propagator:
             (resolved if conflict in resolution else unresolved).add(conflict)
             return resolution.get(conflict) == role
 
-        reached = _reached(dict.fromkeys(seeds), can_take, self.neighbours)
-        propagation = self._taken(tiling, sorted(reached), axis)
+        taken = sorted(reached(dict.fromkeys(seeds), can_take, self.neighbours))
+        propagation = self._taken(tiling, *_places(taken), axis)
         return dataclasses.replace(
             propagation,
             stops=tuple(stops.values()),
@@ -243,9 +228,14 @@ class Propagator:
         propagation = self.tile_all(tiling, action)
         if not action.without and action.sums:
             return propagation
-        parts = self.parts(propagation, action)
-        taken = (part for number, part in enumerate(parts) if number not in action.without)
-        return self.restrict(tiling, frozenset().union(*taken), action.axis)
+        key = (*_key(propagation), action.sums, action.without)
+        if key not in self._some:
+            parts = enumerate(self.parts(propagation, action))
+            taken = (
+                node for number, part in parts if number not in action.without for node in part
+            )
+            self._some[key] = _places(sorted(node for node in taken if not self.given(node)))
+        return self._taken(tiling, *self._some[key], action.axis)
 
     def tile_all(self, tiling: Tiling, action: TileAction) -> Propagation:
         """Tiles a color group, or all of them, whatever an action leaves out."""
@@ -275,54 +265,24 @@ class Propagator:
         self, tiling: Tiling, color: int, axis: int, resolution: Resolution
     ) -> Propagation:
         """Propagates an axis from every operation and argument of a color group."""
-        found = self._candidates(color, axis, frozenset(resolution.values()))
-        layouts = tiling.ops
-        can = [
-            not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis) for c in found.ops
-        ]
-        layouts, pinned = tiling.values, tiling.pinned
-        can += [
-            (not any(layout := layouts[c[0]]) or self._has_room(layout, c, axis))
-            and not (pinned and (c[0], axis) in pinned)
-            for c in found.values
-        ]
-        ops: dict[int, int] = {}
-        values: dict[int, int] = {}
-        first = len(found.ops)
-        for number in sorted(_reached(found.seeds, can.__getitem__, found.neighbours)):
-            if number < first:
-                index, place, _, _ = found.ops[number]
-                ops.setdefault(index, place)
-            else:
-                index, place, _, _ = found.values[number - first]
-                values.setdefault(index, place)
-        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
+        candidates = self._candidates(color, axis, frozenset(resolution.values()))
+        return self._taken(tiling, *candidates.reached(tiling), axis)
 
-    def _has_room(self, layout: Layout, candidate: tuple[int, int, int, int], axis: int) -> bool:
-        """Whether a layout has room at a place for an axis, which divides the size there."""
-        for axes in layout:
-            if axis in axes:
-                return False
-        _, place, size, least = candidate
-        here = layout[place]
-        if not here:
-            return True
-        shards = self.mesh.size(here) * self.mesh.sizes[axis]
-        return size % shards == 0 and size // shards >= least
-
-    def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> _Candidates:
+    def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> Candidates:
         key = (color, axis, chosen)
         if key not in self._known:
             shards = self.mesh.sizes[axis]
             numbers: dict[Node, int] = {}
+            rooms: dict[tuple[int, int, int], Room] = {}
+            sides: dict[str, list[Candidate]] = {"op": [], "value": []}
             for node, size, least in self._colored[color]:
                 role = self.role(node)
                 if size % shards == 0 and size // shards >= least and (role < 0 or role in chosen):
                     numbers[node] = len(numbers)
-            rows: dict[str, list[tuple[int, int, int, int]]] = {"op": [], "value": []}
-            for node, size, least in self._colored[color]:
-                if node in numbers:
-                    rows[node[0]].append((node[1], node[2], size, least))
+                    kind, index, place = node
+                    if (place, size, least) not in rooms:
+                        rooms[place, size, least] = Room(self.mesh, axis, place, size, least)
+                    sides[kind].append(Candidate(index, place, rooms[place, size, least]))
             seeds = [
                 number
                 for (kind, index, _), number in numbers.items()
@@ -334,7 +294,7 @@ class Propagator:
                 ]
                 for node, number in numbers.items()
             }
-            self._known[key] = _Candidates(rows["op"], rows["value"], seeds, neighbours)
+            self._known[key] = Candidates(sides["op"], sides["value"], seeds, neighbours, axis)
         return self._known[key]
 
     @cached_property
@@ -356,10 +316,13 @@ class Propagator:
 
     def parts(self, propagation: Propagation, action: TileAction) -> list[frozenset[Node]]:
         """The connected parts of what an action takes, numbered as in its `without`."""
-        taken = propagation.taken
-        if not action.sums:
-            taken = frozenset(node for node in taken if not self._sums(node))
-        return self.connected(taken)
+        key = (*_key(propagation), action.sums)
+        if key not in self._parts:
+            taken = propagation.taken
+            if not action.sums:
+                taken = frozenset(node for node in taken if not self._sums(node))
+            self._parts[key] = self.connected(taken)
+        return self._parts[key]
 
     def _sums(self, node: Node) -> bool:
         """Whether a node is a factor that an operation sums over."""
@@ -371,7 +334,7 @@ class Propagator:
         left, found = set(taken), []
         for start in sorted(taken):
             if start in left:
-                part = _reached([start], left.__contains__, self.neighbours)
+                part = reached([start], left.__contains__, self.neighbours)
                 left -= part
                 found.append(frozenset(part))
         return found
@@ -379,16 +342,13 @@ class Propagator:
     def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
         """The action by which just these nodes take the axis, where they still can."""
         can = sorted(node for node in taken if self.refusal(tiling, node, axis) is None)
-        return self._taken(tiling, can, axis)
+        return self._taken(tiling, *_places(can), axis)
 
-    def _taken(self, tiling: Tiling, nodes: Iterable[Node], axis: int) -> Propagation:
-        """Takes the axis on these nodes, on the first of each operation and value."""
-        ops: dict[int, int] = {}
-        values: dict[int, int] = {}
-        for kind, index, place in nodes:
-            (ops if kind == "op" else values).setdefault(index, place)
-        tiled = self._commit(tiling, ops, values, axis)
-        return Propagation(tiled, ops, values)
+    def _taken(
+        self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int
+    ) -> Propagation:
+        """Takes the axis at these places."""
+        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
 
     def _commit(
         self, tiling: Tiling, ops: Mapping[int, int], values: Mapping[int, int], axis: int
@@ -407,18 +367,15 @@ def _split(layout: Layout, place: int, axis: int) -> Layout:
     return (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
 
 
-_N = TypeVar("_N", Node, int)
+def _key(propagation: Propagation) -> tuple[object, object]:
+    """What a propagation has taken, to look it up by."""
+    return tuple(propagation.ops.items()), tuple(propagation.values.items())
 
 
-def _reached(
-    seeds: Iterable[_N], can_take: Callable[[_N], bool], neighbours: Mapping[_N, Sequence[_N]]
-) -> set[_N]:
-    """The seeds, and from there on their neighbours, as long as they can take the axis."""
-    reached: set[_N] = set()
-    queue = list(seeds)
-    while queue:
-        node = queue.pop()
-        if node not in reached and can_take(node):
-            reached.add(node)
-            queue += neighbours[node]
-    return reached
+def _places(nodes: Iterable[Node]) -> Places:
+    """The first of the nodes of each operation and value."""
+    ops: dict[int, int] = {}
+    values: dict[int, int] = {}
+    for kind, index, place in nodes:
+        (ops if kind == "op" else values).setdefault(index, place)
+    return ops, values

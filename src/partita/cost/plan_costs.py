@@ -1,0 +1,78 @@
+"""What happens to value classes, and what that costs: each way once, numbered, in a table.
+
+A lowering has one such way for each of its value classes. So its cost is a sum over rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from partita.cost.combining import Part
+from partita.cost.memory import Copies
+from partita.cost.regather import Again
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PlanCost:
+    """Cost of what happens to a value class: of all members together."""
+
+    kept: float
+    """Bytes of one member's shard as it is kept."""
+    moves: bool
+    """Whether there is anything else to cost."""
+    compute: float
+    """Seconds of writing and reading what is moved, if kernels did not do so anyway."""
+    exposed: float
+    """Seconds of collectives that compute waits for."""
+    hidden: tuple[float, ...]
+    """Seconds of collectives that overlap with other work, on each link."""
+    copies: tuple[Copies, ...]
+    """Buffers besides the kept ones."""
+    again: tuple[Again, ...]
+    """The same where it is gathered again, in the ways there are."""
+    parts: tuple[Part, ...]
+    """Collectives that may be combined with those of others."""
+
+
+class PlanTable:
+    """The costs of plans by number; number 0 costs nothing."""
+
+    def __init__(self, links: int) -> None:
+        self.costs: list[PlanCost] = []
+        self.kept = np.zeros(0)
+        """Bytes that are kept, by number."""
+        self.moved = np.zeros((0, 2 + links))
+        """Seconds of compute, exposed ones, and hidden ones on each link, by number."""
+        self.moves, self.copied, self.again, self.combined = np.zeros((4, 0), dtype=bool)
+        """By number, whether anything moves, there are copies, ways to gather again, and parts."""
+        self.add(PlanCost(0.0, False, 0.0, 0.0, (0.0,) * links, (), (), ()))
+
+    def add(self, cost: PlanCost) -> int:
+        """The number of one more cost."""
+        number = len(self.costs)
+        self.costs.append(cost)
+        if number >= len(self.kept):
+            self._grow(max(64, 2 * number))
+        self.kept[number] = cost.kept
+        self.moved[number] = cost.compute, cost.exposed, *cost.hidden
+        self.moves[number] = cost.moves
+        self.copied[number] = bool(cost.copies)
+        self.again[number] = bool(cost.again)
+        self.combined[number] = bool(cost.parts)
+        return number
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self.kept)
+        self.kept = np.pad(self.kept, (0, more))
+        self.moved = np.pad(self.moved, ((0, more), (0, 0)))
+        self.moves, self.copied, self.again, self.combined = (
+            np.pad(each, (0, more)) for each in (self.moves, self.copied, self.again, self.combined)
+        )
+
+
+def total(rows: np.ndarray) -> np.ndarray:
+    """The sum of rows, added up one after the other: the same bits, whatever their number."""
+    found: np.ndarray = rows.cumsum(axis=0)[-1] if len(rows) else np.zeros(rows.shape[1:])
+    return found

@@ -1,5 +1,7 @@
 """Search: proposes tile actions, asks the cost model, keeps the best."""
 
+from partita.search import beam, greedy
+from partita.search.exhaustive import Exhausted, exhaust
 from partita.search.mcts import tree_search
 from partita.search.problem import Problem, SearchState
 from partita.search.protocol import ALGORITHMS, EnoughError, SearchAlgorithm, algorithm, register
@@ -8,10 +10,14 @@ from partita.search.refine import refine
 __all__ = [
     "ALGORITHMS",
     "EnoughError",
+    "Exhausted",
     "Problem",
     "SearchAlgorithm",
     "SearchState",
     "algorithm",
+    "beam",
+    "exhaust",
+    "greedy",
     "refine",
     "register",
     "tree_search",

@@ -225,7 +225,7 @@ def test_the_search_algorithm_has_a_name(plan):
     assert entry["name"] == "AutomaticPartition(all axes, search=refine)"
     result = plan("--search=refin", axes=None)
     assert result.code == 2
-    assert "expected one of mcts, refine" in " ".join(result.err.split())
+    assert "expected one of beam, exhaustive, greedy, mcts" in " ".join(result.err.split())
 
 
 def test_memory(plan):

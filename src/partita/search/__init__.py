@@ -1,5 +1,7 @@
 """Search: proposes tile actions, asks the cost model, keeps the best."""
 
+from partita.search import beam, greedy
+from partita.search.exhaustive import Exhausted, exhaust
 from partita.search.iterated import search as iterated_search
 from partita.search.mcts import tree_search
 from partita.search.problem import Move, Problem, SearchState
@@ -9,11 +11,15 @@ from partita.search.refine import refine
 __all__ = [
     "ALGORITHMS",
     "EnoughError",
+    "Exhausted",
     "Move",
     "Problem",
     "SearchAlgorithm",
     "SearchState",
     "algorithm",
+    "beam",
+    "exhaust",
+    "greedy",
     "iterated_search",
     "refine",
     "register",

@@ -199,6 +199,10 @@ class Problem:
             key ^= hash((~index, before.values[index])) ^ hash((~index, layout))
         return _Taken(ops, values, key)
 
+    def improve(self, state: SearchState) -> None:
+        """Takes note of a state that is better than all before."""
+        self.best = state
+
     def _price(self, way: _Way) -> SearchState:
         """The state at the end of a way, evaluated if it is new."""
         known = self._states.get(way.key)
@@ -210,7 +214,7 @@ class Problem:
             known = SearchState(way.tiling, lowering, cost, way.moves, way.key)
             self._states[way.key] = known
             if self.better(known, self.best):
-                self.best = known
+                self.improve(known)
         return known
 
 

@@ -71,9 +71,9 @@ def summed_up(ws, x):
 LAYERS = [jax.ShapeDtypeStruct(shape, F32) for shape in ((6, 256, 256), (512, 256))]
 
 RULES = [
-    (of_widened, [ROWS], [(WIDE, [("narrowed", WIDE // 2, 1)])]),
+    (of_widened, [ROWS], [(WIDE, [("moved narrower", WIDE // 2, 1)])]),
     (of_computed, [ROWS], [(WIDE, [])]),
-    (stacked, LAYERS, [(4, [("after the loop", 24, 6)])]),
+    (stacked, LAYERS, [(4, [("stacked sums", 24, 6)])]),
     (summed_up, LAYERS, [(4, [])]),
 ]
 

@@ -16,10 +16,10 @@ from partita.verify.comparison import Becomes, hlo_collective
 from partita.verify.reading import MOVING, Readers
 
 GPU_REWRITES = {
-    "narrowed": "an all_gather, all_to_all or collective_permute of what is only a wider form of a "
+    "moved narrower": "an all_gather, all_to_all or collective_permute of what is only a wider form of a "
     "narrower type moves the narrower type; so does one of which all that is read is a narrower "
     "form",
-    "after the loop": "a sum in the body of a loop that is only put in its place of a stack is "
+    "stacked sums": "a sum in the body of a loop that is only put in its place of a stack is "
     "done once, of the whole stack, after the loop",
 }
 """Rewrites that XLA's GPU compiler is known for, by name: what it does, and when."""
@@ -40,10 +40,10 @@ def on_gpu(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
             wide, narrow = bits(collective.dtype), types.moved(move)
             if narrow < wide:
                 made = dataclasses.replace(hlo, bytes=hlo.bytes * narrow // wide)
-                becomes.append(Becomes("narrowed", made, always=False))
+                becomes.append(Becomes("moved narrower", made, always=False))
             if trips := stacked.get(move.output):
                 made = dataclasses.replace(hlo, bytes=hlo.bytes * trips)
-                becomes.append(Becomes("after the loop", made, always=False, of=trips))
+                becomes.append(Becomes("stacked sums", made, always=False, of=trips))
         found.append(tuple(becomes))
     return found
 

@@ -16,9 +16,9 @@ from partita.verify.comparison import Becomes, hlo_collective
 from partita.verify.reading import MOVING, Readers
 
 GPU_REWRITES = {
-    "moved narrower": "an all_gather, all_to_all or collective_permute of what is only a wider form of a "
-    "narrower type moves the narrower type; so does one of which all that is read is a narrower "
-    "form",
+    "moved narrower": "an all_gather, all_to_all or collective_permute of what is only a wider "
+    "form of a narrower type moves the narrower type; so does one of which all that is read is a "
+    "narrower form",
     "stacked sums": "a sum in the body of a loop that is only put in its place of a stack is "
     "done once, of the whole stack, after the loop",
 }

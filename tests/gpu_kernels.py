@@ -52,6 +52,10 @@ def attention(q, k, v):
     return jnp.einsum("bqs,bsk->bqk", jax.nn.softmax(scores).astype(q.dtype), v)
 
 
+ROWS_OF_SOFTMAX = [("b200", 2048, False), ("b200", 2176, True), ("h100", 2176, False)]
+"""Devices, rows of an `attention`, and whether a softmax of them stores an exponential."""
+
+
 def cross_entropy(x, w, y):
     logits = (x @ w).astype(jnp.float32)
     label = jnp.take_along_axis(logits, y[:, None], 1)[:, 0]
@@ -158,12 +162,20 @@ EXPERIMENTS = [
         attention,
         ("bf16[16,1024,64]",) * 3,
         ("bf16 16x1024x1024",) * 2,
+        devices=("h100", "a100_80gb", "h200", "b200"),
     ),
     Experiment(
         "and of its gradient as much again",
         gradients(lambda *args: total(attention(*args))),
         ("bf16[16,1024,64]",) * 3,
         ("bf16 16x1024x1024",) * 4,
+    ),
+    Experiment(
+        "and an exponential, where reading one takes less than computing it again",
+        gradients(lambda *args: total(attention(*args))),
+        ("bf16[16,1024,64]",) * 3,
+        ("f32 16x1024x1024", *["bf16 16x1024x1024"] * 4),
+        devices=("b200", "h200"),
     ),
     Experiment(
         "a tanh is not computed twice",

@@ -36,10 +36,18 @@ def lifetime(timing, kind, elements):
 @pytest.mark.parametrize("experiment", gpu_kernels.EXPERIMENTS, ids=str)
 def test_stored_arrays(program, experiment):
     made = program(experiment.fn, *experiment.types)
-    fusion = analyse_fusion(made, analyse(made).uses, load("h100").kernels)
+    fusion = analyse_fusion(made, analyse(made).uses, load(experiment.devices[0]).kernels)
     stored = [v.type for v in made.values if fusion.stored[v.index] and v.producer is not None]
     found = gpu_kernels.large([(each.dtype, each.elements) for each in stored], experiment)
     assert found == gpu_kernels.expected(experiment)
+
+
+@pytest.mark.parametrize(("device", "row", "stored"), gpu_kernels.ROWS_OF_SOFTMAX)
+def test_softmax_of_a_row_that_is_mostly_padding(program, device, row, stored):
+    made = program(gpu_kernels.attention, *[f"bf16[4,{row},128]"] * 3)
+    kernels = analyse_fusion(made, analyse(made).uses, load(device).kernels)
+    types = [v.type for v in made.values if kernels.stored[v.index]]
+    assert any(t.dtype == "f32" and t.elements == 4 * row * row for t in types) == stored
 
 
 def test_a_product_that_only_a_scatter_changes_is_made_just_before_it(timing):

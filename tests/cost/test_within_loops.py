@@ -9,8 +9,10 @@ import pytest
 
 import partita as pt
 from checks import array
+from partita.analysis import analyse
 from partita.cost import load
 from partita.cost.schema import Figure
+from partita.cost.timing import Timing
 
 V5E = load("tpu_v5e")
 LAYERS, DEPTH, WIDTH = 8, 64, 1024
@@ -67,3 +69,24 @@ def test_of_the_work_a_compiler_may_use_a_share():
     assert half.exposed_time + half.hidden_time == pytest.approx(
         whole.exposed_time + whole.hidden_time
     )
+
+
+def test_what_an_iteration_needs_first_is_not_gathered_ahead(program):
+    """However many layers are cut out of their stacks before: that takes no time."""
+
+    def fn(x, *ws):
+        def layer(h, w):
+            for each in w:
+                h = jnp.tanh(h @ each)
+            return h, None
+
+        return jax.lax.scan(layer, x, ws)[0]
+
+    made = program(fn, "f32[512,256]", *["f32[4,256,256]"] * 60)
+    timing = Timing(analyse(made), V5E)
+    products = [op.index for op in made.operations if op.traits.product]
+    hidden = {
+        timing.analysis.uses[value][place]: bool(each)
+        for value, place, each in zip(*timing.prefetched, strict=True)
+    }
+    assert not hidden[products[0], 1] and hidden[products[-1], 1]

@@ -81,6 +81,12 @@ def test_stored_arrays(device, experiment):
     assert gpu_kernels.large(written(text), experiment) == gpu_kernels.expected(experiment)
 
 
+@pytest.mark.parametrize(("device", "row", "stored"), gpu_kernels.ROWS_OF_SOFTMAX)
+def test_softmax_of_a_row_that_is_mostly_padding(device, row, stored):
+    text = compiled(device, gpu_kernels.attention, *[f"bf16[4,{row},128]"] * 3).text
+    assert (("f32", 4 * row * row) in written(text)) == stored
+
+
 def test_a_product_that_only_a_scatter_changes_is_made_just_before_it():
     text = compiled("h100", gpu_kernels.rows_added, *gpu_kernels.ROWS_ADDED).text
     (loop,) = places(text, "while")

@@ -159,6 +159,17 @@ SINGLE: dict[str, Single] = {
     "gns-full": _filling("gns", "data-parallel", "v5e:4x4", edges=9306112),
     "resnet-full": _filling("resnet", "fsdp", "v5e:4x4", batch=14336),
     "mlp-full": _filling("mlp", "automatic", "v5e:4x4", batch=1572864),
+    "gpt-large-h100": Single(Sized("gpt-24l", {}), "fsdp", "h100:8"),
+    "llama-large-h100": Single(Sized("llama3-8b", {}), "fsdp", "h100:8"),
+    "gpt-full-h100": _filling("gpt", "data-parallel", "h100:8", batch=1232),
+    "llama-full-h100": _filling("llama", "fsdp", "h100:8", batch=728),
+    "moe-full-h100": _filling("moe", "data+tensor", "h100:8", batch=1824),
+    "vit-full-h100": _filling("vit", "tensor-parallel", "h100:8", batch=8000),
+    "decode-full-h100": _filling("decode", "data+tensor", "h100:8", batch=1888),
+    "gns-full-h100": _filling("gns", "data-parallel", "h100:8", edges=12648448),
+    "resnet-full-h100": _filling("resnet", "fsdp", "h100:8", batch=24000),
+    "ssm-full-h100": _filling("ssm", "fsdp", "h100:8", batch=960),
+    "mlp-full-h100": _filling("mlp", "automatic", "h100:8", batch=1998848),
 }
 """Models as large as they are, and models that nearly fill the memory."""
 

@@ -141,6 +141,9 @@ class Kernels(Table, frozen=True):
             scatters into; what a scatter into zeros is added to is that.
         costly: elementwise operations, as StableHLO names them, that are not computed again in
             every kernel that reads them, whatever storing them moves.
+        row_filled: of a row, padded to a power of two, the share that it fills at the least for one
+            kernel to compute what is costly, reduce it and go on with both, as in a softmax; any,
+            if the file does not state it.
         zeros_first: whether what is made from nothing, and stored, is written first of all, as in
             train steps with loops.
         layers_apart: whether what a loop reads of a stack in a narrower type is converted in the
@@ -163,6 +166,7 @@ class Kernels(Table, frozen=True):
     library_products: bool = False
     scatters_apart: bool = False
     costly: tuple[str, ...] = ()
+    row_filled: Fraction | None = None
     zeros_first: bool = False
     layers_apart: bool = False
     gathers_outermost: bool = False

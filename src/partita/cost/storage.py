@@ -38,6 +38,7 @@ class Storage:
             self.in_place |= {(op.index, 0) for op in program.operations if op.traits.scatters}
         self.ends = frozenset(self.inside_calls.values())
         self.costly = frozenset(f"stablehlo.{kind}" for kind in kernels.costly)
+        self.row_filled = kernels.row_filled.value if kernels.row_filled else 0.0
         self.shared: set[int] = set()
         """What is stored since several readers share it."""
         self.made_costly: set[int] = set()
@@ -165,15 +166,29 @@ class Storage:
     def _within_rows(self, v: int) -> bool:
         """Whether a product's kernel can hold on to rows of it, as in a softmax: to reduce each and
         to go on with both."""
+        row = self._row(v)
+        return row is not None and row <= self.longest_row
+
+    def _divided_in_place(self, v: int) -> bool:
+        """Whether one kernel makes rows, reduces each and goes on with both, as in a softmax.
+
+        It pads rows to a power of two; of what is mostly padding it makes several kernels.
+        """
+        row = self._row(v)
+        return row is not None and row >= self.row_filled * 2 ** (row - 1).bit_length()
+
+    def _row(self, v: int) -> int | None:
+        """Elements of a row, if all that is done with a value is to reduce its rows and to go on
+        with them and with what they are reduced to; None if not."""
         values, operations = self.program.values, self.program.operations
         readers = [operations[op] for op in {use for use, _ in self.uses[v]}]
         rows = [r for r in readers if r.traits.reduces]
         if len(readers) != 2 or len(rows) != 1 or len(rows[0].results) != 1:
-            return False
+            return None
         other = next(r for r in readers if r is not rows[0])
-        longest = values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
-        fits = longest <= self.longest_row
-        return fits and other.traits.elementwise and other.region == rows[0].region
+        if not other.traits.elementwise or other.region != rows[0].region:
+            return None
+        return values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
 
     def _product(self, op: Operation) -> int | None:
         """The product whose kernel goes on with an operation; None without.
@@ -263,7 +278,9 @@ class Storage:
         values, n = self.program.values, len(self._readers(v))
         again = sum(values[r].type.bytes for r in read)
         own = values[self._source(v)].type.bytes
-        if n > 1 and (n * again >= again + (n + 1) * own or self._is_costly(op)):
+        if n > 1 and n * again >= again + (n + 1) * own:
+            return True
+        if n > 1 and self._is_costly(op) and not self._divided_in_place(v):
             return True
         return any(self.program.operations[use].region != op.region for use, _ in self.uses[v])
 

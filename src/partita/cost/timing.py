@@ -268,7 +268,22 @@ class Timing:
             at = inputs if op.traits.fusible else op.index
             for v in op.results:
                 ready[v] = at
+            if op.index in program.ends:
+                ready[op.results[1]] = self._starts.get(self._body(op.index), op.index)
         return ready
+
+    def _body(self, carry: int) -> int:
+        """The region of the body of a loop that carries something."""
+        return self.program.operations[self.program.ends[carry]].region
+
+    @cached_property
+    def _starts(self) -> dict[int, int]:
+        """The first operation of every region that takes time; cheap ones can be anywhere."""
+        found: dict[int, int] = {}
+        for op in self.program.operations:
+            if not op.traits.fusible and op.kind != CARRY and not op.traits.reads_window:
+                found.setdefault(op.region, op.index)
+        return found
 
 
 def _sums(op: Operation) -> bool:

@@ -4,12 +4,14 @@ from partita.verify.check import verify
 from partita.verify.collectives import HloCollective, compiled_collectives
 from partita.verify.comparison import AGREEMENTS, Comparison, compare
 from partita.verify.compile import Compiled, OutOfMemoryError
+from partita.verify.gpu_rewrites import GPU_REWRITES
 from partita.verify.memory import Memory
 from partita.verify.rewrites import REWRITES
 from partita.verify.verification import Verification
 
 __all__ = [
     "AGREEMENTS",
+    "GPU_REWRITES",
     "REWRITES",
     "Comparison",
     "Compiled",

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from partita.spmd import Collective, Reshard, Run, SpmdProgram
-from partita.spmd.instructions import Case, Instruction, Section, While, inside
+from partita.spmd.instructions import Case, Section, While, inside
 from partita.verify.alike import moved_alike
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
+from partita.verify.reading import MOVING, Readers
 
 REWRITES = {
     "shard of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
@@ -41,8 +42,6 @@ REWRITES = {
 _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
-_MOVING = {"all_gather", "all_to_all", "collective_permute", "slice", "transpose", "reshape"}
-"""Steps and operations that only say where elements are."""
 
 
 def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
@@ -103,7 +102,7 @@ def _of_gather(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Be
 
 
 def _narrowed(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
-    if move.step.kind not in _MOVING or move.step.before.dtype != "f32":
+    if move.step.kind not in MOVING or move.step.before.dtype != "f32":
         return ()
     if move.output not in rounded:
         return ()
@@ -122,7 +121,7 @@ def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
         trips = loop.loop.trips if isinstance(loop, While) else None
         if not isinstance(loop, While) or trips is None or trips == 1:
             continue
-        readers = _Readers(loop)
+        readers = _Body(loop)
         for item in loop.body.instructions:
             summed = isinstance(item, Reshard) and item.step.kind in (
                 "all_reduce",
@@ -132,15 +131,12 @@ def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
                 yield item.output, trips
 
 
-class _Readers:
+class _Body(Readers):
     """What reads each buffer of a loop's body, that in loops and branches inside included."""
 
     def __init__(self, loop: While) -> None:
+        super().__init__(inside((*loop.condition.instructions, *loop.body.instructions)))
         self.loop = loop
-        self.of: dict[int, list[Instruction | Section]] = {}
-        for item in inside((*loop.condition.instructions, *loop.body.instructions)):
-            for buffer in _read(item):
-                self.of.setdefault(buffer, []).append(item)
 
     def only_add(self, spmd: SpmdProgram, buffer: int) -> bool:
         """Whether a buffer, wherever its elements are moved, is only added to something that the
@@ -150,12 +146,12 @@ class _Readers:
             return False
         (item,) = reading
         if isinstance(item, Reshard):
-            return item.step.kind in _MOVING and self.only_add(spmd, item.output)
+            return item.step.kind in MOVING and self.only_add(spmd, item.output)
         if not isinstance(item, Run):
             return False
         kind, (made, *_) = spmd.program.operations[item.op].short, item.outputs
         sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
-        if kind in _MOVING or (kind == "reduce" and len(sizes) == 1):
+        if kind in MOVING or (kind == "reduce" and len(sizes) == 1):
             return self.only_add(spmd, made)
         others = [b for b in item.inputs if b != buffer]
         return kind == "add" and len(others) == 1 and self._is_total(others[0], made)
@@ -169,19 +165,6 @@ class _Readers:
         tested = self.of.get(self.loop.condition.arguments[place])
         alone = len(self.of[before]) == 1 and not self.of.get(after) and not tested
         return alone and results[place] == after
-
-
-def _read(item: Instruction | Section) -> tuple[int, ...]:
-    """The buffers that an instruction reads, or that a section ends with."""
-    match item:
-        case Reshard():
-            return (item.input,)
-        case Case():
-            return (item.index,)
-        case Section():
-            return item.results
-        case _:
-            return item.inputs
 
 
 def _runs_along_sides(topology: str) -> bool:
@@ -217,7 +200,7 @@ def _rounded(spmd: SpmdProgram) -> set[int]:
             for buffer in item.outputs if isinstance(item, Run) else [item.output]:
                 uses = readers.get(buffer, [])
                 if uses and all(
-                    kind in _PRODUCTS or (kind in _MOVING and found.issuperset(made))
+                    kind in _PRODUCTS or (kind in MOVING and found.issuperset(made))
                     for kind, made in uses
                 ):
                     found.add(buffer)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import jax
@@ -22,9 +23,12 @@ from partita.cost.estimate import StepTime
 from partita.cost.hardware import XlaTarget
 from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
+from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
 from partita.verify.collectives import Found
+from partita.verify.comparison import Becomes
 from partita.verify.compile import Compiled, Options, first_line, without_cache
+from partita.verify.gpu_rewrites import GPU_REWRITES, on_gpu
 from partita.verify.hlo import HloModule
 from partita.verify.loops import Executions
 from partita.verify.predicted import Predicted
@@ -55,6 +59,7 @@ class Gpu(Backend):
     )
     extra: ClassVar[str | None] = "gpu"
     compiler: ClassVar[str | None] = "jax-cuda12-plugin"
+    rewrites: ClassVar[Mapping[str, str]] = GPU_REWRITES
     refuses: ClassVar[bool] = False
 
     @classmethod
@@ -121,6 +126,10 @@ class Gpu(Backend):
     ) -> StepTime | None:
         """As its schedule has it: this compiler orders for what it knows of a GPU."""
         return scheduled_time(module, runs, plan.mesh, plan.hardware)
+
+    def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
+        """What `partita.verify.gpu_rewrites` has found out."""
+        return on_gpu(spmd)
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
         """Whether collectives of one kind are combined."""

@@ -119,6 +119,21 @@ def test_a_plan_as_text(plan):
         assert part in result.out
 
 
+def test_a_mesh_is_chosen_for_a_number_of_devices(partita, programs):
+    options = ["--devices=8", "--hardware=tpu_v5e", "--budget=20", "--manual=x:0@x"]
+    result = partita("plan", f"{programs}:double", *options)
+    assert (result.code, result.err) == (0, "")
+    title, table = result.out.index(" on mesh x="), result.out.index("\nMeshes of 8 devices\n")
+    assert title < table < result.out.index("Collectives")
+
+
+def test_a_mesh_that_is_chosen_as_json(partita, programs):
+    options = ["--devices=4", "--hardware=tpu_v5e", "--budget=20", "--json"]
+    made = json.loads(partita("plan", f"{programs}:double", *options).out)
+    assert made["mesh"] == made["meshes"][0]["mesh"] == {"x": 4}
+    assert [each["chosen"] for each in made["meshes"]] == [True, False]
+
+
 def test_a_plan_as_json(plan):
     result = plan("--manual", "w:1@data", "--json")
     assert result.code == 0
@@ -390,7 +405,12 @@ ERRORS = [
     ("hardware gpu", "unknown device type 'gpu'"),
     # told by the command line itself
     ("plan FILE:double --mesh=data=8", "--hardware"),
-    ("plan FILE:double --hardware=cpu", "--mesh"),
+    ("plan FILE:double --hardware=cpu", "give one of them: --mesh, such as data=8, or --devices"),
+    ("plan FILE:double --hardware=cpu --mesh=data=8 --devices=8", "give either, not both: --mesh"),
+    ("plan FILE:double --hardware=cpu --devices=0", "devices=0: expected an integer of at least 1"),
+    ("plan FILE:double --hardware=cpu --devices=5000", "joins up to 4096; give fewer"),
+    ("plan FILE:double --hardware=cpu --devices=many", "--devices"),
+    ("plan FILE:double --hardware=cpu --devices=8 --axes=data", "the axes x, y, z; name these"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --budget=many", "--budget"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --nonsense", "--nonsense"),
     ("plam", "plam"),
@@ -476,6 +496,14 @@ def test_ctrl_c_in_a_search_gives_the_best_plan_so_far(partita, programs, interr
     )
     assert "Tactics" in result.out and "step" in result.out
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_the_search_of_a_mesh_gives_the_best_so_far(partita, programs, interrupted):
+    options = ["--devices=8", "--hardware=tpu_v5e", "--search=interrupted"]
+    result = partita("plan", f"{programs}:double", *options)
+    assert result.code == 0
+    assert result.err == "interrupted: this is the best plan so far\n"
+    assert "Meshes of 8 devices" in result.out
 
 
 def test_ctrl_c_in_a_search_raises_in_python(interrupted):

@@ -90,6 +90,14 @@ MESH = [
     ("data=100000000", "mesh data=100000000 has more than 1,048,576 devices, the most for one"),
     ({"data": 2**20, "model": 2}, "has more than 1,048,576 devices"),
 ]
+DEVICES = [
+    (0, "devices=0: expected an integer of at least 1"),
+    (-8, "devices=-8: expected an integer of at least 1"),
+    (8.0, "devices=8.0: expected an integer"),
+    ("8", "devices='8': expected an integer"),
+    (True, "devices=True: expected an integer"),
+    (2, "give either, not both: mesh=..., such as"),
+]
 HARDWARE = [
     (3, "hardware=3: expected a device type, a path ending in .toml, or Hardware"),
     ("", "unknown device type ''"),
@@ -123,7 +131,7 @@ MARKS = {
     ],
     "static_argnames": NAMES,
 }
-OF_PLANS = {"tactics": TACTICS, "hoist_constants": HOISTED, **SEARCH}
+OF_PLANS = {"tactics": TACTICS, "hoist_constants": HOISTED, "devices": DEVICES, **SEARCH}
 OF_ALL = {"memory": MEMORY, "mesh": MESH, "hardware": HARDWARE, **MARKS}
 OPTIONS = {
     plan: {**OF_ALL, **OF_PLANS, "progress": [(3, "progress=3: expected a function")]},

@@ -38,6 +38,7 @@ from partita.frontend.files import Module, read
 from partita.frontend.microbatched import microbatched
 from partita.mesh import Mesh
 from partita.plan import Plan
+from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import TacticReport
 from partita.program.ir import Constant
 from partita.run.core import Core
@@ -102,6 +103,7 @@ __all__ = [
     "ManualPartition",
     "Megatron",
     "Mesh",
+    "MeshCandidate",
     "MeshError",
     "ModelError",
     "Module",

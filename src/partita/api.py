@@ -14,9 +14,11 @@ from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import function, hoisting, integer, positions
 from partita.plan import Plan
+from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import prepare, targeted
+from partita.planning.shapes import Used
 from partita.tactics import AutomaticPartition, Tactic
-from partita.tactics.options import as_tactics
+from partita.tactics.options import as_tactics, named_axes
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
 
@@ -27,7 +29,8 @@ _HOISTED = 1024
 def plan(
     fn: Callable[..., Any] | str | Path,
     *args: Any,
-    mesh: MeshInput | Mesh,
+    mesh: MeshInput | Mesh | None = None,
+    devices: int | None = None,
     hardware: str | Hardware | None = None,
     tactics: Sequence[Tactic] | Tactic | None = None,
     memory: float | str | None = None,
@@ -53,6 +56,9 @@ def plan(
         says itself what it takes.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
         `AbstractMesh`. A plan for a `jax.sharding.Mesh` runs on the devices of that mesh.
+      devices: in place of a mesh, how many devices it should have: meshes of one to three axes,
+        called `x`, `y` and `z`, are planned, and the plan is the best of theirs; `Plan.meshes` has
+        all of them.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`; by
         default the kind of the devices at hand.
       tactics: the schedule, in order, or a single tactic; one `AutomaticPartition` over all axes
@@ -89,29 +95,48 @@ def plan(
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
-    mesh, schedule = _checked(mesh, tactics, seed, budget)
+    known, schedule = _checked(mesh, devices, tactics, seed, budget)
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     donated = positions(donate_argnums, "donate_argnums")
     function(progress, "progress")
     target = targeted(hardware, memory)
     marked = Marked.of(static_argnums, static_argnames, donated, donate_argnames)
-    prepared = prepare(fn, args, kwargs, mesh, target, marked, hoist_from)
+    if known is None:
+        some = any_mesh(devices, target[0])
+        prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
+        return Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
+    prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
     return Plan.of(prepared, prepared.schedule(schedule, progress))
 
 
 def _checked(
-    mesh: MeshInput | Mesh, tactics: Sequence[Tactic] | Tactic | None, seed: int, budget: int
-) -> tuple[Mesh, list[Tactic]]:
-    """The mesh and the schedule, once it is known that they fit each other."""
-    mesh = Mesh.of(mesh)
+    mesh: MeshInput | Mesh | None,
+    devices: int | None,
+    tactics: Sequence[Tactic] | Tactic | None,
+    seed: int,
+    budget: int,
+) -> tuple[Mesh | None, list[Tactic]]:
+    """The mesh and the schedule, once it is known that they fit each other; none for devices."""
+    if devices is not None:
+        integer(devices, "devices", 1)
+    if (mesh is None) == (devices is None):
+        both = "either, not both" if mesh is not None else "one of them"
+        raise MeshError(
+            f'give {both}: mesh=..., such as "data=8", or devices=..., how many devices the mesh '
+            "should have that is chosen"
+        )
+    known = None if mesh is None else Mesh.of(mesh)
     integer(seed, "seed")
     integer(budget, "budget", 1)
     default = AutomaticPartition(budget=budget, seed=seed)
     schedule = as_tactics(default if tactics is None else tactics)
+    if known is None:
+        Used.by(schedule)  # complains before any work
+        return None, schedule
     for tactic in schedule:
-        for name in _axes_of(tactic):
-            mesh.axis(name)
-    return mesh, schedule
+        for name in named_axes(tactic):
+            known.axis(name)
+    return known, schedule
 
 
 def load(
@@ -180,6 +205,7 @@ def jit(
     fn: Callable[..., Any] | None = None,
     *,
     mesh: MeshInput | Mesh | None = None,
+    devices: int | None = None,
     saved: str | Path | None = None,
     tactics: Sequence[Tactic] | Tactic | None = None,
     hardware: str | Hardware | None = None,
@@ -222,6 +248,7 @@ def jit(
     }
     options: dict[str, Any] = {
         "mesh": mesh,
+        "devices": devices,
         "tactics": tactics,
         "hardware": hardware,
         "memory": memory,
@@ -241,19 +268,17 @@ def jit(
     if saved is not None:
         if tactics is not None:
             raise TacticError("jit(saved=...) takes a plan up as it is; leave tactics= out")
+        if devices is not None:
+            raise MeshError("jit(saved=...) has the mesh of the plan; leave devices= out")
         marks |= {name: None for name, marked in marks.items() if marked == ()}
         given: dict[str, Any] = {"mesh": mesh, "hardware": hardware, "memory": memory, **marks}
         make = functools.partial(load, saved, fn, **given)
-    elif mesh is not None:
-        _checked(mesh, tactics, seed, budget)
+    elif mesh is not None or devices is not None:
+        _checked(mesh, devices, tactics, seed, budget)
         make = functools.partial(plan, fn, **options)
     else:
-        raise MeshError('jit needs mesh=..., such as "data=8", or saved=..., a plan file')
+        raise MeshError(
+            'jit needs mesh=..., such as "data=8", devices=..., or saved=..., a plan file'
+        )
     axes = None if mesh is None or saved is not None else Mesh.of(mesh)
     return Jitted(fn, make, axes, Marked.of(**marks), hoist_from)
-
-
-def _axes_of(tactic: Tactic) -> list[str]:
-    """Axes that a tactic names, so that a wrong one is found before anything is traced."""
-    named = getattr(tactic, "axes", None) or getattr(tactic, "axis", None) or ()
-    return [named] if isinstance(named, str) else list(named)

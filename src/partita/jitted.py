@@ -254,4 +254,4 @@ def _retyped(
     traced = prepared.traced
     context = dataclasses.replace(stage.context, arguments=traced.arguments, results=traced.results)
     stage = dataclasses.replace(stage, context=context)
-    return Plan.of(prepared, dataclasses.replace(made.done, stage=stage))
+    return Plan.of(prepared, dataclasses.replace(made.done, stage=stage), made.meshes)

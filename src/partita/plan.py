@@ -21,6 +21,7 @@ from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
 from partita.options import integer, wrong
+from partita.planning.meshes import MeshCandidate
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
@@ -62,6 +63,8 @@ class Plan:
     """Names of the donated keyword arguments."""
     static: Static = NOTHING_STATIC
     """The static arguments of the call that was planned, by position and by name."""
+    meshes: tuple[MeshCandidate, ...] = ()
+    """The meshes that were planned to choose this one, best first, if it was chosen."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -420,8 +423,10 @@ class Plan:
         )
 
     @classmethod
-    def of(cls, prepared: Prepared, done: Scheduled) -> Plan:
-        """The plan of what a schedule came to."""
+    def of(
+        cls, prepared: Prepared, done: Scheduled, meshes: tuple[MeshCandidate, ...] = ()
+    ) -> Plan:
+        """The plan of what a schedule came to, over a mesh that may be chosen of several."""
         traced = prepared.traced
         return cls(
             prepared.fn,
@@ -430,6 +435,7 @@ class Plan:
             traced.closed_over,
             traced.donate_argnames,
             traced.static,
+            meshes,
         )
 
     def init(
@@ -482,7 +488,7 @@ class Plan:
         from partita.report.plan import view
         from partita.text import plain
 
-        return plain(view(self.done))
+        return plain(view(self.done, meshes=self.meshes))
 
     def __repr__(self) -> str:
         return f"<Plan of {self.done}>"

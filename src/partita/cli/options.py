@@ -24,6 +24,19 @@ Model = Annotated[
 MeshOption = Annotated[
     str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
 ]
+MeshOrDevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", help="Axes and sizes, for example data=4,model=2; this or --devices is required."
+    ),
+]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--devices",
+        help="How many devices; the best mesh of so many is chosen. Its axes are x, y and z.",
+    ),
+]
 HardwareOption = Annotated[
     str, typer.Option("--hardware", help="A device type (see `partita hardware`) or a .toml file.")
 ]

@@ -14,13 +14,14 @@ from partita.cli.options import (
     AnnotatedOption,
     AxesOption,
     BudgetOption,
+    DevicesOption,
     HardwareOption,
     HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
     MemoryOption,
-    MeshOption,
+    MeshOrDevicesOption,
     Model,
     PartitionedOption,
     SearchOption,
@@ -35,8 +36,9 @@ from partita.run.executable import Form
 
 def plan(
     model: Model,
-    mesh: MeshOption,
     hardware: HardwareOption,
+    mesh: MeshOrDevicesOption = None,
+    devices: DevicesOption = None,
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,
@@ -54,10 +56,16 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
+    if (mesh is None) == (devices is None):
+        number = "one of them" if mesh is None else "either, not both"
+        raise pt.MeshError(
+            f"give {number}: --mesh, such as data=8, or --devices, how many devices the mesh "
+            "should have that is chosen"
+        )
     files = _files(partitioned, annotated)
     tactics = schedule(manual or [], axes, budget, seed, search)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     if save is not None:
         made.save(save)
     _hand_out(made, files, as_json)
@@ -99,6 +107,6 @@ def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
     for form, path in files.items():
         plan.export(path, form)
     if as_json:
-        output.show_json(summary(plan.done))
+        output.show_json(summary(plan.done, plan.meshes))
     else:
-        output.show(view(plan.done, output.width()))
+        output.show(view(plan.done, output.width(), plan.meshes))

@@ -17,19 +17,24 @@ from partita.report.progress import progress_bar
 
 def planned(
     model: str,
-    mesh: str,
+    mesh: str | None,
     hardware: str,
     tactics: list[pt.Tactic],
     memory: str | None,
     hoist_constants: bool,
+    devices: int | None = None,
 ) -> pt.Plan:
-    """The plan of a model, named as on the command line; a terminal shows how far a search is."""
+    """The plan of a model over a mesh, or over the best of so many devices.
+
+    It is named as on the command line; a terminal shows how far a search is.
+    """
     loaded = models.load(model)
     with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
         made = pt.plan(
             loaded.fn,
             *loaded.args,
             mesh=mesh,
+            devices=devices,
             hardware=hardware,
             tactics=tactics,
             memory=memory,

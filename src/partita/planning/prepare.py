@@ -80,13 +80,16 @@ def prepare(
     marked: Marked = UNMARKED,
     hoist_from: int | None = None,
     platform: str | None = None,
+    open_mesh: bool = False,
 ) -> Prepared:
     """Traces a function, or reads a file, for a mesh and a target as `targeted` gives it.
 
-    A function is lowered for the platform of the target, if no other is given.
+    A function is lowered for the platform of the target, if no other is given. Of an open mesh only
+    the number of devices is known: the function is not for its axes, nor do arrays lie over them.
     """
     platform = target[0].platform if platform is None else platform
-    fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, hoist_from, platform)
+    known = None if open_mesh else mesh
+    fn, traced = traced_or_read(fn, args, kwargs, known, marked, hoist_from, platform)
     return Prepared(fn, traced, rewritten(traced.program, mesh), mesh, *target)
 
 
@@ -107,7 +110,7 @@ def traced_or_read(
     fn: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    mesh: Mesh,
+    mesh: Mesh | None,
     marked: Marked,
     hoist_from: int | None = None,
     platform: str = "",

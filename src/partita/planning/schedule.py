@@ -181,7 +181,11 @@ class Scheduled:
     def then(self, tactic: Tactic) -> Scheduled:
         """Applies one tactic more. Earlier decisions win."""
         with paused():
-            outcome = tactic.apply(self.stage)
+            return self.decided(tactic, tactic.apply(self.stage))
+
+    def decided(self, tactic: Tactic, outcome: Outcome) -> Scheduled:
+        """The same, with what the tactic has decided at this stage already."""
+        with paused():
             after = self.stage.after(outcome)
             done = Scheduled(after, *lower_and_cost(after))
             if len(self.lowering.graph.program.operations) <= MOST_ESTIMATED:
@@ -200,11 +204,16 @@ class Scheduled:
 
 def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
     """Applies tactics in order, to a program of which nothing is sharded."""
-    stage = Stage(context, replicated(context.analysis.program))
-    done = Scheduled(stage, *lower_and_cost(stage))
+    done = unscheduled(context)
     for tactic in tactics:
         done = done.then(tactic)
     return done
+
+
+def unscheduled(context: Context) -> Scheduled:
+    """Where every schedule begins: nothing is sharded."""
+    stage = Stage(context, replicated(context.analysis.program))
+    return Scheduled(stage, *lower_and_cost(stage))
 
 
 def with_estimates(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
@@ -230,8 +239,7 @@ def with_estimates(stage: Stage, refused: Sequence[Refusal]) -> tuple[Refusal, .
 def estimated(stage: Stage, suggestion: Suggestion) -> Suggestion:
     """Applies a suggestion to a stage, on the mesh that it is for, and estimates where it leads."""
     if suggestion.mesh is not None:
-        context = dataclasses.replace(stage.context, mesh=suggestion.mesh)
-        stage = dataclasses.replace(stage, context=context)
+        stage = dataclasses.replace(stage, context=stage.context.over(suggestion.mesh))
     _, estimate = lower_and_cost(stage.after(suggestion.tactic.apply(stage)))
     return dataclasses.replace(suggestion, estimate=estimate)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from partita.cost import Estimate
+from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled, TacticReport, argument_groups
+from partita.report.meshes import rows
 from partita.tiling import spec
 
 
-def summary(plan: Scheduled) -> dict[str, Any]:
+def summary(plan: Scheduled, meshes: Sequence[MeshCandidate] = ()) -> dict[str, Any]:
     """What a report shows, as data that JSON can hold. Times in seconds, sizes in bytes."""
     program, layouts = plan.program, plan.spmd.argument_layouts
     return {
@@ -19,6 +22,7 @@ def summary(plan: Scheduled) -> dict[str, Any]:
         "hardware": plan.hardware.name,
         "estimate": _estimate(plan.estimate),
         "most_memory": plan.most_memory,
+        "meshes": rows(meshes),
         "idle_axes": [dataclasses.asdict(idle) for idle in plan.idle_axes],
         "history": [_tactic(entry) for entry in plan.history],
         "colors": [dataclasses.asdict(color) for color in plan.colors.colors],

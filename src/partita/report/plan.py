@@ -1,18 +1,23 @@
 """A plan as text: the result first, then what it is made of, then how it came about.
 
-Result (time, memory, idle axes), collectives, arguments, constants, what to know of the program;
+Result (time, memory, idle axes), the meshes of which that of the plan was chosen, collectives,
+arguments, constants, what to know of the program;
 then the history of tactics, and the colors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled, argument_groups
 from partita.report import notes
 from partita.report.history import history
+from partita.report.meshes import table
 from partita.text import new_table, seconds, show_entries, size, times
 from partita.tiling import entries, local_type
 
@@ -20,16 +25,20 @@ NARROW = 100
 """Columns of a terminal below which the shards of arguments are left out."""
 
 
-def view(plan: Scheduled, width: int | None = None) -> RenderableType:
+def view(
+    plan: Scheduled, width: int | None = None, meshes: Sequence[MeshCandidate] = ()
+) -> RenderableType:
     """The report as something that rich can print.
 
     Args:
       plan: what to report.
       width: columns of the terminal that it is for, if it is for one.
+      meshes: those that were planned to choose that of the plan.
     """
     title = f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})"
     parts = [
         _result(plan),
+        *([table(meshes)] if meshes else []),
         _collectives(plan),
         _arguments(plan, width),
         *notes.constants(plan),

@@ -89,3 +89,9 @@ def as_tactics(value: Any) -> list[Tactic]:
             expected = 'tactics, such as ManualPartition({"batch*": 0}, axis="data")'
             raise wrong("tactics", each, expected, TacticError)
     return tactics
+
+
+def named_axes(tactic: Tactic) -> tuple[str, ...]:
+    """The mesh axes that a tactic names, as far as it says so by `axis` or `axes`."""
+    named = getattr(tactic, "axes", None) or getattr(tactic, "axis", None) or ()
+    return (named,) if isinstance(named, str) else tuple(named)

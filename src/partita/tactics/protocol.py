@@ -195,6 +195,12 @@ class Context:
     results: Any = ()
     """The results as a pytree, one leaf for each result of the program."""
 
+    def over(self, mesh: Mesh) -> Context:
+        """The same over another mesh; what no mesh has a say in is not worked out again."""
+        other = dataclasses.replace(self, mesh=mesh)
+        other.__dict__.update(timing=self.timing, colors=self.colors)
+        return other
+
     @cached_property
     def timing(self) -> Timing:
         """When and how often things happen in the program."""

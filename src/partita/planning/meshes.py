@@ -1,0 +1,242 @@
+"""Which mesh: a program is planned over several of as many devices, and the best plan is taken.
+
+The program is traced and analysed once. Every mesh gets a quick look first, with a small part of
+the budget of each search; the best few are then searched with all of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from partita.cost import Estimate, Hardware, interconnect
+from partita.errors import AxisError, MeshError, UnsupportedError
+from partita.garbage import paused
+from partita.mesh import Mesh
+from partita.planning.prepare import Prepared
+from partita.planning.schedule import Scheduled, lower_and_cost, unscheduled
+from partita.planning.shapes import AXES, Used, candidates, check_devices
+from partita.search import EnoughError
+from partita.tactics import Context, Outcome, Stage, Tactic
+from partita.tactics.given import with_facts
+from partita.tactics.protocol import Progress, searches
+from partita.tiling import replicated
+
+FINALISTS = 3
+"""Meshes that are searched with the whole budget."""
+
+LOOK, LEAST_LOOK = 5, 50
+"""A quick look has a fifth of the budget, but at least so many plans."""
+
+EQUAL = 1e-3
+"""Two predictions that differ by less are equal: then fewer axes are better."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshCandidate:
+    """A mesh that was planned to find the best, and what came of it."""
+
+    mesh: Mesh
+    networks: Mapping[str, str]
+    """Where each axis lies, the inner part first: `"nvlink"`, or `"nvlink 4 x infiniband 2"`."""
+    estimate: Estimate
+    """Of the best plan over this mesh."""
+    budget: int | None
+    """Plans that each search could evaluate; None where tactics have no budget."""
+    chosen: bool = False
+    """Whether it is the mesh of the plan."""
+
+
+_Rank = tuple[bool, float, float]
+
+
+def _rank(estimate: Estimate) -> _Rank:
+    """Order of plans: those that fit by time, the others behind them by peak memory."""
+    time, peak = estimate.step_time, float(estimate.peak_memory)
+    return (False, time, peak) if estimate.fits else (True, peak, time)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tried:
+    """A mesh with the tactics that were applied over it, and what they have decided."""
+
+    mesh: Mesh
+    tactics: tuple[Tactic, ...]
+    outcomes: tuple[Outcome, ...]
+    estimate: Estimate
+
+    @property
+    def rank(self) -> _Rank:
+        """Order of plans."""
+        return _rank(self.estimate)
+
+    def schedule(self, context: Context) -> Scheduled:
+        """The same with all that a plan tells of it, which takes time; nothing is searched."""
+        done = unscheduled(context.over(self.mesh))
+        for tactic, outcome in zip(self.tactics, self.outcomes, strict=True):
+            done = done.decided(tactic, outcome)
+        return done
+
+
+class _Progress:
+    """The progress of all searches as that of one, which can be ended as a search can."""
+
+    def __init__(self, send: Progress) -> None:
+        self.ended = False
+        """Whether whoever is told has had enough."""
+        self.total = 0
+        """Plans that all searches may evaluate; nothing once they are over."""
+        self._send, self._before, self._mesh = send, 0, ""
+
+    def over(self, mesh: Mesh, before: int) -> None:
+        """What comes next is over this mesh, after so many plans over others."""
+        self._mesh, self._before = str(mesh), before
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        if not self.total:
+            self._send(done, total, text)
+        elif not self.ended:
+            try:
+                done = min(self._before + done, self.total)
+                self._send(done, self.total, f"{self._mesh}: {text}")
+            except EnoughError:
+                self.ended = True
+                raise
+
+
+def any_mesh(devices: object, hardware: Hardware) -> Mesh:
+    """A mesh of so many devices, for what depends on their number alone; checks the number."""
+    return Mesh(AXES[:1], (check_devices(devices, hardware),))
+
+
+def plan_meshes(
+    prepared: Prepared, tactics: Sequence[Tactic], progress: Progress
+) -> tuple[Scheduled, tuple[MeshCandidate, ...]]:
+    """The best plan over any mesh of as many devices, and the best over each, best first.
+
+    Args:
+      prepared: the program, over any mesh of so many devices.
+      tactics: the schedule, for each mesh.
+      progress: called while searches run.
+
+    Raises:
+      AxisError: tactics name axes that such meshes do not have.
+      MeshError, AxisError, UnsupportedError: what the program says of its shardings fits no mesh.
+    """
+    program, hardware, told = prepared.program, prepared.hardware, _Progress(progress)
+    used, context = Used.by(tactics), prepared.context(told)
+    sizes = [color.size for color in context.colors.colors]
+    names = bool(program.given or any(op.given for op in program.operations))
+    meshes = candidates(prepared.mesh.devices, hardware, sizes, used, names)
+    trials = _Trials(context, meshes, tuple(tactics), told)
+    found = trials.run()
+    best = _best(found)
+    done = best.schedule(context)
+    told.total = 0
+    first = [best, *(tried for tried in found if tried is not best)]
+    return done, tuple(_candidate(tried, tried is best, hardware) for tried in first)
+
+
+def _best(found: Sequence[_Tried]) -> _Tried:
+    """The best of all, or one that is as good and has fewer axes. They are in order."""
+    fits, first, _ = found[0].rank
+    as_good = [each for each in found if each.rank < (fits, first * (1 + EQUAL), math.inf)]
+    return min(as_good, key=lambda each: sum(size > 1 for size in each.mesh.sizes))
+
+
+def _candidate(tried: _Tried, chosen: bool, hardware: Hardware) -> MeshCandidate:
+    budgets = [each for each in map(_budget, tried.tactics) if each is not None]
+    networks = networks_of(tried.mesh, hardware)
+    return MeshCandidate(tried.mesh, networks, tried.estimate, max(budgets, default=None), chosen)
+
+
+def networks_of(mesh: Mesh, hardware: Hardware) -> dict[str, str]:
+    """Where each axis of a mesh lies, the inner part first."""
+    lies = {}
+    for name, parts in zip(mesh.names, interconnect(mesh, hardware).parts, strict=True):
+        several = len(parts) > 1
+        shown = (part.network.name + (f" {part.size}" if several else "") for part in parts)
+        lies[name] = " x ".join(shown)
+    return lies
+
+
+class _Trials:
+    """The meshes, and how each is planned."""
+
+    def __init__(
+        self,
+        context: Context,
+        meshes: list[Mesh],
+        tactics: tuple[Tactic, ...],
+        progress: _Progress,
+    ) -> None:
+        self.context, self.meshes, self.tactics = context, meshes, tactics
+        self.quick = tuple(map(_quick, tactics)) if len(meshes) > 1 else tactics
+        budgets = [sum(_budget(each) or 0 for each in some) for some in (self.quick, tactics)]
+        self.look_budget, self.budget = budgets
+        finalists = 0 if self.quick == tactics else min(FINALISTS, len(meshes))
+        self.progress = progress
+        progress.total = max(1, len(meshes) * self.look_budget + finalists * self.budget)
+        self.start = replicated(context.analysis.program)
+
+    def run(self) -> list[_Tried]:
+        """The best over each mesh, best first."""
+        found: list[_Tried] = []
+        problems: list[Exception] = []
+        for number, mesh in enumerate(self.meshes):
+            self.progress.over(mesh, number * self.look_budget)
+            try:
+                found.append(self.plan(mesh, self.quick))
+            except (MeshError, AxisError, UnsupportedError) as problem:
+                problems.append(problem)
+            if self.progress.ended:
+                break
+        if not found:
+            raise _unfit(problems[0]) from problems[0]
+        found.sort(key=lambda tried: tried.rank)
+        if self.quick == self.tactics:
+            return found
+        searched = len(self.meshes) * self.look_budget
+        for number, looked in enumerate(found[:FINALISTS]):
+            if self.progress.ended:
+                break
+            self.progress.over(looked.mesh, searched + number * self.budget)
+            whole = self.plan(looked.mesh, self.tactics)
+            found[number] = min(whole, looked, key=lambda each: each.rank)
+        return sorted(found, key=lambda tried: tried.rank)
+
+    def plan(self, mesh: Mesh, tactics: tuple[Tactic, ...]) -> _Tried:
+        """What tactics come to over a mesh."""
+        context, outcomes = self.context.over(mesh), list[Outcome]()
+        schedule = tuple(with_facts(context.analysis.program, mesh, tactics))
+        stage = Stage(context, self.start)
+        with paused():
+            for tactic in schedule:
+                outcomes.append(tactic.apply(stage))
+                stage = stage.after(outcomes[-1])
+            _, estimate = lower_and_cost(stage)
+        return _Tried(mesh, schedule, tuple(outcomes), estimate)
+
+
+def _budget(tactic: Any) -> int | None:
+    """Plans that a tactic may evaluate, if it searches and says how many."""
+    budget = getattr(tactic, "budget", None)
+    return budget if searches(tactic) and isinstance(budget, int) else None
+
+
+def _quick(tactic: Any) -> Tactic:
+    """The same tactic with a small part of its budget."""
+    budget = _budget(tactic)
+    if budget is None or not dataclasses.is_dataclass(tactic):
+        return tactic  # type: ignore[no-any-return]
+    small = min(budget, max(budget // LOOK, LEAST_LOOK))
+    return tactic if small == budget else dataclasses.replace(tactic, budget=small)  # type: ignore
+
+
+def _unfit(problem: Exception) -> Exception:
+    """The same error, with what the axes are called."""
+    axes = ", ".join(AXES)
+    hint = f"devices= tries meshes with the axes {axes}; give mesh= for others"
+    return type(problem)(f"{problem}; {hint}")

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Literal
 
 from partita.search.problem import Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.starts import followers
-from partita.tiling import EVERY_COLOR, NOWHERE, Layout, LocalAction, TileAction
+from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction
 
 Moves = tuple[Move, ...]
 
@@ -96,28 +96,43 @@ def polish(
       limit: how many states may have been evaluated in all.
       progress: called now and then.
     """
-    best, improved = state, problem.everything
-    while improved and problem.evaluations < limit:
+    best, within = state, None
+    while problem.everything and problem.evaluations < limit:
         gains = []
-        for action in local_actions(problem, best):
+        for action in local_actions(problem, best, within):
             if problem.evaluations >= limit:
                 break
             after = problem.step(best, action)
             progress(problem.evaluations, problem.best)
             if after is not None and problem.better(after, best):
                 gains.append((problem.rank(after), action))
-        improved = bool(gains)
+        if not gains:
+            break
+        within = {_node(problem, action) for _, action in gains}
         for _, action in sorted(gains):
             if problem.evaluations >= limit:
                 break
             after = problem.step(best, action)
             if after is not None and problem.better(after, best):
                 best = after
+                within |= _near(problem, _node(problem, action))
     return best
 
 
-def local_actions(problem: Problem, state: SearchState) -> Iterator[LocalAction]:
-    """All local actions on classes of which something is communicated, or that it is for."""
+ClassNode = tuple[Literal["op", "value"], int]
+"""A class of operations or of values."""
+
+
+def local_actions(
+    problem: Problem, state: SearchState, within: Container[ClassNode] | None = None
+) -> Iterator[LocalAction]:
+    """All local actions on classes of which something is communicated, or that it is for.
+
+    Args:
+      problem: what is searched.
+      state: a plan.
+      within: the classes that count; all by default.
+    """
     graph = problem.graph
     moved = dict.fromkeys(v for v, step, _ in state.lowering.steps() if step.is_collective)
     ops: set[int] = set()
@@ -125,14 +140,38 @@ def local_actions(problem: Problem, state: SearchState) -> Iterator[LocalAction]
         ops.update(use.op for use in value.uses)
         if value.producer is not None:
             ops.add(value.producer[0])
-    nodes: list[tuple[Literal["op", "value"], int, Layout]] = [
-        *(("op", graph.ops[i].members[0], state.tiling.ops[i]) for i in sorted(ops)),
-        *(("value", graph.values[i].members[0], state.tiling.values[i]) for i in sorted(moved)),
-    ]
-    for kind, member, layout in nodes:
-        for axis in problem.axes:
-            for place in range(NOWHERE, len(layout)):
-                yield LocalAction(kind, member, axis, place)
+    nodes: list[ClassNode] = [*(("op", i) for i in sorted(ops)), *(("value", i) for i in moved)]
+    for kind, index in nodes:
+        if within is None or (kind, index) in within:
+            row = state.tiling.ops if kind == "op" else state.tiling.values
+            member = (graph.ops if kind == "op" else graph.values)[index].members[0]
+            for axis in problem.axes:
+                for place in range(NOWHERE, len(row[index])):
+                    yield LocalAction(kind, member, axis, place)
+
+
+def _node(problem: Problem, action: LocalAction) -> ClassNode:
+    graph = problem.graph
+    numbers = graph.op_class if action.kind == "op" else graph.value_class
+    return action.kind, numbers[action.member]
+
+
+def _near(problem: Problem, node: ClassNode) -> set[ClassNode]:
+    """The classes around one, up to two steps away."""
+    found = {node}
+    for _ in range(2):
+        found.update(*(_beside(problem, each) for each in found))
+    return found
+
+
+def _beside(problem: Problem, node: ClassNode) -> set[ClassNode]:
+    kind, index = node
+    if kind == "op":
+        op = problem.graph.ops[index]
+        return {("value", v) for classes in (*op.operands, *op.results) for v in classes}
+    value = problem.graph.values[index]
+    made: set[ClassNode] = set() if value.producer is None else {("op", value.producer[0])}
+    return made | {("op", use.op) for use in value.uses}
 
 
 def changes(problem: Problem, state: SearchState) -> Iterator[Moves]:

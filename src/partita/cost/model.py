@@ -190,16 +190,12 @@ class CostModel:
     def _copied(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
         """How many bytes more of copies there are at every position than at the one before it,
         with what happens to some value classes now instead of before, by their numbers."""
-        table = self._table
+        table, differ = self._table, before != now
         less, more = (
-            [
-                c
-                for number in numbers[table.copied[numbers]].tolist()
-                for c in table.costs[number].copies
-            ]
-            for numbers in (before, now)
+            [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
+            for numbers in (before[differ], now[differ])
         )
-        return self.memory.changed(less, more)
+        return self.memory.changed(more, less)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
         """A lowering with what is gathered again, as `cost` has it, and its cost in full."""

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from partita.cost.combining import Part
-from partita.cost.memory import Copies
+from partita.cost.memory import Changes, Copies
 from partita.cost.regather import Again
 
 
@@ -41,6 +41,8 @@ class PlanTable:
 
     def __init__(self, links: int) -> None:
         self.costs: list[PlanCost] = []
+        self.copies: list[Changes] = []
+        """What their copies change in memory."""
         self.kept = np.zeros(0)
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
@@ -53,6 +55,7 @@ class PlanTable:
         """The number of one more cost."""
         number = len(self.costs)
         self.costs.append(cost)
+        self.copies.append(Changes.of(cost.copies))
         if number >= len(self.kept):
             self._grow(max(64, 2 * number))
         self.kept[number] = cost.kept

@@ -35,6 +35,10 @@ class PlanCost:
     parts: tuple[Part, ...]
     """Collectives that may be combined with those of others."""
 
+    def keeping(self, kept: float) -> PlanCost:
+        """The same, but for the bytes that are kept."""
+        return dataclasses.replace(self, kept=kept)
+
 
 class PlanTable:
     """The costs of plans by number; number 0 costs nothing."""

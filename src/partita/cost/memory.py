@@ -29,6 +29,22 @@ class Copies:
     bytes: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """How many bytes more of some buffers are alive at positions than at those before them."""
+
+    positions: np.ndarray
+    bytes: np.ndarray
+
+    @staticmethod
+    def of(copies: Sequence[Copies]) -> Changes:
+        """The changes by these buffers."""
+        if not copies:
+            return Changes(np.zeros(0, dtype=np.int64), np.zeros(0))
+        start, end, bytes_ = joined(copies)
+        return Changes(np.concatenate([start, end + 1]), np.concatenate([bytes_, -bytes_]))
+
+
 def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -> np.ndarray:
     """How many bytes more are alive at each of `size` positions than at the one before.
 
@@ -219,14 +235,17 @@ class MemoryModel:
         delta += copied
         return delta.cumsum()
 
-    def changed(self, less: Sequence[Copies], more: Sequence[Copies]) -> np.ndarray:
-        """How many bytes more of copies there are at every position than at the one before it, if
-        some are not needed any more, and others are."""
-        found = np.zeros(self.size)
-        for copies, sign in ((less, -1.0), (more, 1.0)):
-            if copies:
-                start, end, bytes_ = joined(copies)
-                found += sign * changes(start, end, bytes_, self.size)
+    def changed(self, more: Sequence[Changes], less: Sequence[Changes] = ()) -> np.ndarray:
+        """How many bytes more there are at every position than at the one before it, if there are
+        some buffers more, and others less."""
+        both = [*more, *less]
+        if not both:
+            return np.zeros(self.size)
+        bytes_ = np.concatenate([each.bytes for each in both])
+        added = sum(len(each.bytes) for each in more)
+        np.negative(bytes_[added:], out=bytes_[added:])
+        positions = np.concatenate([each.positions for each in both])
+        found: np.ndarray = np.bincount(positions, bytes_, self.size + 1)[: self.size]
         return found
 
     def with_host(self, layouts: Sequence[Layout]) -> float:

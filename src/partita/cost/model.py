@@ -20,7 +20,7 @@ from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
-from partita.cost.memory import MemoryModel
+from partita.cost.memory import Copies, MemoryModel
 from partita.cost.offload import OffloadModel
 from partita.cost.plan_costs import PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
@@ -115,6 +115,8 @@ class CostModel:
         self._table = PlanTable(self.interconnect.links)
         self._numbers: dict[ValuePlan, int] = {}
         """The numbers of plans in the table."""
+        self._unmoved: dict[float, int] = {}
+        """The numbers of those that move nothing, by the bytes that are kept."""
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
@@ -183,23 +185,19 @@ class CostModel:
             plan = plans[index]
             number = known.get(plan)
             if number is None:
-                number = known[plan] = self._table.add(self._plan(index, plan))
+                number = known[plan] = self._number(index, plan)
             found.append(number)
         return found
 
     def _copied(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
         """How many bytes more of copies there are at every position than at the one before it,
         with what happens to some value classes now instead of before, by their numbers."""
-        table = self._table
+        table, differ = self._table, before != now
         less, more = (
-            [
-                c
-                for number in numbers[table.copied[numbers]].tolist()
-                for c in table.costs[number].copies
-            ]
-            for numbers in (before, now)
+            [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
+            for numbers in (before[differ], now[differ])
         )
-        return self.memory.changed(less, more)
+        return self.memory.changed(more, less)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
         """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
@@ -253,8 +251,20 @@ class CostModel:
             found.append(((own.kind, own.axes), Traffic(times, times * own.bytes, times * once)))
         return found
 
-    def _plan(self, index: int, plan: ValuePlan) -> PlanCost:
-        """The cost of a plan."""
+    def _number(self, index: int, plan: ValuePlan) -> int:
+        """The number in the table of the cost of a plan that is not known yet."""
+        kept = self.memory.bytes(index, plan.layout)
+        copies = tuple(self.memory.copies(index, plan, Between.NONE))
+        if plan.steps or plan.reshards or copies:
+            return self._table.add(self._plan(index, plan, kept, copies))
+        if kept not in self._unmoved:
+            self._unmoved[kept] = self._table.add(self._table.costs[0].keeping(kept))
+        return self._unmoved[kept]
+
+    def _plan(
+        self, index: int, plan: ValuePlan, kept: float, copies: tuple[Copies, ...]
+    ) -> PlanCost:
+        """The cost of a plan, given the bytes of a shard as it is kept, and other buffers."""
         count = self._times[index]
         overlapped, place = self._overlapped[index], self._first_use[index]
         exposed = 0.0
@@ -276,12 +286,9 @@ class CostModel:
             hidden = hidden + time * first
             parts += self._parts(index, steps, first)
             moves_once.append((need, now, time * first))
-        copies = tuple(self.memory.copies(index, plan, Between.NONE))
-        kept = self.memory.bytes(index, plan.layout)
-        moves = bool(plan.steps or plan.reshards or copies)
         return PlanCost(
             kept,
-            moves,
+            True,
             compute,
             exposed,
             tuple(hidden.tolist()),

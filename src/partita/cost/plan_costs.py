@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from partita.cost.combining import Part
-from partita.cost.memory import Copies
+from partita.cost.memory import Changes, Copies
 from partita.cost.regather import Again
 
 
@@ -35,12 +35,18 @@ class PlanCost:
     parts: tuple[Part, ...]
     """Collectives that may be combined with those of others."""
 
+    def keeping(self, kept: float) -> PlanCost:
+        """The same, but for the bytes that are kept."""
+        return dataclasses.replace(self, kept=kept)
+
 
 class PlanTable:
     """The costs of plans by number; number 0 costs nothing."""
 
     def __init__(self, links: int) -> None:
         self.costs: list[PlanCost] = []
+        self.copies: list[Changes] = []
+        """What their copies change in memory."""
         self.kept = np.zeros(0)
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
@@ -53,6 +59,7 @@ class PlanTable:
         """The number of one more cost."""
         number = len(self.costs)
         self.costs.append(cost)
+        self.copies.append(Changes.of(cost.copies))
         if number >= len(self.kept):
             self._grow(max(64, 2 * number))
         self.kept[number] = cost.kept

@@ -280,7 +280,9 @@ class Lowerer:
             return known
         mesh, left, latency = self.mesh, made - kept, self.latency_bytes
         way = functools.partial(reshard, value.value.type, latency_bytes=latency)
-        steps = way(source, left, layout, mesh, combine, masked=kept - made)
+        steps: tuple[Step, ...] = ()
+        if source != layout or left or kept != made:
+            steps = way(source, left, layout, mesh, combine, masked=kept - made)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not value.is_result:
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.

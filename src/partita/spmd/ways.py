@@ -8,6 +8,7 @@ is added that is not wanted in the end.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Iterator
@@ -136,25 +137,29 @@ def _moves(type_: TensorType, state: _State, wanted: frozenset[int], mesh: Mesh)
     for count in range(1, len(unreduced) + 1):
         for run in itertools.combinations(sorted(unreduced), count):
             yield ALL_REDUCE, run, -1, -1, (layout, unreduced - {*run})
-    sizes = [mesh.size(axes) for axes in layout]
+    sizes = tuple(mesh.size(axes) for axes in layout)
     for new in _of_sizes(sizes, (used | wanted) - unreduced, mesh):
         if new != layout:
             changed = {a for x, y in zip(layout, new, strict=True) if x != y for a in (*x, *y)}
             yield COLLECTIVE_PERMUTE, tuple(sorted(changed)), -1, -1, (new, unreduced)
 
 
-def _runs(axes: frozenset[int]) -> Iterator[Axes]:
+@functools.cache
+def _runs(axes: frozenset[int]) -> tuple[Axes, ...]:
     """Every ordered choice of one axis or more."""
-    for count in range(1, len(axes) + 1):
-        yield from itertools.permutations(sorted(axes), count)
+    return tuple(
+        run for n in range(1, len(axes) + 1) for run in itertools.permutations(sorted(axes), n)
+    )
 
 
-def _of_sizes(sizes: list[int], axes: frozenset[int], mesh: Mesh) -> Iterator[Layout]:
+@functools.cache
+def _of_sizes(sizes: tuple[int, ...], axes: frozenset[int], mesh: Mesh) -> tuple[Layout, ...]:
     """Every layout by some of the axes that splits each dimension into so many shards."""
     if not sizes:
-        yield ()
-        return
-    for run in ((), *_runs(axes)) if sizes[0] > 1 else ((),):
-        if mesh.size(run) == sizes[0]:
-            for rest in _of_sizes(sizes[1:], axes - {*run}, mesh):
-                yield (run, *rest)
+        return ((),)
+    return tuple(
+        (run, *rest)
+        for run in (((), *_runs(axes)) if sizes[0] > 1 else ((),))
+        if mesh.size(run) == sizes[0]
+        for rest in _of_sizes(sizes[1:], axes - {*run}, mesh)
+    )

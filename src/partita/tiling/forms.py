@@ -45,13 +45,20 @@ class Forms:
 
     def __init__(self, graph: ClassGraph) -> None:
         self._known: list[dict[Layout, OpForm]] = [{} for _ in graph.ops]
+        by_rule: dict[Rule, dict[Layout, OpForm]] = {}
+        self._alike = [by_rule.setdefault(op.op.rule, {}) for op in graph.ops]
+        """For each class, the forms of those with the same rule, by layout."""
 
     def of(self, op: OpClass, layout: Layout) -> OpForm:
         """How an operation class runs under a layout of its factors."""
         known = self._known[op.index]
         form = known.get(layout)
         if form is None:
-            form = known[layout] = form_of(op.op.rule, layout)
+            alike = self._alike[op.index].get(layout)
+            if alike is None:
+                alike = self._alike[op.index][layout] = form_of(op.op.rule, layout)
+            needs, halos, makes, sums = alike.needs, alike.halos, alike.makes, alike.sums
+            form = known[layout] = OpForm(needs, halos, makes, sums, alike.axes, layout)
         return form
 
 

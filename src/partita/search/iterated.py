@@ -1,10 +1,12 @@
-"""Iterated local search: refinement from the empty plan, from good starts, and from what random
-changes make of the best.
+"""Iterated local search: refinement of good starts, of the empty plan, and of what random changes
+make of the best.
 
 What single changes lead to depends on where they start: from the empty plan one finds strategies
-that nobody wrote, and from a start plans of so many decisions that none of them helps alone. Each
-is refined as long as it helps, first its moves and then, of those that are not much slower than the
-best, single classes. The rest of the budget goes to the best, disturbed and refined again.
+that nobody wrote, and from a start plans of so many decisions that none of them helps alone. What
+is best before its single classes are looked at need not be best afterwards. So several starts are
+polished; then moves are changed as long as it helps, those of the empty plan and of the best
+starts, and what comes of that is polished, too. The rest of the budget goes to the best plans,
+disturbed and refined again.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -15,23 +17,28 @@ import math
 import random
 from collections.abc import Sequence
 
-from partita.search.problem import Move, Problem, SearchState
+from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
-from partita.search.refine import climb, polish
+from partita.search.refine import changes, climb, polish
 from partita.search.starts import best_starts, followers
 from partita.tiling import LocalAction
 
-STARTS = 2
-"""Starts that are refined, besides the empty plan."""
+POLISHED, CLIMBED = 5, 2
+"""Starts that are polished, and of those the ones whose moves are changed, too."""
 
-EMPTY_SHARE, PRICING_SHARE, STARTS_SHARE = 0.35, 0.2, 0.2
-"""Of the budget: what refining the empty plan, pricing starts, and refining them may take."""
+PRICING, POLISHING, EMPTY, CLIMBING = 0.15, 0.15, 0.25, 0.15
+"""Of the budget: what pricing starts, polishing them, refining the empty plan, and refining starts
+may take at most."""
 
-NEAR = 1.03
-"""How much slower than the best a plan may be whose single classes are still looked at."""
+NEAR = 1.05
+"""How much slower than the best of its kind a plan may be whose single classes are still looked at:
+than the best whose classes have not been looked at."""
 
 KICK = 3
 """Most random changes at a time."""
+
+PATIENCE = 3000
+"""Evaluations after which the search ends if nothing has become better by more than the noise."""
 
 IDLE = 40
 """Disturbances in turn that may lead to nothing new; then the space is taken to be exhausted."""
@@ -40,51 +47,86 @@ IDLE = 40
 @register("iterated")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """The best of all states seen. Only the disturbances are random."""
-    limit = problem.evaluations + budget
-    share = _Shares(problem, budget, limit)
-    climbed = [climb(problem, problem.start, share(EMPTY_SHARE), progress)]
-    starts = best_starts(problem, STARTS, share(PRICING_SHARE))
-    for number, start in enumerate(starts):
-        climbed.append(
-            climb(problem, start, share(STARTS_SHARE / (len(starts) - number)), progress)
-        )
-    for state in problem.different(climbed, len(climbed)):
-        _polish(problem, state, limit, progress)
-    _disturb(problem, limit, random.Random(seed), progress)
+    _Search(problem, budget, progress).run(random.Random(seed))
     return problem.best
 
 
-class _Shares:
-    """Limits of evaluations: the given share of the budget from here on."""
+class _Search:
+    def __init__(self, problem: Problem, budget: int, progress: SearchProgress) -> None:
+        self.problem, self.budget, self.progress = problem, budget, progress
+        self.limit = problem.evaluations + budget
+        self.plain = problem.start
+        """The best state whose single classes have not been looked at."""
+        self.idle = self.improved = 0
 
-    def __init__(self, problem: Problem, budget: int, limit: int) -> None:
-        self._problem, self._budget, self._limit = problem, budget, limit
+    def run(self, rng: random.Random) -> None:
+        """Looks until the budget is spent, or nothing is new."""
+        problem = self.problem
+        starts = best_starts(problem, POLISHED, self._share(PRICING))
+        polished = [
+            (problem.rank(polish(problem, start, self._share(POLISHING), self.progress)), number)
+            for number, start in enumerate(starts)
+        ]
+        self._climb(problem.start, self._share(EMPTY))
+        for _, number in sorted(polished)[:CLIMBED]:
+            self._climb(starts[number], self._share(CLIMBING / CLIMBED))
+        self.improved = problem.evaluations
+        while not self._done():
+            before = problem.evaluations, problem.best
+            if rng.random() < 0.5:
+                self._change(rng)
+            else:
+                self._disturb(rng)
+            self._note(*before)
 
-    def __call__(self, share: float) -> int:
-        return min(self._limit, self._problem.evaluations + round(share * self._budget))
+    def _change(self, rng: random.Random) -> None:
+        """Makes one change to the moves of the best, and decides single classes again then."""
+        problem = self.problem
+        moves, local = _apart(problem.best.moves)
+        changed = rng.choice([moves, *changes(problem, moves)])
+        state = problem.replay((*changed, *local), self.limit)
+        if self._near(state, problem.best):
+            polish(problem, state, self.limit, self.progress)
+
+    def _disturb(self, rng: random.Random) -> None:
+        """Refines what several random changes make of the best."""
+        problem = self.problem
+        kicked = _kicked(problem, list(_apart(problem.best.moves)[0]), rng)
+        self._climb(problem.replay(kicked, self.limit), self.limit)
+
+    def _note(self, evaluations: int, best: SearchState) -> None:
+        """Counts since when nothing has become better, and since when nothing was new."""
+        now = self.problem.evaluations
+        self.idle = 0 if now > evaluations else self.idle + 1
+        gained = self.problem.log_cost(best) - self.problem.log_cost(self.problem.best)
+        if gained > NOISE:
+            self.improved = now
+
+    def _done(self) -> bool:
+        now = self.problem.evaluations
+        return now >= self.limit or self.idle >= IDLE or now - self.improved > PATIENCE
+
+    def _near(self, state: SearchState, best: SearchState) -> bool:
+        """Whether a state may become better than the best when single classes are looked at."""
+        return self.problem.log_cost(state) - self.problem.log_cost(best) < math.log(NEAR)
+
+    def _share(self, share: float) -> int:
+        """A limit of evaluations: this share of the budget from here on."""
+        return min(self.limit, self.problem.evaluations + round(share * self.budget))
+
+    def _climb(self, state: SearchState, limit: int) -> None:
+        """Changes the moves of a state, and polishes what is near the best of that."""
+        problem = self.problem
+        climbed = climb(problem, state, limit, self.progress)
+        self.plain = min(self.plain, climbed, key=problem.rank)
+        if self._near(climbed, self.plain):
+            polish(problem, climbed, self.limit, self.progress)
 
 
-def _disturb(problem: Problem, limit: int, rng: random.Random, progress: SearchProgress) -> None:
-    """Refines what random changes make of the best, as long as there is budget."""
-    idle = 0
-    while problem.evaluations < limit and idle < IDLE:
-        before = problem.evaluations
-        kicked = _kicked(problem, _colors(problem.best.moves), rng)
-        _polish(
-            problem, climb(problem, problem.replay(kicked, limit), limit, progress), limit, progress
-        )
-        idle = 0 if problem.evaluations > before else idle + 1
-
-
-def _polish(problem: Problem, state: SearchState, limit: int, progress: SearchProgress) -> None:
-    """Polishes a state that is near the best."""
-    if problem.log_cost(state) - problem.log_cost(problem.best) < math.log(NEAR):
-        polish(problem, state, limit, progress)
-
-
-def _colors(moves: Sequence[Move]) -> list[Move]:
-    """The moves that tile more than single classes."""
-    return [move for move in moves if not isinstance(move, LocalAction)]
+def _apart(moves: Sequence[Move]) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
+    """The moves that tile more than single classes, and those that change single ones."""
+    local = tuple(move for move in moves if isinstance(move, LocalAction))
+    return tuple(move for move in moves if not isinstance(move, LocalAction)), local
 
 
 def _kicked(problem: Problem, moves: list[Move], rng: random.Random) -> list[Move]:

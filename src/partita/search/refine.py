@@ -174,9 +174,9 @@ def _beside(problem: Problem, node: ClassNode) -> set[ClassNode]:
     return made | {("op", use.op) for use in value.uses}
 
 
-def changes(problem: Problem, state: SearchState) -> Iterator[Moves]:
-    """All single changes of the moves that led to a state."""
-    return itertools.chain.from_iterable(kind(problem, state.moves) for kind in CHANGES)
+def changes(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    """All single changes of moves."""
+    return itertools.chain.from_iterable(kind(problem, moves) for kind in CHANGES)
 
 
 def _dropped(problem: Problem, moves: Moves) -> Iterator[Moves]:

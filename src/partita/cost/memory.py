@@ -45,6 +45,20 @@ class Changes:
         return Changes(np.concatenate([start, end + 1]), np.concatenate([bytes_, -bytes_]))
 
 
+def changed(more: Sequence[Changes], less: Sequence[Changes], size: int) -> np.ndarray:
+    """How many bytes more are alive at each of `size` positions than at the one before, if there
+    are some buffers more, and others less."""
+    both = [*more, *less]
+    if not both:
+        return np.zeros(size)
+    bytes_ = np.concatenate([each.bytes for each in both])
+    added = sum([len(each.bytes) for each in more])
+    np.negative(bytes_[added:], out=bytes_[added:])
+    positions = np.concatenate([each.positions for each in both])
+    found: np.ndarray = np.bincount(positions, bytes_, size + 1)[:size]
+    return found
+
+
 def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -> np.ndarray:
     """How many bytes more are alive at each of `size` positions than at the one before.
 
@@ -234,19 +248,6 @@ class MemoryModel:
         delta: np.ndarray = self._changes @ kept
         delta += copied
         return delta.cumsum()
-
-    def changed(self, more: Sequence[Changes], less: Sequence[Changes] = ()) -> np.ndarray:
-        """How many bytes more there are at every position than at the one before it, if there are
-        some buffers more, and others less."""
-        both = [*more, *less]
-        if not both:
-            return np.zeros(self.size)
-        bytes_ = np.concatenate([each.bytes for each in both])
-        added = sum(len(each.bytes) for each in more)
-        np.negative(bytes_[added:], out=bytes_[added:])
-        positions = np.concatenate([each.positions for each in both])
-        found: np.ndarray = np.bincount(positions, bytes_, self.size + 1)[: self.size]
-        return found
 
     def with_host(self, layouts: Sequence[Layout]) -> float:
         """Bytes in the memory of the host when that is fullest, given the layout of each class."""

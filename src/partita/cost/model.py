@@ -20,7 +20,7 @@ from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
-from partita.cost.memory import Copies, MemoryModel
+from partita.cost.memory import Changes, Copies, MemoryModel, changed
 from partita.cost.offload import OffloadModel
 from partita.cost.plan_costs import PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
@@ -163,10 +163,9 @@ class CostModel:
         live = self.memory.live(kept, copied)
         found = Gathered(StepTime(compute, exposed, hidden), float(live.max(initial=0.0)), {})
         if again or (again is None and fixed + found.peak > self.capacity):
-            ways = (
-                (i, table.costs[numbers[i]]) for i in table.again[numbers].nonzero()[0].tolist()
-            )
-            moves = {i: (cost.copies, cost.again) for i, cost in ways}
+            gathered = table.again[numbers].nonzero()[0]
+            ways = (table.ways[n] for n in numbers[gathered].tolist())
+            moves = dict(zip(gathered.tolist(), ways, strict=True))
             choice = Regathering(live, self.capacity - fixed, found, moves)
             found = choice.far() if again else choice.best()
         peak = fixed + found.peak
@@ -197,7 +196,7 @@ class CostModel:
             [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
             for numbers in (before[differ], now[differ])
         )
-        return self.memory.changed(more, less)
+        return changed(more, less, self.memory.size)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
         """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
@@ -312,7 +311,8 @@ class CostModel:
                     (n * time for n, (*_, time) in zip(more, once, strict=True)), self._idle
                 )
                 copies = tuple(self.memory.copies(index, plan, between))
-                yield Again(between, exposed, tuple(hidden.tolist()), copies)
+                changes = Changes.of(copies)
+                yield Again(between, exposed, tuple(hidden.tolist()), copies, changes)
 
     def _written(self, index: int, plan: ValuePlan) -> float:
         """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do

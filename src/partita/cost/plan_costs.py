@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from partita.analysis import Between
 from partita.cost.combining import Part
 from partita.cost.memory import Changes, Copies
 from partita.cost.regather import Again
@@ -47,6 +48,8 @@ class PlanTable:
         self.costs: list[PlanCost] = []
         self.copies: list[Changes] = []
         """What their copies change in memory."""
+        self.ways: dict[int, tuple[Again, ...]] = {}
+        """By number, if there are ways to gather again: how copies are kept, and these ways."""
         self.kept = np.zeros(0)
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
@@ -59,7 +62,11 @@ class PlanTable:
         """The number of one more cost."""
         number = len(self.costs)
         self.costs.append(cost)
-        self.copies.append(Changes.of(cost.copies))
+        changes = Changes.of(cost.copies)
+        self.copies.append(changes)
+        if cost.again:
+            kept = Again(Between.NONE, 0.0, (0.0,) * len(cost.hidden), cost.copies, changes)
+            self.ways[number] = (kept, *cost.again)
         if number >= len(self.kept):
             self._grow(max(64, 2 * number))
         self.kept[number] = cost.kept

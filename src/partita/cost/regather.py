@@ -6,13 +6,14 @@ By what it takes: step by step, the way that costs least for what it frees where
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from partita.analysis import Between
 from partita.cost.estimate import StepTime
-from partita.cost.memory import Copies, changes, joined
+from partita.cost.memory import Changes, Copies, changed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +27,8 @@ class Again:
     """Those that overlap with other work, on each link."""
     copies: tuple[Copies, ...]
     """The buffers instead of those of kept copies."""
+    changes: Changes
+    """What these change in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Regathering:
         live: np.ndarray,
         room: float,
         kept: Gathered,
-        moves: Mapping[int, tuple[tuple[Copies, ...], tuple[Again, ...]]],
+        moves: Mapping[int, tuple[Again, ...]],
     ) -> None:
         """Prepares the choice.
 
@@ -54,24 +57,21 @@ class Regathering:
           live: bytes alive at every position if all copies are kept, without arguments.
           room: how many may be.
           kept: what the step takes then.
-          moves: by value class, the buffers of copies that are kept, and the ways to gather again.
+          moves: by value class, how its copies are kept, and the ways to gather it again.
         """
         self.live, self.room, self.kept = live, room, kept
         self.classes = list(moves)
-        ways = [again for _, again in moves.values()]
-        self.firsts = np.cumsum([0, *(1 + len(again) for again in ways)])[:-1].tolist()
+        counts = [len(ways) for ways in moves.values()]
+        self.firsts = list(itertools.accumulate(counts, initial=0))[:-1]
         """For each class, the row in which its copies are kept; the ways to gather again follow."""
-        self.rows: list[Again] = []
-        self.owner: list[int] = []
+        self.rows = list(itertools.chain.from_iterable(moves.values()))
+        self.owner = np.repeat(np.arange(len(counts)), counts).tolist()
         """For every row, the place of its class."""
-        links = len(kept.time.link_times)
-        for place, (copies, again) in enumerate(moves.values()):
-            self.rows += [Again(Between.NONE, 0.0, (), copies), *again]
-            self.owner += [place] * (1 + len(again))
         self.exposed = np.array([row.exposed for row in self.rows])
-        self.hidden = np.zeros((len(self.rows), links))
-        for number, row in enumerate(self.rows):
-            self.hidden[number, : len(row.hidden)] = row.hidden
+        self.hidden = np.zeros((len(self.rows), len(kept.time.link_times)))
+        if self.rows:
+            hidden = np.array([row.hidden for row in self.rows])
+            self.hidden[:, : hidden.shape[1]] = hidden
 
     def far(self) -> Gathered:
         """All that is gathered for uses far apart is gathered again."""
@@ -162,13 +162,8 @@ class Regathering:
 
     def _difference(self, less: Sequence[int], more: Sequence[int]) -> np.ndarray:
         """Bytes at every position if the buffers of some rows give way to those of others."""
-        delta = np.zeros(len(self.live))
-        for rows, sign in ((less, -1.0), (more, 1.0)):
-            copies = [c for row in rows for c in self.rows[row].copies]
-            if copies:
-                start, end, bytes_ = joined(copies)
-                delta += sign * changes(start, end, bytes_, len(delta))
-        return np.cumsum(delta)
+        added, removed = ([self.rows[row].changes for row in rows] for rows in (more, less))
+        return changed(added, removed, len(self.live)).cumsum()
 
     def _step(self, exposed: np.ndarray | float, hidden: np.ndarray) -> np.ndarray:
         """Seconds of the step with so much more of collectives, but for what stays the same."""

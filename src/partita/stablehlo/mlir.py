@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -54,13 +55,21 @@ def context() -> Iterator[None]:
         yield
 
 
-def parse(text: str) -> Any:
+def parse(text: str | bytes) -> Any:
     """Parses a module; raises `UnsupportedError` with MLIR's own reason for an unreadable one."""
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
         first = error.error_diagnostics[0]
         raise unreadable(first.message, str(first.location)) from None
+
+
+def afresh(module: Any) -> Any:
+    """The same module once more, of which there are no handles; by way of bytecode, which is read
+    and written several times as fast as text."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return parse(written.getvalue())
 
 
 def load(data: str | bytes, file: str) -> str:

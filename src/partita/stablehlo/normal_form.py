@@ -24,6 +24,7 @@ from partita.stablehlo.dimensions import unfuse, unmerge
 from partita.stablehlo.expansions import expand
 from partita.stablehlo.limits import OPERATIONS
 from partita.stablehlo.mlir import (
+    afresh,
     attributes_of,
     find,
     hlo,
@@ -58,8 +59,7 @@ def prepare(text: str) -> str:
     shard_map.note(module, main_function(module))
     tags.note(main_function(module))
     rolls.note(module, main_function(module))
-    # Handles to erased operations are unsafe to keep: go on with a fresh parse.
-    module = parse(module.operation.get_asm(enable_debug_info=True))
+    module = afresh(module)  # handles to erased operations are unsafe to keep
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
     manual_regions.unfold(main_function(module))
     zeros.drop_added_zeros(main_function(module))

@@ -15,6 +15,8 @@ from partita.search import exhaust
 from partita.search.bounds import lower_bound
 from partita.search.bounds.messages import Edge, Energy, Messages
 from partita.search.bounds.relaxed import Relaxed
+from partita.search.refine import local_actions
+from partita.search.starts import followers
 from searching import SIZES, mlp, problem
 
 # --------------------------------------------------------------------------------- programs
@@ -86,18 +88,21 @@ PROGRAMS = {
 
 
 def seen(problem, count, seed=0):
-    """States on random ways of moves, some without sums or without a part of what they take."""
+    """States on random ways of moves: whole ones, some without sums or without a part of what they
+    take, all that still can, and single classes."""
     rng, found = random.Random(seed), [problem.start]
     while len(found) < count:
         state = problem.start
         for _ in range(rng.randrange(1, 7)):
-            move = rng.choice(problem.moves)
-            if rng.random() < 0.4:
+            kind, move = rng.random(), rng.choice([*problem.moves, *followers(problem)])
+            local = list(local_actions(problem, state)) if kind < 0.4 else []
+            if local:
+                move = rng.choice(local)
+            elif kind < 0.7:
                 parts = problem.parts(problem.propagation(state, move), move)
                 left_out = tuple(n for n in range(len(parts)) if rng.random() < 0.3)
-                move = dataclasses.replace(
-                    move, without=left_out, sums=bool(left_out) or rng.random() < 0.5
-                )
+                whole = bool(left_out) or rng.random() < 0.5
+                move = dataclasses.replace(move, without=left_out, sums=whole)
             state = problem.step(state, move) or state
             found.append(state)
     return found
@@ -138,12 +143,12 @@ def test_the_best_of_all_plans_takes_no_less_than_the_bound(sizes, share):
         assert bound.gap(best.cost.time.step_time) < 0.1
 
 
-def test_after_a_tactic_the_bound_is_for_what_is_left_to_decide():
+def test_where_few_colors_may_be_split_the_bound_is_higher():
     p = mlp("wide batch")
-    batch = max(p.moves, key=lambda move: -p.step(p.start, move).cost.time.step_time)
     free = lower_bound(p).seconds
-    p.start = p.step(p.start, batch)
-    assert lower_bound(p).seconds >= free
+    p.everything = False
+    p.moves = [move for move in p.moves if move.color == p.moves[-1].color]
+    assert lower_bound(p).seconds > free
 
 
 def test_a_mesh_of_too_many_axes_has_no_bound():

@@ -58,6 +58,8 @@ class Choices:
         self.graph, self.mesh, self.model = problem.graph, problem.mesh, problem.cost_model
         self._forms = Forms(self.graph)
         self._movable = {(move.color, move.axis) for move in problem.moves}
+        self._anywhere = frozenset(problem.axes if problem.everything else ())
+        """Axes that single classes may have wherever they divide, or not at all."""
         self._start = problem.start.tiling
         layouts = itertools.chain(self._start.ops, self._start.values)
         given = {axis for layout in layouts for axes in layout for axis in axes}
@@ -87,20 +89,32 @@ class Choices:
         start = self._start.ops[op.index]
         factors = op.op.rule.factors
         traits = op.op.traits
-        choices: list[list[int | None]] = []
+        choices = []
         for axis in self.axes:
             held = [f for f, axes in enumerate(start) if axis in axes]
+            can = self._places(op.colors, axis)
             if traits.free:
-                can = [f for f, c in enumerate(op.colors) if c < 0 or (c, axis) in self._movable]
-                choices.append([None, *can, *(f for f in held if f not in can)])
-            elif held:
-                gives_way = traits.additive or traits.transposes
-                choices.append([None, *held] if gives_way else [*held])
-            else:
-                can = [f for f, c in enumerate(op.colors) if (c, axis) in self._movable]
-                choices.append([None, *can])
+                can += [f for f, color in enumerate(op.colors) if color < 0]
+            stays = held and not (traits.free or traits.additive or traits.transposes)
+            choices.append(self._options(axis, held, can, bool(stays)))
         sizes = [factor.size for factor in factors]
         return self._layouts(choices, sizes, start)
+
+    def _places(self, colors: Sequence[int], axis: int) -> list[int]:
+        """Where moves may put an axis, given the colors of factors or dimensions."""
+        return [
+            place
+            for place, color in enumerate(colors)
+            if color >= 0 and (axis in self._anywhere or (color, axis) in self._movable)
+        ]
+
+    def _options(
+        self, axis: int, held: Sequence[int], can: Sequence[int], stays: bool
+    ) -> list[int | None]:
+        """Where an axis may be, which is held already at some place if at all."""
+        if stays and axis not in self._anywhere:
+            return [*held]
+        return [*dict.fromkeys((None, *held, *can))]
 
     def _layouts(
         self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
@@ -123,11 +137,10 @@ class Choices:
 
     def _value(self, value: ValueClass) -> ValueNode:
         start = self._start.values[value.index]
-        choices: list[list[int | None]] = []
+        choices = []
         for axis in self.axes:
             held = [d for d, axes in enumerate(start) if axis in axes]
-            can = [d for d, c in enumerate(value.colors) if (c, axis) in self._movable]
-            choices.append([*held] if held else [None, *can])
+            choices.append(self._options(axis, held, self._places(value.colors, axis), bool(held)))
         layouts = dict.fromkeys(self._layouts(choices, value.value.type.shape, start))
         made: dict[Layout, None] = {}
         if value.producer is not None:
@@ -158,7 +171,7 @@ class Choices:
                 own = self._offered(op, found)
                 for color, factor in zip(op.colors, op.op.rule.factors, strict=True):
                     if factor.kind == "reduction":
-                        own |= {a for a in every if (color, a) in self._movable}
+                        own |= {a for a in every if self._places((color,), a)}
                 for layout, factor in zip(
                     self._start.ops[op.index], op.op.rule.factors, strict=True
                 ):

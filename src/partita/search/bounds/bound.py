@@ -40,8 +40,8 @@ class Bound:
     seconds: float
     """Below the step time of every plan that moves lead to, whether it fits in memory or not."""
     tilings: tuple[Tiling, ...]
-    """Layouts, free for every class, that are near the bound. They cost more than it says, and no
-    moves may lead there."""
+    """Layouts, free for every class, that came up on the way. They cost more than the bound says,
+    some of them little more than the best plan, and no moves may lead there."""
 
     def gap(self, step_time: float) -> float:
         """How much longer a step takes than the bound, as a share of the bound at most."""
@@ -78,11 +78,9 @@ def lower_bound(problem: Problem, rounds: int = ROUNDS) -> Bound | None:
         before = search.best
         search.run(best[1], FEW)
         gained = search.best - before
-    tilings = []
     for weight in PLANS:
         search.run(weight, FEW)
-        tilings.append(relaxed.tiling(search.choices))
-    return Bound(search.best * (1 - ROUNDING), tuple(tilings))
+    return Bound(search.best * (1 - ROUNDING), tuple(map(relaxed.tiling, search.seen)))
 
 
 class _Search:
@@ -92,6 +90,8 @@ class _Search:
         self.relaxed = relaxed
         self.messages: Messages | None = None
         self.best, self.passes, self.choices = 0.0, 0, list[int]()
+        self.seen: dict[tuple[int, ...], None] = {}
+        """All choices that were near a bound."""
 
     def run(self, weight: float, count: int) -> float:
         """Some passes at a weight; the best bound of them."""
@@ -101,6 +101,7 @@ class _Search:
             self.messages = self.messages or Messages(energy)
             bound, self.choices = self.messages.run(energy)
             found = max(found, bound)
+            self.seen[tuple(self.choices)] = None
             self.relaxed.share(self.choices, STEP)
             self.passes += 1
         self.best = max(self.best, found)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from partita.search import exhaust
-from partita.search.bounds import lower_bound
+from partita.search.bounds import Bound, lower_bound
 from partita.search.bounds.messages import Edge, Energy, Messages
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.refine import local_actions
@@ -149,6 +149,25 @@ def test_where_few_colors_may_be_split_the_bound_is_higher():
     p.everything = False
     p.moves = [move for move in p.moves if move.color == p.moves[-1].color]
     assert lower_bound(p).seconds > free
+
+
+@pytest.mark.parametrize(
+    ("step_time", "told"),
+    [
+        (1.0, "optimal: no plan takes less"),
+        (1.1, "at most 10.0% above the best possible: no plan takes less than 1 s"),
+    ],
+)
+def test_a_plan_is_called_optimal_only_if_that_is_proven(step_time, told):
+    assert Bound(1.0, ()).told(step_time) == told
+    assert Bound(0.0, ()).told(step_time) == "how far from the best possible is not known"
+
+
+def test_what_no_single_class_could_do_better_is_proven_optimal():
+    """Each device works on its part of a sum along an axis, and nothing is exchanged."""
+    p = problem(lambda x: jnp.tanh(x * 2.0), ((4096, 1024),), "a=2,b=2")
+    best = exhaust(p, 5000).best
+    assert lower_bound(p).told(best.cost.time.step_time) == "optimal: no plan takes less"
 
 
 def test_a_mesh_of_too_many_axes_has_no_bound():

@@ -8,7 +8,8 @@ import math
 from partita.search.bounds.messages import Messages
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.bounds.shortest import TooLargeError
-from partita.search.problem import Problem
+from partita.search.problem import NOISE, Problem
+from partita.text import seconds
 from partita.tiling import Tiling
 
 ROUNDS = 50
@@ -46,6 +47,17 @@ class Bound:
     def gap(self, step_time: float) -> float:
         """How much longer a step takes than the bound, as a share of the bound at most."""
         return step_time / self.seconds - 1 if self.seconds > 0 else float("inf")
+
+    def told(self, step_time: float) -> str:
+        """What a step time is, in words: optimal only if the bound proves it."""
+        gap = self.gap(step_time)
+        if gap <= NOISE:
+            return "optimal: no plan takes less"
+        if math.isinf(gap):
+            return "how far from the best possible is not known"
+        return f"at most {gap:.1%} above the best possible: no plan takes less than " + seconds(
+            self.seconds
+        )
 
 
 def lower_bound(problem: Problem, rounds: int = ROUNDS) -> Bound | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tools.methods import METHODS, automap
+from tools.methods import METHODS, automap, integer
 
+from partita.search.bounds.messages import Messages
+from partita.search.bounds.relaxed import Relaxed
 from searching import mlp, run
 
 FURTHER = ["annealing", "automap", "random"]
+"""Those of which all moves can be made again one by one."""
 
 
 @pytest.mark.parametrize("name", FURTHER)
@@ -39,3 +42,22 @@ def test_a_move_on_an_argument_takes_the_part_of_its_color_that_the_argument_is_
             problem.start.tiling, [node], chosen.move.axis, dict(chosen.move.roles)
         )
         assert reached.tiling == state.tiling
+
+
+def test_layouts_free_for_every_class_are_a_good_start():
+    problem = mlp("wide batch")
+    found = run(METHODS["relaxed"], problem, budget=200)
+    assert problem.evaluations <= 200
+    assert not problem.better(run(METHODS["iterated"], mlp("wide batch"), budget=200), found)
+
+
+def test_message_passing_nears_the_linear_relaxation_of_the_integer_program():
+    energy = Relaxed(mlp()).energy(0.9)
+    messages = Messages(energy)
+    bound = max(messages.run(energy)[0] for _ in range(40))
+    mixed = integer.solve(energy, 20, relaxed=True)
+    whole = integer.solve(energy, 20)
+    assert energy.of(whole.choices) == pytest.approx(whole.value)
+    assert bound <= mixed.value * (1 + 1e-6)
+    assert mixed.value <= whole.value * (1 + 1e-6)
+    assert bound == pytest.approx(mixed.value, rel=0.01)

@@ -2,11 +2,12 @@
 and further ones that they have to beat."""
 
 from partita.search import ALGORITHMS, SearchAlgorithm
-from tools.methods import annealing, automap, sampling
+from tools.methods import annealing, automap, relaxed, sampling
 
 METHODS: dict[str, SearchAlgorithm] = {
     **ALGORITHMS,
     "annealing": annealing.search,
     "automap": automap.search,
     "random": sampling.search,
+    "relaxed": relaxed.search,
 }

@@ -12,7 +12,7 @@ from rich.console import Console
 from partita.errors import closest
 from tools.methods import METHODS
 from tools.methods.cases import MESHES, MODELS, Case, Problems
-from tools.methods.runs import Run, append, load, run
+from tools.methods.runs import Run, append, bounds, load, run
 from tools.methods.table import draw, markdown
 
 DETERMINISTIC = ("beam", "exhaustive", "greedy", "refine")
@@ -62,9 +62,9 @@ def command(
             models or MODELS, meshes or MESHES, hardware or ["tpu_v5e"], memory or [1.0]
         )
     ]
+    problems, out = Problems(), Console(stderr=True)
     if not only_show:
         done = {each.key for each in runs}
-        problems, out = Problems(), Console(stderr=True)
         for case, method in itertools.product(cases, methods or sorted(METHODS)):
             for seed in range(1 if method in DETERMINISTIC else seeds):
                 if (case, method, budget, seed) not in done:
@@ -72,7 +72,8 @@ def command(
                     append(results, runs[-1])
                     out.print(_said(runs[-1]))
     wanted = [each for each in runs if each.case in cases]
-    print(markdown(wanted, budget))
+    bounded = [case for case in cases if any(each.case == case for each in wanted)]
+    print(markdown(wanted, budget, bounds(problems, bounded, results.with_suffix(".bounds.json"))))
     if picture:
         draw(wanted, budget, picture)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from partita.errors import TacticError
 from partita.search import Problem, SearchState
+from partita.search.bounds import lower_bound
 from tools.methods import METHODS
 from tools.methods.cases import Case, Problems
 
@@ -116,3 +117,16 @@ def best_known(runs: Iterable[Run]) -> dict[Case, float]:
         times = [point.step_time for point in each.curve]
         best[each.case] = min(best.get(each.case, float("inf")), each.step_time, *times)
     return best
+
+
+def bounds(problems: Problems, cases: Iterable[Case], path: Path) -> dict[Case, float]:
+    """Lower bounds on step times, from a file where it has them; 0 where there is none."""
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    found = {}
+    for case in cases:
+        if case.name not in known:
+            bound = lower_bound(problems.of(case))
+            known[case.name] = bound.seconds if bound else 0.0
+            path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        found[case] = known[case.name]
+    return found

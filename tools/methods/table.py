@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +48,30 @@ def summary(runs: Iterable[Run], best: dict[Case, float]) -> Summary:
     return Summary(done, tuple(run.step_time / best[run.case] - 1 for run in done))
 
 
-def markdown(runs: Sequence[Run], budget: int) -> str:
+def markdown(runs: Sequence[Run], budget: int, bounds: Mapping[Case, float]) -> str:
     """Regret of every method on every case, and over all cases, of runs with one budget.
 
-    The best known is that of all runs, also of those with other budgets.
+    The best known is that of all runs, also of those with other budgets. Where there is a lower
+    bound, it says how far above the best known is at most.
     """
     best = best_known(runs)
     shown = [run for run in runs if run.budget == budget]
     methods = list(dict.fromkeys(run.method for run in shown))
     cases = list(dict.fromkeys(run.case for run in shown))
-    rows = [["case", "best known", *methods]]
+    rows = [["case", "best known", "above the bound", *methods]]
     for case in cases:
         cells = [
             summary((r for r in shown if r.case == case and r.method == method), best).text
             for method in methods
         ]
-        rows.append([case.name, seconds(best[case]), *cells])
+        gap = _percent(best[case] / bounds[case] - 1) if bounds.get(case) else "–"
+        rows.append([case.name, seconds(best[case]), gap, *cells])
     totals = {m: summary((r for r in shown if r.method == m), best) for m in methods}
-    rows.append(["all", "", *(each.text for each in totals.values())])
-    rows.append(["within 0.1 % of the best known", "", *map(_hits, totals.values())])
-    rows.append(["seconds, median", "", *(f"{t.seconds:.1f}" for t in totals.values() if t.runs)])
+    rows.append(["all", "", "", *(each.text for each in totals.values())])
+    rows.append(["within 0.1 % of the best known", "", "", *map(_hits, totals.values())])
+    rows.append(
+        ["seconds, median", "", "", *(f"{t.seconds:.1f}" for t in totals.values() if t.runs)]
+    )
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

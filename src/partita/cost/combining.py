@@ -102,6 +102,21 @@ class Combining:
                     links[link] += fewer * beside * seconds / total
         return exposed, links
 
+    def latencies(self, step: Step) -> list[tuple[int, float]]:
+        """The links of a step, each with the seconds of latency that combining may save there."""
+        if (
+            step.kind not in self._kinds
+            or not step.is_collective
+            or step.after.bytes >= self._limit
+        ):
+            return []
+        return list(self._network.by_link(step.kind, step.axes, 0))
+
+    def of_sum(self, value: int) -> _Place:
+        """Where a sum of a value is."""
+        program, level = self._graph.program, self._timing.sums_after[value]
+        return _Place(program.home(value), program.defined_times(value), level)
+
     def _group(self, step: Step, place: _Place) -> int:
         key = (*alike(step), place)
         if key not in self._numbers:

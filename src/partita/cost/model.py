@@ -334,6 +334,42 @@ class CostModel:
         read = self._made[index] * after + self._named[index] * max(after - before, 0)
         return float(read / self.compute.bandwidth)
 
+    def least(self, step: Step, combined: bool) -> tuple[float, float]:
+        """The least seconds that a step of one value may add: if compute waits for it, and if it
+        overlaps with other work.
+
+        If sums are combined with others, their latency is left out. That of what moves otherwise
+        is left out wherever the compiler may combine it.
+        """
+        beside, waiting = self._links_seconds((step,))
+        exposed, hidden = float(waiting.sum()), float(beside.sum())
+        latency = 0.0
+        if combined or not step.collective.reduces:
+            latency = sum(seconds for _, seconds in self.combining.latencies(step))
+        exposed -= latency
+        if latency and step.kind in self.hardware.overlapped:
+            after_launch = max(latency - self.interconnect.launch(step.axes), 0.0)
+            exposed, hidden = exposed + after_launch, hidden - after_launch
+        return exposed + hidden, exposed
+
+    def moved_seconds(self, index: int) -> tuple[float, float]:
+        """Of a value class that moves, seconds for each byte that is written before or read after,
+        since kernels do not store it; and for each that is gathered, since it is another name."""
+        share = self._made[index], self._named[index]
+        return share[0] / self.compute.bandwidth, share[1] / self.compute.bandwidth
+
+    def times(self, index: int) -> int:
+        """How often the members of a value class are made in a step, together."""
+        return self._times[index]
+
+    def sums_hidden(self, index: int) -> float:
+        """The share of the members of a value class whose reductions overlap with other work."""
+        return self._overlapped[index]
+
+    def use_hidden(self, index: int, place: int) -> float:
+        """The share of the members of a value class of which moves for one of its uses do."""
+        return self._prefetched[self._first_use[index] + place]
+
     def _parts(self, index: int, steps: Sequence[Step], hidden: float) -> Iterator[Part]:
         for step in steps:
             yield from self.combining.parts(index, step, hidden)

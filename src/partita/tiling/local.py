@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from partita.tiling.propagate import Node, Propagation, Propagator
@@ -17,7 +18,7 @@ class LocalAction:
     """Put an axis on one place of a class, whichever it was on before; nothing propagates.
 
     So an operation gathers its operand where the color would have it exchanged, or a value is kept
-    in another layout than those that are computed like it.
+    in another layout than those that are computed like it. Values that share a buffer go together.
     """
 
     kind: Literal["op", "value"]
@@ -30,17 +31,29 @@ class LocalAction:
     """The factor or the dimension, or `NOWHERE`."""
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
-        """The class if it changes, and nothing else."""
+        """The class if it changes, with those that share its buffer, and nothing else."""
         graph = propagator.graph
-        numbers = graph.op_class if self.kind == "op" else graph.value_class
-        index = numbers[self.member]
-        node: Node = (self.kind, index, self.place)
-        layout = self._layout(propagator, tiling, node)
-        if layout is None or layout == propagator.layout(tiling, node):
-            return Propagation(tiling, {}, {})
         if self.kind == "op":
-            return Propagation(tiling.changed({index: layout}, {}), {index: self.place}, {})
-        return Propagation(tiling.changed({}, {index: layout}), {}, {index: self.place})
+            index = graph.op_class[self.member]
+            layouts = self._layouts(propagator, tiling, [index])
+            return Propagation(tiling.changed(layouts, {}), dict.fromkeys(layouts, self.place), {})
+        index = graph.value_class[self.member]
+        layouts = self._layouts(propagator, tiling, _sharing(propagator, index))
+        return Propagation(tiling.changed({}, layouts), {}, dict.fromkeys(layouts, self.place))
+
+    def _layouts(
+        self, propagator: Propagator, tiling: Tiling, indices: Sequence[int]
+    ) -> dict[int, Layout]:
+        """The layouts of classes that change; none if one of them cannot."""
+        found: dict[int, Layout] = {}
+        for index in indices:
+            node: Node = (self.kind, index, self.place)
+            layout = self._layout(propagator, tiling, node)
+            if layout is None:
+                return {}
+            if layout != propagator.layout(tiling, node):
+                found[index] = layout
+        return found
 
     def _layout(self, propagator: Propagator, tiling: Tiling, node: Node) -> Layout | None:
         """The layout of the class after it; None if the axis cannot be put there."""
@@ -55,6 +68,8 @@ class LocalAction:
             return off
         if self.axis in before[self.place]:
             return before
+        if node[0] == "op" and propagator.graph.ops[node[1]].colors[self.place] < 0:
+            return None
         without = {node[1]: off}
         bare = tiling.changed(without, {}) if node[0] == "op" else tiling.changed({}, without)
         if propagator.refusal(bare, node, self.axis) is not None:
@@ -62,3 +77,11 @@ class LocalAction:
         return tuple(
             (*axes, self.axis) if place == self.place else axes for place, axes in enumerate(off)
         )
+
+
+def _sharing(propagator: Propagator, index: int) -> list[int]:
+    """The value classes that share buffers with one, itself included."""
+    found = [index]
+    for each in found:
+        found += [v for v in propagator.graph.values[each].aliases if v not in found]
+    return found

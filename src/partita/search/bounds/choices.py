@@ -1,0 +1,199 @@
+"""The choices of the relaxed problem: for every class the layouts that moves may give it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.analysis import OpClass, ValueClass
+from partita.program.op_traits import CARRY
+from partita.search.bounds.shortest import TooLargeError, Unreduced, in_order, subsets
+from partita.search.problem import Problem
+from partita.tiling import Forms, Layout, OpForm
+
+MOST_CHOICES = 1000
+"""Layouts of one operation or value; with more, there is no relaxed problem."""
+
+NONE: Unreduced = frozenset()
+"""Not unreduced."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpNode:
+    """The choices of an operation class: how it runs, and which operands it leaves unreduced."""
+
+    layouts: tuple[Layout, ...]
+    forms: tuple[OpForm, ...]
+    passed: tuple[Unreduced, ...]
+    """Axes over which operands are unreduced, and so its result is, too."""
+    seconds: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ValueNode:
+    """The choices of a value class: its layout, and over which axes it is kept unreduced."""
+
+    layouts: tuple[Layout, ...]
+    kept: tuple[Unreduced, ...]
+
+
+class Choices:
+    """What every class of a problem may choose, axes along a dimension in order.
+
+    These are all layouts that any moves lead to, alone and with parts of them left out; those that
+    lowering makes of them where operations give way to unreduced sums, where values are made from
+    nothing, and where they go straight to how they are needed; and more.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        """Finds them.
+
+        Raises:
+          TooLargeError: a class has too many.
+        """
+        self.graph, self.mesh, self.model = problem.graph, problem.mesh, problem.cost_model
+        self._forms = Forms(self.graph)
+        self._movable = {(move.color, move.axis) for move in problem.moves}
+        self._anywhere = frozenset(problem.axes if problem.everything else ())
+        """Axes that single classes may have wherever they divide, or not at all."""
+        self._start = problem.start.tiling
+        layouts = itertools.chain(self._start.ops, self._start.values)
+        given = {axis for layout in layouts for axes in layout for axis in axes}
+        self.axes = sorted({axis for _, axis in self._movable} | given)
+        """The axes that may split anything."""
+        self.sums = self._maybe_unreduced()
+        """Of every value class, the axes over which it may be made, or masked to be, unreduced."""
+        self.ops = [self._op(op) for op in self.graph.ops]
+        self.values = [self._value(value) for value in self.graph.values]
+
+    def _op(self, op: OpClass) -> OpNode:
+        layouts, forms, passed, seconds = [], [], [], []
+        offered = self._offered(op) if op.op.kind != CARRY else NONE
+        for layout in self._op_layouts(op):
+            form = self._forms.of(op, layout)
+            time = self.model.compute.seconds(op, form)
+            for over in subsets(offered - form.axes):
+                layouts.append(layout)
+                forms.append(form)
+                passed.append(over)
+                seconds.append(time)
+        return OpNode(tuple(layouts), tuple(forms), tuple(passed), np.array(seconds))
+
+    def _op_layouts(self, op: OpClass) -> list[Layout]:
+        """Layouts of an operation class that moves may lead to, and those in which it gives way to
+        unreduced sums, or makes from nothing what its uses need."""
+        start = self._start.ops[op.index]
+        factors = op.op.rule.factors
+        traits = op.op.traits
+        choices = []
+        for axis in self.axes:
+            held = [f for f, axes in enumerate(start) if axis in axes]
+            can = self._places(op.colors, axis)
+            if traits.free:
+                can += [f for f, color in enumerate(op.colors) if color < 0]
+            stays = held and not (traits.free or traits.additive or traits.transposes)
+            choices.append(self._options(axis, held, can, bool(stays)))
+        sizes = [factor.size for factor in factors]
+        return self._layouts(choices, sizes, start)
+
+    def _places(self, colors: Sequence[int], axis: int) -> list[int]:
+        """Where moves may put an axis, given the colors of factors or dimensions."""
+        return [
+            place
+            for place, color in enumerate(colors)
+            if color >= 0 and (axis in self._anywhere or (color, axis) in self._movable)
+        ]
+
+    def _options(
+        self, axis: int, held: Sequence[int], can: Sequence[int], stays: bool
+    ) -> list[int | None]:
+        """Where an axis may be, which is held already at some place if at all."""
+        if stays and axis not in self._anywhere:
+            return [*held]
+        return [*dict.fromkeys((None, *held, *can))]
+
+    def _layouts(
+        self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
+    ) -> list[Layout]:
+        """Every choice of a place for each axis, or none, that divides the sizes."""
+        if math.prod(map(len, choices)) > MOST_CHOICES:
+            raise TooLargeError
+        found = []
+        for places in itertools.product(*choices):
+            layout = [
+                tuple(a for a, at in zip(self.axes, places, strict=True) if at == place)
+                for place in range(len(sizes))
+            ]
+            if all(
+                size % self.mesh.size(axes) == 0 or axes == tuple(sorted(given))
+                for size, axes, given in zip(sizes, layout, start, strict=True)
+            ):
+                found.append(tuple(layout))
+        return found
+
+    def _value(self, value: ValueClass) -> ValueNode:
+        start = self._start.values[value.index]
+        choices = []
+        for axis in self.axes:
+            held = [d for d, axes in enumerate(start) if axis in axes]
+            choices.append(self._options(axis, held, self._places(value.colors, axis), bool(held)))
+        layouts = dict.fromkeys(self._layouts(choices, value.value.type.shape, start))
+        made: dict[Layout, None] = {}
+        if value.producer is not None:
+            op, number = value.producer
+            made = dict.fromkeys(in_order(form.makes[number]) for form in self.ops[op].forms)
+            layouts.update(made)
+            for use in value.uses:
+                needs = (form.needs[use.number] for form in self.ops[use.op].forms)
+                layouts.update(dict.fromkeys(map(in_order, needs)))
+        rows = [(layout, NONE) for layout in layouts]
+        if self.may_stay(value):
+            for layout in made:
+                used = {axis for axes in layout for axis in axes}
+                free = self.sums[value.index] - used
+                rows += [(layout, over) for over in subsets(free) if over]
+        if len(rows) > MOST_CHOICES:
+            raise TooLargeError
+        return ValueNode(tuple(layout for layout, _ in rows), tuple(over for _, over in rows))
+
+    def _maybe_unreduced(self) -> list[Unreduced]:
+        """Of every value class, the axes over which it may be made, or masked to be, unreduced."""
+        every = frozenset(self.axes)
+        found = [every if v.value.type.elements == 1 else NONE for v in self.graph.values]
+        changed = True
+        while changed:
+            changed = False
+            for op in self.graph.ops:
+                own = self._offered(op, found)
+                for color, factor in zip(op.colors, op.op.rule.factors, strict=True):
+                    if factor.kind == "reduction":
+                        own |= {a for a in every if self._places((color,), a)}
+                for layout, factor in zip(
+                    self._start.ops[op.index], op.op.rule.factors, strict=True
+                ):
+                    own |= set(layout) if factor.kind == "reduction" else NONE
+                if op.op.kind == CARRY:
+                    own = every
+                for v in itertools.chain.from_iterable(op.results):
+                    if not own <= found[v]:
+                        found[v], changed = found[v] | own, True
+        return found
+
+    def _offered(self, op: OpClass, sums: Sequence[Unreduced] | None = None) -> Unreduced:
+        """Axes over which operands of an operation class may be kept unreduced."""
+        sums = self.sums if sums is None else sums
+        operands = itertools.chain.from_iterable(op.operands)
+        stay = (v for v in operands if self.may_stay(self.graph.values[v]))
+        return NONE.union(*(sums[v] for v in stay))
+
+    def may_stay(self, value: ValueClass) -> bool:
+        """Whether a value may be kept unreduced, as far as one can say without a plan."""
+        if value.producer is None or value.is_result or len(value.uses) != 1:
+            return False
+        use = value.uses[0]
+        op = self.graph.ops[use.op].op
+        return op.traits.additive or use.number in op.traits.linear or op.kind == CARRY

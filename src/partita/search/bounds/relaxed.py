@@ -1,0 +1,336 @@
+"""The relaxed problem: every class of operations and values takes any layout that its own sizes
+allow, each for itself, at a cost that is never more than what a plan with these layouts costs.
+
+Every plan that a search can reach is one of its choices, so its minimum is a lower bound on their
+step times, and so is any lower bound on that. What is left out, each of which costs a plan
+something or nothing: memory and what is gathered again for lack of it, the order of several axes
+along one dimension, windows that reach into other shards, some of what kernels write and read
+because it moves, collectives in loops that compute too little, collectives inside of manual
+computations, and latency that may be saved as collectives are combined. A value's moves for several
+uses are shared out among these: the same move for all counts once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from partita.analysis import ValueClass
+from partita.program.op_traits import CARRY
+from partita.search.bounds.choices import NONE, Choices
+from partita.search.bounds.combined import latency_saved
+from partita.search.bounds.messages import Edge, Energy
+from partita.search.bounds.shortest import Shortest, Unreduced, in_order
+from partita.search.problem import Problem
+from partita.spmd import Lowering
+from partita.tiling import Layout, OpForm, Tiling, local_type
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Moves:
+    """What two nodes cost together, by choice: seconds if all collectives are waited for, how many
+    of them are not, since they overlap with other work, and those of compute."""
+
+    first: int
+    second: int
+    seconds: np.ndarray
+    hidden: np.ndarray
+    compute: np.ndarray
+
+
+@dataclasses.dataclass(eq=False)
+class _Uses:
+    """What a value class moves for its uses.
+
+    What several need alike moves once, so each of them has a share of it. Any shares that sum to no
+    more than 1 give a lower bound.
+    """
+
+    value: int
+    """Its node."""
+    ops: list[int]
+    """The node of every use."""
+    rows: list[np.ndarray]
+    """By use, the number of the need of every choice."""
+    seconds: np.ndarray
+    """By need and layout, if it is waited for."""
+    hidden: np.ndarray
+    """The same, what of it may be hidden."""
+    shares: list[float]
+    """By use, the share of members for which it is hidden."""
+    compute: np.ndarray
+    """The same, seconds of each use that moves."""
+    weights: np.ndarray
+    """By use, need and layout, the share that the use has of it."""
+
+    def moves(self) -> Iterator[_Moves]:
+        """The moves for every use."""
+        for op, rows, share, weights in zip(
+            self.ops, self.rows, self.shares, self.weights, strict=True
+        ):
+            seconds = (weights * self.seconds)[rows]
+            if seconds.any():
+                hidden = (share * weights * self.hidden)[rows]
+                yield _Moves(op, self.value, seconds, hidden, self.compute[rows])
+
+    def share(self, choices: Sequence[int], step: float) -> None:
+        """Has those that need alike, under some choices, share more of that among themselves."""
+        layout = choices[self.value]
+        needs = [int(rows[choices[op]]) for op, rows in zip(self.ops, self.rows, strict=True)]
+        for need in set(needs):
+            alike = np.array([float(each == need) for each in needs])
+            now = self.weights[:, need, layout]
+            self.weights[:, need, layout] = (1 - step) * now + step * alike / alike.sum()
+
+
+class Relaxed:
+    """The relaxed problem of a search. Nodes are operation classes, then value classes."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Prepares it.
+
+        Raises:
+          TooLargeError: a class has too many layouts.
+        """
+        self.graph, self.model, self._start = problem.graph, problem.cost_model, problem.start
+        self._mesh = problem.mesh
+        self.choices = Choices(problem)
+        self.ops, self.values = self.choices.ops, self.choices.values
+        self._shortest = Shortest(self.model, problem.mesh, self.choices.axes)
+        self._saved = latency_saved(self.choices, self.model)
+        self._never = 10 * problem.start.cost.time.serial_time
+        """Seconds of what cannot be: more than any bound that is worth having."""
+        self._fixed: tuple[float, Energy] | None = None
+        """What does not change as uses share otherwise, at the last weight of compute."""
+        self._moves = list(self._all_moves())
+        self._uses = [uses for value in self.graph.values if (uses := self._using(value))]
+
+    def energy(self, compute: float) -> Energy:
+        """Exposed seconds, compute with this weight of 0..1, and links with what is left of it.
+
+        That is at most the step time, which is exposed seconds and the longest of the others.
+        """
+        if self._fixed is None or self._fixed[0] != compute:
+            alone = [compute * node.seconds for node in self.ops]
+            alone += [np.zeros(len(node.layouts)) for node in self.values]
+            single = [uses for uses in self._uses if len(uses.ops) == 1]
+            moves = itertools.chain(self._moves, *(uses.moves() for uses in single))
+            edges = [self._edge(move, compute) for move in moves]
+            self._fixed = compute, Energy([alone[node] for node in self._order], edges)
+        shared = (uses for uses in self._uses if len(uses.ops) > 1)
+        more = [self._edge(move, compute) for uses in shared for move in uses.moves()]
+        fixed = self._fixed[1]
+        return Energy(fixed.nodes, [*fixed.edges, *more])
+
+    def _edge(self, move: _Moves, compute: float) -> Edge:
+        beside = (1 - compute) / self.model.interconnect.links
+        cost = move.seconds - (1 - beside) * move.hidden + compute * move.compute
+        first, second = self._places[move.first], self._places[move.second]
+        return Edge(first, second, cost) if first < second else Edge(second, first, cost.T)
+
+    @functools.cached_property
+    def _places(self) -> dict[int, int]:
+        """Of every node, its place in the order."""
+        return {node: place for place, node in enumerate(self._order)}
+
+    @functools.cached_property
+    def _order(self) -> list[int]:
+        """The nodes in the order of the program, so that messages go along with it."""
+        ops = [(op.op.index, 0) for op in self.graph.ops]
+        values = [
+            (-1 if v.producer is None else self.graph.ops[v.producer[0]].op.index, 1)
+            for v in self.graph.values
+        ]
+        keys = [*ops, *values]
+        return sorted(range(len(keys)), key=lambda node: (keys[node], node))
+
+    def slope(self, ordered: Sequence[int]) -> tuple[float, float]:
+        """Seconds of compute, and hidden ones, for each link, of some choices."""
+        choices = self._by_node(ordered)
+        ops = zip(self.ops, choices[: len(self.ops)], strict=True)
+        compute, hidden = sum(float(node.seconds[choice]) for node, choice in ops), 0.0
+        for move in self._all():
+            at = choices[move.first], choices[move.second]
+            hidden += float(move.hidden[at])
+            compute += float(move.compute[at])
+        return compute, hidden / self.model.interconnect.links
+
+    def tiling(self, ordered: Sequence[int]) -> Tiling:
+        """The layouts of some choices."""
+        choices, count = self._by_node(ordered), len(self.ops)
+        ops = zip(self.ops, choices[:count], strict=True)
+        values = zip(self.values, choices[count:], strict=True)
+        return Tiling(
+            tuple(node.layouts[choice] for node, choice in ops),
+            tuple(node.layouts[choice] for node, choice in values),
+            self._start.tiling.pinned,
+        )
+
+    def of(self, lowering: Lowering) -> list[int]:
+        """The choices, in order, that the plan of a lowering is."""
+        chosen = []
+        for number, op in enumerate(self.ops):
+            form, passed = lowering.forms[number], self._passed(lowering, number)
+            like = _alike(form)
+            chosen.append(
+                next(
+                    n
+                    for n, (other, over) in enumerate(zip(op.forms, op.passed, strict=True))
+                    if over == passed and _alike(other) == like
+                )
+            )
+        for node, plan in zip(self.values, lowering.plans, strict=True):
+            kept = zip(node.layouts, node.kept, strict=True)
+            chosen.append(list(kept).index((in_order(plan.layout), plan.unreduced)))
+        return [chosen[node] for node in self._order]
+
+    def _passed(self, lowering: Lowering, op: int) -> Unreduced:
+        """Axes over which operands of an operation class are unreduced."""
+        if self.graph.ops[op].op.kind == CARRY:
+            return NONE
+        operands = itertools.chain.from_iterable(self.graph.ops[op].operands)
+        return NONE.union(*(lowering.plans[v].unreduced for v in operands))
+
+    def share(self, ordered: Sequence[int], step: float) -> None:
+        """Shares out what moves for several uses more as some choices have it."""
+        choices = self._by_node(ordered)
+        for uses in self._uses:
+            if len(uses.ops) > 1:
+                uses.share(choices, step)
+
+    def _all(self) -> Iterator[_Moves]:
+        yield from self._moves
+        for uses in self._uses:
+            yield from uses.moves()
+
+    def _by_node(self, ordered: Sequence[int]) -> list[int]:
+        choices = [0] * len(ordered)
+        for node, choice in zip(self._order, ordered, strict=True):
+            choices[node] = choice
+        return choices
+
+    def _all_moves(self) -> Iterator[_Moves]:
+        for value in self.graph.values:
+            made = self._making(value)
+            if made is not None:
+                yield made
+            yield from self._unreduced_uses(value)
+            yield from self._aliased(value)
+
+    def _node(self, value: int) -> int:
+        return len(self.ops) + value
+
+    def _making(self, value: ValueClass) -> _Moves | None:
+        """From how a value is made to how it is kept."""
+        if value.producer is None:
+            return None
+        op, number = value.producer
+        maker, node = self.ops[op], self.values[value.index]
+        operation = self.graph.ops[op].op
+        unknown = operation.kind == CARRY or value.value.type.elements == 1
+        ways = self._shortest.ways(value.value.type, operation.combine or "add")
+        sources = [
+            (in_order(form.makes[number]), form.sums | passed)
+            for form, passed in zip(maker.forms, maker.passed, strict=True)
+        ]
+        ends = [(layout, NONE) for layout in node.layouts]
+        waited, exposed = (np.empty((len(sources), len(ends))) for _ in range(2))
+        for over in set(node.kept):
+            columns = [column for column, kept in enumerate(node.kept) if kept == over]
+            starts = [(source, sums - over) for source, sums in sources]
+            found = ways.between(
+                starts, [ends[column] for column in columns], self._saved[value.index]
+            )
+            waited[:, columns], exposed[:, columns] = found
+            if over:
+                never = [
+                    [node.layouts[c] != source or not (unknown or over <= sums) for c in columns]
+                    for source, sums in sources
+                ]
+                waited[:, columns] = np.where(never, np.inf, waited[:, columns])
+        times, may = self.model.times(value.index), np.isfinite(waited)
+        waited, exposed = np.where(may, times * waited, self._never), np.where(may, exposed, 0.0)
+        hidden = np.where(may, waited - times * exposed, 0.0)
+        # It is written to be moved, if kernels do not do so anyway.
+        written = self.model.moved_seconds(value.index)[0] * np.array(
+            [self._bytes(value, source) for source, _ in sources]
+        )
+        compute = times * written[:, None] * (may & (waited > 0))
+        share = self.model.sums_hidden(value.index)
+        return _Moves(op, self._node(value.index), waited, share * hidden, compute)
+
+    def _bytes(self, value: ValueClass, layout: Layout) -> int:
+        """Bytes of a shard."""
+        return local_type(value.value.type, layout, self._mesh).bytes
+
+    def _using(self, value: ValueClass) -> _Uses | None:
+        """From how a value is kept to how its uses need it."""
+        if not value.uses:
+            return None
+        layouts, users = self.values[value.index].layouts, [self.ops[u.op] for u in value.uses]
+        ways = self._shortest.ways(value.value.type, "add")
+        needs = [
+            [in_order(form.needs[use.number]) for form in user.forms]
+            for use, user in zip(value.uses, users, strict=True)
+        ]
+        distinct = {need: n for n, need in enumerate(dict.fromkeys(itertools.chain(*needs)))}
+        waited, exposed = ways.between(
+            [(layout, NONE) for layout in layouts], [(need, NONE) for need in distinct]
+        )
+        if not waited.any():
+            return None
+        times = self.model.times(value.index)
+        before, after = (
+            np.array([self._bytes(value, layout) for layout in side])
+            for side in (layouts, distinct)
+        )
+        made, named = self.model.moved_seconds(value.index)
+        more = np.maximum(after[:, None] - before[None, :], 0)
+        compute = (made * after[:, None] + named * more) * (waited.T > 0)
+        rows = [np.array([distinct[need] for need in each]) for each in needs]
+        may = np.array([np.isin(np.arange(len(distinct)), each) for each in rows], dtype=float)
+        weights = may / np.maximum(may.sum(axis=0), 1)
+        return _Uses(
+            self._node(value.index),
+            [use.op for use in value.uses],
+            rows,
+            times * waited.T,
+            times * (waited - exposed).T,
+            [self.model.use_hidden(value.index, place) for place in range(len(rows))],
+            times * compute,
+            np.repeat(weights[:, :, None], len(layouts), axis=2),
+        )
+
+    def _unreduced_uses(self, value: ValueClass) -> Iterator[_Moves]:
+        """What is kept unreduced, its use leaves so, too."""
+        node = self.values[value.index]
+        if not any(node.kept) or self.graph.ops[value.uses[0].op].op.kind == CARRY:
+            return
+        user = self.ops[value.uses[0].op]
+        never = [[not kept <= passed for kept in node.kept] for passed in user.passed]
+        yield self._forbidden(value.uses[0].op, self._node(value.index), np.array(never))
+
+    def _aliased(self, value: ValueClass) -> Iterator[_Moves]:
+        """What shares a buffer has one layout, as it propagates from one to the other."""
+        for partner in value.aliases:
+            other = self.graph.values[partner]
+            alike = (value.colors, value.roles) == (other.colors, other.roles)
+            starts = self._start.tiling.values
+            if partner <= value.index or not alike or starts[value.index] != starts[partner]:
+                continue
+            mine, theirs = self.values[value.index].layouts, self.values[partner].layouts
+            never = np.array([[a != b for b in theirs] for a in mine])
+            yield self._forbidden(self._node(value.index), self._node(partner), never)
+
+    def _forbidden(self, first: int, second: int, never: np.ndarray) -> _Moves:
+        none = np.zeros(never.shape)
+        return _Moves(first, second, self._never * never, none, none)
+
+
+def _alike(form: OpForm) -> tuple[object, ...]:
+    """Equal for forms that differ in the order of axes only."""
+    return tuple(map(in_order, form.needs)), tuple(map(in_order, form.makes)), form.sums, form.axes

@@ -56,6 +56,33 @@ ROWS_OF_SOFTMAX = [("b200", 2048, False), ("b200", 2176, True), ("h100", 2176, F
 """Devices, rows of an `attention`, and whether a softmax of them stores an exponential."""
 
 
+OPERATIONS = {
+    "tanh": jnp.tanh,
+    "sine": jnp.sin,
+    "log_plus_one": jnp.log1p,
+    "exponential_minus_one": jnp.expm1,
+    "cbrt": jnp.cbrt,
+    "sqrt": jnp.sqrt,
+}
+
+COSTLY = {
+    "h100": {"tanh", "sine", "log_plus_one", "exponential_minus_one", "cbrt"},
+    "v100": {"tanh", "sine", "log_plus_one", "exponential_minus_one", "cbrt"},
+    "a100_80gb": {"tanh"},
+}
+"""Which of the operations two kernels that read the result do not both compute."""
+
+
+def reduced_twice(operation):
+    """Rows and columns of what an operation makes, which no single kernel reduces."""
+
+    def fn(x):
+        y = OPERATIONS[operation](x)
+        return jnp.sum(y, 1), jnp.max(y, 0)
+
+    return fn
+
+
 def cross_entropy(x, w, y):
     logits = (x @ w).astype(jnp.float32)
     label = jnp.take_along_axis(logits, y[:, None], 1)[:, 0]

@@ -42,6 +42,16 @@ def test_stored_arrays(program, experiment):
     assert found == gpu_kernels.expected(experiment)
 
 
+@pytest.mark.parametrize("device", gpu_kernels.COSTLY)
+@pytest.mark.parametrize("operation", gpu_kernels.OPERATIONS)
+def test_what_takes_long_is_not_computed_twice(program, operation, device):
+    made = program(gpu_kernels.reduced_twice(operation), "f32[4096,4096]")
+    kernels = analyse_fusion(made, analyse(made).uses, load(device).kernels)
+    stored = [v for v in made.values if kernels.stored[v.index] and v.producer is not None]
+    found = any(v.type.elements == 4096**2 for v in stored)
+    assert found == (operation in gpu_kernels.COSTLY[device])
+
+
 @pytest.mark.parametrize(("device", "row", "stored"), gpu_kernels.ROWS_OF_SOFTMAX)
 def test_softmax_of_a_row_that_is_mostly_padding(program, device, row, stored):
     made = program(gpu_kernels.attention, *[f"bf16[4,{row},128]"] * 3)

@@ -81,6 +81,14 @@ def test_stored_arrays(device, experiment):
     assert gpu_kernels.large(written(text), experiment) == gpu_kernels.expected(experiment)
 
 
+@pytest.mark.parametrize("device", gpu_kernels.COSTLY)
+@pytest.mark.parametrize("operation", gpu_kernels.OPERATIONS)
+def test_what_takes_long_is_not_computed_twice(operation, device):
+    text = compiled(device, gpu_kernels.reduced_twice(operation), "f32[4096,4096]").text
+    stored = ("f32", 4096**2) in written(text)
+    assert stored == (operation in gpu_kernels.COSTLY[device])
+
+
 @pytest.mark.parametrize(("device", "row", "stored"), gpu_kernels.ROWS_OF_SOFTMAX)
 def test_softmax_of_a_row_that_is_mostly_padding(device, row, stored):
     text = compiled(device, gpu_kernels.attention, *[f"bf16[4,{row},128]"] * 3).text

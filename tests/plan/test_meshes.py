@@ -125,6 +125,15 @@ def test_progress_is_that_of_all_searches_and_names_the_mesh():
     assert texts[0].startswith("x=8: best ") and texts[-1].startswith("x=")
 
 
+def test_what_comes_later_has_a_progress_of_its_own():
+    told = []
+    made = plan(layer, X, W, budget=60, progress=lambda *said: told.append(said))
+    told.clear()
+    later = made.then(pt.AutomaticPartition(budget=5))
+    assert {total for _, total, _ in told} == {5}
+    assert later.mesh == made.mesh and later.meshes == ()
+
+
 def test_a_search_that_is_interrupted_is_the_last():
     def enough(done, total, text):
         if text.startswith("x=4,y=2"):
@@ -170,7 +179,8 @@ def test_so_do_constraints_for_the_mesh_that_is_set():
     def constrained(x):
         return jax.lax.with_sharding_constraint(x, PartitionSpec("x"))
 
-    with pytest.raises(pt.TraceError, match="mesh"):
+    told = "With devices=, which mesh it is, is not known .*: use partita.constrain, or give mesh="
+    with pytest.raises(pt.TraceError, match=told):
         plan(constrained, X)
 
 

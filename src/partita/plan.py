@@ -64,7 +64,7 @@ class Plan:
     static: Static = NOTHING_STATIC
     """The static arguments of the call that was planned, by position and by name."""
     meshes: tuple[MeshCandidate, ...] = ()
-    """The meshes that were planned to choose this one, best first, if it was chosen."""
+    """The meshes that were planned to choose this one, best first, if the schedule chose it."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -83,7 +83,7 @@ class Plan:
         done = self.done
         for tactic in as_tactics(tactics):
             done = done.then(tactic)
-        return dataclasses.replace(self, done=done)
+        return dataclasses.replace(self, done=done, meshes=())
 
     def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
         """What to do instead of what a tactic was refused because of sizes, with its cost.

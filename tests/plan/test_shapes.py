@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import partita as pt
+from checks import array
 from partita.cost import load
 from partita.planning.shapes import MOST_MESHES, Used, candidates, check_devices
 
@@ -58,6 +61,31 @@ def test_between_nodes_the_order_of_axes_is_their_placement():
 
 def test_inside_of_a_node_it_is_none():
     assert shapes(8, H100) == [(8,), (4, 2), (2, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "mesh", "turned", "alike"),
+    [
+        ("tpu_v5e", "x=4,y=2", "y=2,x=4", True),
+        ("tpu_v5p", "x=16,y=4,z=2", "z=2,y=4,x=16", True),
+        ("h100", "x=4,y=2", "y=2,x=4", True),
+        ("h100", "z=2,x=4,y=2", "z=2,y=2,x=4", True),  # z lies between the nodes in both
+        ("h100", "x=8,y=2", "y=2,x=8", False),
+    ],
+)
+def test_meshes_that_are_taken_to_be_alike_cost_the_same(hardware, mesh, turned, alike):
+    tactics = [pt.ManualPartition({"x": 0}, axis="x"), pt.ManualPartition({"w": 1}, axis="y")]
+    x, w = array(512, 512), array(512, 512)
+
+    def layer(x, w):
+        return jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w.T)))(w)
+
+    one, other = (
+        pt.plan(layer, x, w, hardware=hardware, mesh=each, tactics=tactics).estimate
+        for each in (mesh, turned)
+    )
+    assert (one.step_time == pytest.approx(other.step_time)) is alike
+    assert one.peak_memory == other.peak_memory
 
 
 # ----------------------------------------------------------------------- axes that have names

@@ -204,13 +204,17 @@ def _with_mesh_where_needed(make: Callable[[], _T], mesh: Mesh | None) -> _T:
         return make()
     except Exception as error:
         unset = jax.sharding.get_abstract_mesh().empty
-        asks = "mesh" in str(error) and "empty" in str(error)
-        if mesh is None or not unset or not asks:
+        if mesh is None or not unset or not asks_for_mesh(error):
             raise
     automatic = (jax.sharding.AxisType.Auto,) * len(mesh.names)
     of_plan = jax.sharding.AbstractMesh(mesh.sizes, mesh.names, axis_types=automatic)
     with jax.sharding.use_abstract_mesh(of_plan):
         return make()
+
+
+def asks_for_mesh(error: Exception) -> bool:
+    """Whether JAX wants a mesh to be set, for a bare `PartitionSpec`."""
+    return "mesh" in str(error) and "empty" in str(error)
 
 
 def _keys(values: Sequence[int], tree: Any) -> frozenset[int]:

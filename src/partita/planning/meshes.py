@@ -1,7 +1,9 @@
 """Which mesh: a program is planned over several of as many devices, and the best plan is taken.
 
 The program is traced and analysed once. Every mesh gets a quick look first, with a small part of
-the budget of each search; the best few are then searched with all of it.
+the budget of each search; the best few are then searched with all of it. Looks tell which mesh it
+is: of a GPT of 24 layers over 256 devices, plans gain up to 3 % by ten times the budget, while the
+ten meshes are up to 17 times apart.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from partita.tactics.given import with_facts
 from partita.tactics.protocol import Progress, searches
 from partita.tiling import replicated
 
-FINALISTS = 3
-"""Meshes that are searched with the whole budget."""
+FINALISTS, CLOSE = 3, 1.1
+"""The best meshes are searched with the whole budget: so many, if they are so close to the best."""
 
-LOOK, LEAST_LOOK = 5, 50
-"""A quick look has a fifth of the budget, but at least so many plans."""
+LOOK, LEAST_LOOK = 20, 100
+"""A quick look has a twentieth of the budget for every axis, but at least so many plans: there are
+as many more changes to try."""
 
 EQUAL = 1e-3
 """Two predictions that differ by less are equal: then fewer axes are better."""
@@ -64,6 +67,8 @@ class _Tried:
 
     mesh: Mesh
     tactics: tuple[Tactic, ...]
+    applied: tuple[Tactic, ...]
+    """The same, with what the program says of its shardings."""
     outcomes: tuple[Outcome, ...]
     estimate: Estimate
 
@@ -75,7 +80,7 @@ class _Tried:
     def schedule(self, context: Context) -> Scheduled:
         """The same with all that a plan tells of it, which takes time; nothing is searched."""
         done = unscheduled(context.over(self.mesh))
-        for tactic, outcome in zip(self.tactics, self.outcomes, strict=True):
+        for tactic, outcome in zip(self.applied, self.outcomes, strict=True):
             done = done.decided(tactic, outcome)
         return done
 
@@ -88,11 +93,12 @@ class _Progress:
         """Whether whoever is told has had enough."""
         self.total = 0
         """Plans that all searches may evaluate; nothing once they are over."""
-        self._send, self._before, self._mesh = send, 0, ""
+        self._send, self._before, self._plans, self._mesh = send, 0, 0, ""
 
-    def over(self, mesh: Mesh, before: int) -> None:
-        """What comes next is over this mesh, after so many plans over others."""
-        self._mesh, self._before = str(mesh), before
+    def over(self, mesh: Mesh, plans: int) -> None:
+        """What comes next is over this mesh, and may evaluate so many plans."""
+        self._before += self._plans
+        self._mesh, self._plans = str(mesh), plans
 
     def __call__(self, done: int, total: int, text: str) -> None:
         if not self.total:
@@ -141,9 +147,13 @@ def plan_meshes(
 
 def _best(found: Sequence[_Tried]) -> _Tried:
     """The best of all, or one that is as good and has fewer axes. They are in order."""
+    return min(_within(found, 1 + EQUAL), key=lambda each: sum(s > 1 for s in each.mesh.sizes))
+
+
+def _within(found: Sequence[_Tried], factor: float) -> list[_Tried]:
+    """Those that take at most so much more time, or memory if none fits, than the first."""
     fits, first, _ = found[0].rank
-    as_good = [each for each in found if each.rank < (fits, first * (1 + EQUAL), math.inf)]
-    return min(as_good, key=lambda each: sum(size > 1 for size in each.mesh.sizes))
+    return [each for each in found if each.rank < (fits, first * factor, math.inf)]
 
 
 def _candidate(tried: _Tried, chosen: bool, hardware: Hardware) -> MeshCandidate:
@@ -172,43 +182,43 @@ class _Trials:
         tactics: tuple[Tactic, ...],
         progress: _Progress,
     ) -> None:
-        self.context, self.meshes, self.tactics = context, meshes, tactics
-        self.quick = tuple(map(_quick, tactics)) if len(meshes) > 1 else tactics
-        budgets = [sum(_budget(each) or 0 for each in some) for some in (self.quick, tactics)]
-        self.look_budget, self.budget = budgets
-        finalists = 0 if self.quick == tactics else min(FINALISTS, len(meshes))
-        self.progress = progress
-        progress.total = max(1, len(meshes) * self.look_budget + finalists * self.budget)
+        self.context, self.tactics, self.progress = context, tactics, progress
+        looks = len(meshes) > 1
+        self.looks = [(mesh, _quick(tactics, mesh) if looks else tactics) for mesh in meshes]
+        more = sum(quick != tactics for _, quick in self.looks)
+        plans = sum(_plans(quick) for _, quick in self.looks)
+        progress.total = max(1, plans + min(FINALISTS, more) * _plans(tactics))
         self.start = replicated(context.analysis.program)
 
     def run(self) -> list[_Tried]:
         """The best over each mesh, best first."""
+        found = sorted(self._looked(), key=lambda tried: tried.rank)
+        for number, looked in enumerate(_within(found, CLOSE)[:FINALISTS]):
+            if self.progress.ended:
+                break
+            if looked.tactics != self.tactics:
+                whole = self.plan(looked.mesh, self.tactics)
+                found[number] = min(whole, looked, key=lambda each: each.rank)
+        return sorted(found, key=lambda tried: tried.rank)
+
+    def _looked(self) -> list[_Tried]:
+        """What a quick look at each mesh finds; without those that do not fit the program."""
         found: list[_Tried] = []
         problems: list[Exception] = []
-        for number, mesh in enumerate(self.meshes):
-            self.progress.over(mesh, number * self.look_budget)
+        for mesh, quick in self.looks:
             try:
-                found.append(self.plan(mesh, self.quick))
+                found.append(self.plan(mesh, quick))
             except (MeshError, AxisError, UnsupportedError) as problem:
                 problems.append(problem)
             if self.progress.ended:
                 break
         if not found:
             raise _unfit(problems[0]) from problems[0]
-        found.sort(key=lambda tried: tried.rank)
-        if self.quick == self.tactics:
-            return found
-        searched = len(self.meshes) * self.look_budget
-        for number, looked in enumerate(found[:FINALISTS]):
-            if self.progress.ended:
-                break
-            self.progress.over(looked.mesh, searched + number * self.budget)
-            whole = self.plan(looked.mesh, self.tactics)
-            found[number] = min(whole, looked, key=lambda each: each.rank)
-        return sorted(found, key=lambda tried: tried.rank)
+        return found
 
     def plan(self, mesh: Mesh, tactics: tuple[Tactic, ...]) -> _Tried:
         """What tactics come to over a mesh."""
+        self.progress.over(mesh, _plans(tactics))
         context, outcomes = self.context.over(mesh), list[Outcome]()
         schedule = tuple(with_facts(context.analysis.program, mesh, tactics))
         stage = Stage(context, self.start)
@@ -217,7 +227,7 @@ class _Trials:
                 outcomes.append(tactic.apply(stage))
                 stage = stage.after(outcomes[-1])
             _, estimate = lower_and_cost(stage)
-        return _Tried(mesh, schedule, tuple(outcomes), estimate)
+        return _Tried(mesh, tactics, schedule, tuple(outcomes), estimate)
 
 
 def _budget(tactic: Any) -> int | None:
@@ -226,13 +236,23 @@ def _budget(tactic: Any) -> int | None:
     return budget if searches(tactic) and isinstance(budget, int) else None
 
 
-def _quick(tactic: Any) -> Tactic:
-    """The same tactic with a small part of its budget."""
-    budget = _budget(tactic)
-    if budget is None or not dataclasses.is_dataclass(tactic):
-        return tactic  # type: ignore[no-any-return]
-    small = min(budget, max(budget // LOOK, LEAST_LOOK))
-    return tactic if small == budget else dataclasses.replace(tactic, budget=small)  # type: ignore
+def _plans(tactics: Sequence[Tactic]) -> int:
+    """Plans that tactics may evaluate together."""
+    return sum(_budget(each) or 0 for each in tactics)
+
+
+def _quick(tactics: Sequence[Tactic], mesh: Mesh) -> tuple[Tactic, ...]:
+    """The same tactics with a small part of their budgets."""
+    axes = sum(size > 1 for size in mesh.sizes) or 1
+
+    def quick(tactic: Any) -> Tactic:
+        budget = _budget(tactic)
+        if budget is None or not dataclasses.is_dataclass(tactic):
+            return tactic  # type: ignore[no-any-return]
+        small = min(budget, axes * max(budget // LOOK, LEAST_LOOK))
+        return dataclasses.replace(tactic, budget=small)  # type: ignore
+
+    return tuple(map(quick, tactics))
 
 
 def _unfit(problem: Exception) -> Exception:

@@ -15,7 +15,7 @@ from partita.cost import Hardware
 from partita.errors import HardwareError, TraceError
 from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
-from partita.frontend.trace import Traced, trace
+from partita.frontend.trace import Traced, asks_for_mesh, trace
 from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
@@ -89,7 +89,13 @@ def prepare(
     """
     platform = target[0].platform if platform is None else platform
     known = None if open_mesh else mesh
-    fn, traced = traced_or_read(fn, args, kwargs, known, marked, hoist_from, platform)
+    try:
+        fn, traced = traced_or_read(fn, args, kwargs, known, marked, hoist_from, platform)
+    except TraceError as error:
+        if open_mesh and asks_for_mesh(error):
+            hint = "which mesh it is, is not known while it is traced: use partita.constrain"
+            raise TraceError(f"{error} With devices=, {hint}, or give mesh=") from error.__cause__
+        raise
     return Prepared(fn, traced, rewritten(traced.program, mesh), mesh, *target)
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 from partita.search.problem import Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.starts import followers
-from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction
+from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction, uses_axis
 
 Moves = tuple[Move, ...]
 
@@ -128,6 +128,8 @@ def local_actions(
 ) -> Iterator[LocalAction]:
     """All local actions on classes of which something is communicated, or that it is for.
 
+    What had an axis before the search keeps it where it is.
+
     Args:
       problem: what is searched.
       state: a plan.
@@ -143,11 +145,12 @@ def local_actions(
     nodes: list[ClassNode] = [*(("op", i) for i in sorted(ops)), *(("value", i) for i in moved)]
     for kind, index in nodes:
         if within is None or (kind, index) in within:
-            row = state.tiling.ops if kind == "op" else state.tiling.values
+            given = problem.propagator.layout(problem.start.tiling, (kind, index, 0))
             member = (graph.ops if kind == "op" else graph.values)[index].members[0]
             for axis in problem.axes:
-                for place in range(NOWHERE, len(row[index])):
-                    yield LocalAction(kind, member, axis, place)
+                if not uses_axis(given, axis):
+                    for place in range(NOWHERE, len(given)):
+                        yield LocalAction(kind, member, axis, place)
 
 
 def _node(problem: Problem, action: LocalAction) -> ClassNode:

@@ -240,7 +240,9 @@ def test_the_search_algorithm_has_a_name(plan):
     assert entry["name"] == "AutomaticPartition(all axes, search=refine)"
     result = plan("--search=refin", axes=None)
     assert result.code == 2
-    assert "expected one of beam, exhaustive, greedy, mcts" in " ".join(result.err.split())
+    assert "one of beam, exhaustive, greedy, iterated, mcts" in " ".join(result.err.split())
+        result.err.split()
+    )
 
 
 def test_memory(plan):

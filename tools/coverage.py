@@ -41,6 +41,7 @@ from partita.cli import run
 from partita.frontend.calling import Marked
 from partita.frontend.trace import trace
 from partita.models.strategies import SCHEDULES, schedule
+from partita.search import BUDGET
 from partita.verify import Comparison, compare
 from tools import largest
 from tools.compiling import compiled
@@ -153,7 +154,7 @@ class Subject:
             compiled(jax.jit(self.model.fn), self.state, self.batch)(self.state, self.batch)
         )
 
-    def check(self, name: str, budget: int = 1500) -> Cell:
+    def check(self, name: str, budget: int = BUDGET) -> Cell:
         """Plans and runs the model under one of `SCHEDULES`; what goes wrong is in the cell.
 
         One step is compared: later, a near-tie in routing or max pooling may fall to the other

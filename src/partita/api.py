@@ -17,6 +17,7 @@ from partita.plan import Plan
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import prepare, targeted
 from partita.planning.shapes import Used
+from partita.search import BUDGET
 from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.options import as_tactics, named_axes
 from partita.tactics.protocol import Progress
@@ -35,7 +36,7 @@ def plan(
     tactics: Sequence[Tactic] | Tactic | None = None,
     memory: float | str | None = None,
     seed: int = 0,
-    budget: int = 1500,
+    budget: int = BUDGET,
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
     static_argnums: int | Sequence[int] = (),
@@ -211,7 +212,7 @@ def jit(
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
     seed: int = 0,
-    budget: int = 1500,
+    budget: int = BUDGET,
     donate_argnums: int | Sequence[int] = (),
     donate_argnames: str | Sequence[str] = (),
     static_argnums: int | Sequence[int] = (),

@@ -24,6 +24,7 @@ from partita.cli.options import (
 from partita.cli.output import show_json
 from partita.cli.planned import check_manual, planned, schedule
 from partita.explain import ALTERNATIVES, EVERY
+from partita.search import BUDGET
 
 
 def explain(
@@ -47,9 +48,9 @@ def explain(
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,
-    budget: BudgetOption = 1500,
+    budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
-    search: SearchOption = "mcts",
+    search: SearchOption = "iterated",
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,

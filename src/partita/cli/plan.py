@@ -32,6 +32,7 @@ from partita.frontend.files import format_of
 from partita.report.json import summary
 from partita.report.plan import view
 from partita.run.executable import Form
+from partita.search import BUDGET
 
 
 def plan(
@@ -42,9 +43,9 @@ def plan(
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,
-    budget: BudgetOption = 1500,
+    budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
-    search: SearchOption = "mcts",
+    search: SearchOption = "iterated",
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,

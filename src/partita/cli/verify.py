@@ -26,6 +26,7 @@ from partita.cli.options import (
 from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, planned, schedule
 from partita.run.executable import Form
+from partita.search import BUDGET
 from partita.verify.backends import backend_for, topologies
 from partita.verify.compile import compiler_options
 
@@ -80,9 +81,9 @@ def verify(
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,
-    budget: BudgetOption = 1500,
+    budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
-    search: SearchOption = "mcts",
+    search: SearchOption = "iterated",
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,

@@ -10,6 +10,7 @@ import dataclasses
 
 from partita.errors import ModelError, closest
 from partita.models import family
+from partita.search import BUDGET
 from partita.tactics import (
     AutomaticPartition,
     DataParallel,
@@ -49,7 +50,7 @@ class Schedule:
     tactics: tuple[Tactic, ...]
 
 
-def schedule(preset: str, name: str, budget: int = 1500) -> Schedule:
+def schedule(preset: str, name: str, budget: int = BUDGET) -> Schedule:
     """A schedule for a built-in model, sized for its tiny presets.
 
     Args:

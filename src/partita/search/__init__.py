@@ -5,11 +5,19 @@ from partita.search.exhaustive import Exhausted, exhaust
 from partita.search.iterated import search as iterated_search
 from partita.search.mcts import tree_search
 from partita.search.problem import Move, Problem, SearchState
-from partita.search.protocol import ALGORITHMS, EnoughError, SearchAlgorithm, algorithm, register
+from partita.search.protocol import (
+    ALGORITHMS,
+    BUDGET,
+    EnoughError,
+    SearchAlgorithm,
+    algorithm,
+    register,
+)
 from partita.search.refine import refine
 
 __all__ = [
     "ALGORITHMS",
+    "BUDGET",
     "EnoughError",
     "Exhausted",
     "Move",

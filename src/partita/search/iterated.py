@@ -37,7 +37,7 @@ than the best whose classes have not been looked at."""
 KICK = 3
 """Most random changes at a time."""
 
-PATIENCE = 3000
+PATIENCE = 2000
 """Evaluations after which the search ends if nothing has become better by more than the noise."""
 
 IDLE = 40
@@ -62,6 +62,8 @@ class _Search:
     def run(self, rng: random.Random) -> None:
         """Looks until the budget is spent, or nothing is new."""
         problem = self.problem
+        if not problem.moves:
+            return
         starts = best_starts(problem, POLISHED, self._share(PRICING))
         polished = [
             (problem.rank(polish(problem, start, self._share(POLISHING), self.progress)), number)

@@ -12,6 +12,11 @@ SearchProgress = Callable[[int, SearchState], None]
 """Called with the number of states evaluated and the best so far."""
 
 
+BUDGET = 8000
+"""Plans that a search may evaluate, if it is not told. Most cost little: they differ from others in
+one class."""
+
+
 class EnoughError(Exception):
     """Raised by whoever is told of the progress of a search, to end it with the best so far."""
 

@@ -49,7 +49,7 @@ def best_starts(problem: Problem, count: int, limit: int) -> list[SearchState]:
         if problem.evaluations >= limit:
             break
         state = problem.replay(moves, limit)
-        found[state.key] = state
+        found.setdefault(state.key, state)
     return problem.different(found.values(), count)
 
 

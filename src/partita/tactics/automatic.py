@@ -15,7 +15,7 @@ from partita.errors import TacticError, renamed
 from partita.garbage import paused
 from partita.options import integer, texts
 from partita.program.names import match
-from partita.search import EnoughError, Move, Problem, SearchState, algorithm
+from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, as_patterns
@@ -64,7 +64,7 @@ class AutomaticPartition:
     """
 
     axes: str | Sequence[str] | None = None
-    budget: int = 3000
+    budget: int = BUDGET
     seed: int = 0
     memory: float | str | None = None
     allow: Patterns | None = None

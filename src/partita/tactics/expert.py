@@ -45,26 +45,27 @@ class ExpertParallel:
         axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
             return place_named(stage, self.patterns, axis)
-        requests = self.experts(stage)
+        requests = experts(self, stage)
         said = (f"{pattern(request.name)} dim {request.dims[0]} as experts" for request in requests)
         return dataclasses.replace(
             place(stage, requests, axis), decisions=tuple(dict.fromkeys(said))
         )
 
-    def experts(self, stage: Stage) -> list[Request]:
-        """A request for the dimension of every weight that counts experts."""
-        program = stage.context.analysis.program
-        patterns = self.patterns
-        named = learned(program) if patterns is None else matched(program, patterns)
-        requests = [
-            Request(name, value, (dim,))
-            for name, value in named
-            for dim in list(dims_for(stage.context.analysis, value, "shared"))[:1]
-        ]
-        if not requests:
-            raise TacticError(
-                f"{self.name}: no parameter of {program.name} has a dimension that it shares with "
-                "tokens in a product, as those of experts have; say which dimension counts the "
-                f"""experts, as in patterns={{"*['experts']*": 0}}. {arguments(program)}"""
-            )
-        return requests
+
+def experts(tactic: ExpertParallel, stage: Stage) -> list[Request]:
+    """A request for the dimension of every weight that counts experts."""
+    program = stage.context.analysis.program
+    patterns = tactic.patterns
+    named = learned(program) if patterns is None else matched(program, patterns)
+    requests = [
+        Request(name, value, (dim,))
+        for name, value in named
+        for dim in list(dims_for(stage.context.analysis, value, "shared"))[:1]
+    ]
+    if not requests:
+        raise TacticError(
+            f"{tactic.name}: no parameter of {program.name} has a dimension that it shares with "
+            "tokens in a product, as those of experts have; say which dimension counts the "
+            f"""experts, as in patterns={{"*['experts']*": 0}}. {arguments(program)}"""
+        )
+    return requests

@@ -75,8 +75,8 @@ class Megatron:
         axis = stage.context.mesh.axis(self.axis)
         if isinstance(self.patterns, Mapping):
             return place_named(stage, self.patterns, axis)
-        widths = list(self.widths(stage))
-        if not widths:
+        found = list(widths(self, stage))
+        if not found:
             raise TacticError(
                 f"{self.name}: no matrix of {stage.context.analysis.program.name} that makes "
                 "heads, hidden units or a vocabulary is called as usual (wq, q_proj, query, w_in, "
@@ -84,43 +84,44 @@ class Megatron:
                 """patterns=["*['w1']"], or with their dimensions, {"*['w1']": 1}. """
                 f"{arguments(stage.context.analysis.program)}"
             )
-        requests = [request for request, _ in widths]
-        return dataclasses.replace(place(stage, requests, axis), decisions=_decisions(widths))
+        requests = [request for request, _ in found]
+        return dataclasses.replace(place(stage, requests, axis), decisions=_decisions(found))
 
-    def widths(self, stage: Stage) -> Iterator[tuple[Request, str]]:
-        """The matrices with the dimension to shard, and what it is."""
-        program = stage.context.analysis.program
-        if self.patterns is not None:
-            for name, value in matched(program, self.patterns):
-                yield from _width(stage, name, value, "a width", "own")
-            return
-        named = [(name, value, _title(name)) for name, value in learned(program)]
-        heads = set()
-        for name, value, title in named:
-            if title in QUERIES:
-                for request, what in _width(stage, name, value, "heads", "own"):
-                    heads.add(_color(stage, request))
-                    yield request, what
-        for name, value, title in named:
-            if title in KEYS:  # those of multi-query attention have no heads
-                found = _width(stage, name, value, "heads", "own")
-                yield from (
-                    (request, what) for request, what in found if _color(stage, request) in heads
-                )
-            elif title in FUSED:
-                found = _width(stage, name, value, "fused projections", "own")
-                graph = stage.context.single.graph
-                yield from (
-                    (request, what)
-                    for request, what in found
-                    if holds_parts(graph, value, request.dims[0])
-                )
-            elif title in HIDDEN:
-                yield from _width(stage, name, value, "hidden units", "own")
-            elif self.vocabulary and title in EMBEDDINGS:
-                yield from _width(stage, name, value, "vocabulary", "looked up", "summed")
-            elif self.vocabulary and title in OUTPUTS:
-                yield from _width(stage, name, value, "vocabulary", "own")
+
+def widths(tactic: Megatron, stage: Stage) -> Iterator[tuple[Request, str]]:
+    """The matrices with the dimension to shard, and what it is."""
+    program = stage.context.analysis.program
+    if tactic.patterns is not None:
+        for name, value in matched(program, tactic.patterns):
+            yield from _width(stage, name, value, "a width", "own")
+        return
+    named = [(name, value, _title(name)) for name, value in learned(program)]
+    heads = set()
+    for name, value, title in named:
+        if title in QUERIES:
+            for request, what in _width(stage, name, value, "heads", "own"):
+                heads.add(_color(stage, request))
+                yield request, what
+    for name, value, title in named:
+        if title in KEYS:  # those of multi-query attention have no heads
+            found = _width(stage, name, value, "heads", "own")
+            yield from (
+                (request, what) for request, what in found if _color(stage, request) in heads
+            )
+        elif title in FUSED:
+            found = _width(stage, name, value, "fused projections", "own")
+            graph = stage.context.single.graph
+            yield from (
+                (request, what)
+                for request, what in found
+                if holds_parts(graph, value, request.dims[0])
+            )
+        elif title in HIDDEN:
+            yield from _width(stage, name, value, "hidden units", "own")
+        elif tactic.vocabulary and title in EMBEDDINGS:
+            yield from _width(stage, name, value, "vocabulary", "looked up", "summed")
+        elif tactic.vocabulary and title in OUTPUTS:
+            yield from _width(stage, name, value, "vocabulary", "own")
 
 
 def _title(name: str) -> str:

@@ -13,13 +13,13 @@ from functools import cached_property
 
 from partita.errors import PartitaError
 from partita.search import Move
-from partita.tactics.expert import ExpertParallel
+from partita.tactics.expert import ExpertParallel, experts
 from partita.tactics.fused import tile_with_parts
-from partita.tactics.megatron import Megatron
+from partita.tactics.megatron import Megatron, widths
 from partita.tactics.parts import examples
 from partita.tactics.placement import Placement, named_roles
 from partita.tactics.protocol import Change, Request, Stage
-from partita.tactics.zero import ZeRO
+from partita.tactics.zero import ZeRO, placements
 from partita.tiling import (
     EVERY_COLOR,
     Node,
@@ -109,7 +109,7 @@ def starts(stage: Stage, axes: Sequence[int]) -> list[tuple[Move, ...]]:
     found: dict[tuple[Move, ...], None] = {}
     for each in chosen[1 : MOST_STARTS + 1]:
         by_axis = list(zip(axes, each, strict=True))
-        found[known.moves(by_axis)] = found[known.colors(by_axis)] = None
+        found[known.colors(by_axis)] = found[known.moves(by_axis)] = None
     return [moves for moves in found if moves]
 
 
@@ -212,12 +212,12 @@ def _placements(stage: Stage, part: str) -> Iterable[Placement]:
         case "sequence":
             return placed(examples(stage, "", None, 1), colors=True)
         case "widths":
-            found = [request for request, _ in Megatron(first).widths(stage)]
+            found = [request for request, _ in widths(Megatron(first), stage)]
             return placed(found) if found else []
         case "experts":
-            return placed(ExpertParallel(first).experts(stage))
+            return placed(experts(ExpertParallel(first), stage))
         case "parameters":
-            return ZeRO(3, first).placements(stage)
+            return placements(ZeRO(3, first), stage)
         case "optimizer and gradients":
-            return ZeRO(2, first).placements(stage)
-    return ZeRO(1, first).placements(stage)
+            return placements(ZeRO(2, first), stage)
+    return placements(ZeRO(1, first), stage)

@@ -75,41 +75,12 @@ class ZeRO:
     def apply(self, stage: Stage) -> Outcome:
         """Pins what the stage says, then shards the rest, parameters first."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
-        outcome = in_turn(stage, self.placements(stage))
+        outcome = in_turn(stage, placements(self, stage))
         return dataclasses.replace(
             outcome,
             decisions=_taken(program, train_state(program, self.patterns, self.optimizer)),
             warnings=(*self._warnings(stage, axis), *outcome.warnings),
         )
-
-    def placements(self, stage: Stage) -> list[Placement]:
-        """What to shard, parameters first, and what is pinned meanwhile and from there on."""
-        axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
-        found = train_state(program, self.patterns, self.optimizer)
-        self._check(found, program)
-        pinned: set[int] = set()
-        if self.stage < 3:
-            pinned = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
-        if self.stage == 1:
-            pinned |= _arriving(program, found)
-        return [
-            Placement(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
-            for tensors in (found.parameters, found.optimizer)[self.stage < 3 :]
-        ]
-
-    def _check(self, found: TrainState, program: Program) -> None:
-        """Says what is missing."""
-        if not found.parameters:
-            raise TacticError(
-                f"{self.name}: nothing of {program.name} has params or parameters in its path; say "
-                f'what the parameters are, as in patterns=["state[0]*"]. {arguments(program)}'
-            )
-        if self.stage < 3 and not _tensors(program, found.optimizer):
-            raise TacticError(
-                f"{self.name}: {program.name} has no optimizer state (a part such as opt_state, mu "
-                "or nu in a path); say what it is, as in "
-                f'optimizer=["state[1]*"], or take stage 3. {arguments(program)}'
-            )
 
     def _warnings(self, stage: Stage, axis: int) -> tuple[str, ...]:
         if any(uses_axis(layout, axis) for layout in stage.assignment.ops):
@@ -117,6 +88,37 @@ class ZeRO:
         return (
             f"nothing is computed along {self.axis} yet, so that computation will be sharded as "
             f"its parameters are; put DataParallel({self.axis!r}) before",
+        )
+
+
+def placements(tactic: ZeRO, stage: Stage) -> list[Placement]:
+    """What to shard, parameters first, and what is pinned meanwhile and from there on."""
+    axis, program = stage.context.mesh.axis(tactic.axis), stage.context.analysis.program
+    found = train_state(program, tactic.patterns, tactic.optimizer)
+    _check(tactic, found, program)
+    pinned: set[int] = set()
+    if tactic.stage < 3:
+        pinned = {v for _, p in found.parameters for v in sharing_a_buffer(program, p)}
+    if tactic.stage == 1:
+        pinned |= _arriving(program, found)
+    return [
+        Placement(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
+        for tensors in (found.parameters, found.optimizer)[tactic.stage < 3 :]
+    ]
+
+
+def _check(tactic: ZeRO, found: TrainState, program: Program) -> None:
+    """Says what is missing."""
+    if not found.parameters:
+        raise TacticError(
+            f"{tactic.name}: nothing of {program.name} has params or parameters in its path; say "
+            f'what the parameters are, as in patterns=["state[0]*"]. {arguments(program)}'
+        )
+    if tactic.stage < 3 and not _tensors(program, found.optimizer):
+        raise TacticError(
+            f"{tactic.name}: {program.name} has no optimizer state (a part such as opt_state, mu "
+            "or nu in a path); say what it is, as in "
+            f'optimizer=["state[1]*"], or take stage 3. {arguments(program)}'
         )
 
 

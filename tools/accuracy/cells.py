@@ -168,7 +168,7 @@ SINGLE: dict[str, Single] = {
     "decode-full-h100": _filling("decode", "data+tensor", "h100:8", batch=1888),
     "gns-full-h100": _filling("gns", "data-parallel", "h100:8", edges=12648448),
     "resnet-full-h100": _filling("resnet", "fsdp", "h100:8", batch=24000),
-    "ssm-full-h100": _filling("ssm", "fsdp", "h100:8", batch=904),
+    "ssm-full-h100": _filling("ssm", "fsdp", "h100:8", batch=960),
     "mlp-full-h100": _filling("mlp", "automatic", "h100:8", batch=1998848),
 }
 """Models as large as they are, and models that nearly fill the memory."""

@@ -55,6 +55,14 @@ class ComputeModel:
             ]
             for op in graph.ops
         ]
+        self._takes_time = [
+            op.op.work is not None
+            or op.op.kernel is not None
+            or op.op.traits.product
+            or any(any(access.weights) or access.copied for access in accesses)
+            for op, accesses in zip(graph.ops, self.accesses, strict=True)
+        ]
+        """Whether a class does, however it runs: others are computed inside of other kernels."""
         self._seconds: dict[OpForm, float] = {}
         vector = hardware.vector_unit
         self._copying = Copying(vector, hardware.tile, self.bandwidth) if vector else None
@@ -63,7 +71,8 @@ class ComputeModel:
         """Time of all members of an operation class under a form."""
         known = self._seconds.get(form)
         if known is None:
-            known = self._seconds[form] = self.times[op.index] * self._one(op, form)
+            one = self._one(op, form) if self._takes_time[op.index] else 0.0
+            known = self._seconds[form] = self.times[op.index] * one
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:

@@ -278,6 +278,9 @@ class Lowerer:
         known = self._plans.get(key)
         if known is not None:
             return known
+        if source == layout and kept == made and needs.count((layout, ())) == len(needs):
+            plan = self._plans[key] = ValuePlan(layout, kept, (), needs, ())  # nothing moves
+            return plan
         mesh, left, latency = self.mesh, made - kept, self.latency_bytes
         way = functools.partial(reshard, value.value.type, latency_bytes=latency)
         steps: tuple[Step, ...] = ()

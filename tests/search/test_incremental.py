@@ -1,0 +1,112 @@
+"""What is lowered and priced step by step is what it is at once, to the last bit."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fuzzing import programs
+from partita.analysis import analyse, fold
+from partita.cost import CostModel, load
+from partita.mesh import Mesh
+from partita.spmd import Lowerer
+from partita.tiling import Propagator, untiled
+
+HARDWARE = load("tpu_v5e")
+MESHES = ("x=2,y=4", "x=2,y=2,z=2")
+MOVES = 10
+
+
+def content(lowering):
+    """Everything that a lowering says, comparable between lowerers."""
+    forms = [(f.needs, f.halos, f.makes, f.sums, f.axes, f.layout) for f in lowering.forms]
+    plans = [(p.layout, p.unreduced, p.steps, p.needs, p.reshards) for p in lowering.plans]
+    return forms, plans, lowering.unreduced, lowering.outstanding
+
+
+def figures(cost):
+    """Every figure of a cost. (Groups of collectives are numbered as they are met.)"""
+    plans = [
+        (p.kept, p.compute, p.exposed, p.hidden, [rest for _, *rest in p.parts]) for p in cost.plans
+    ]
+    return (
+        cost.time,
+        cost.peak,
+        dict(cost.regathered),
+        cost.ops.tolist(),
+        cost.copied.tolist(),
+        plans,
+    )
+
+
+class Walk:
+    """Random moves in a program, some of which leave out parts, and steps back."""
+
+    def __init__(self, program, mesh, seed, memory=None):
+        self.analysis = analyse(program, int(HARDWARE.regather_window.value))
+        self.graph, self.mesh, self.memory = fold(self.analysis), Mesh.of(mesh), memory
+        self.rng = random.Random(seed)
+        self.propagator = Propagator(self.graph, self.mesh, self.analysis.groups.conflict_groups)
+        self.lowerer, self.cost_model = self.fresh()
+
+    def fresh(self):
+        """A lowerer and a cost model that know nothing yet."""
+        model = CostModel(self.graph, self.analysis, self.mesh, HARDWARE, self.memory)
+        return Lowerer(self.graph, self.mesh, int(HARDWARE.latency_bytes.value)), model
+
+    def at_once(self, tiling):
+        """A tiling, lowered and priced from scratch."""
+        lowerer, model = self.fresh()
+        lowering = lowerer.lower(tiling)
+        return lowering, model.cost(lowering)
+
+    def moved(self, tiling):
+        """A tiling after a random move."""
+        color = self.rng.randrange(self.analysis.groups.colors)
+        axis = self.rng.randrange(len(self.mesh.names))
+        conflicts = self.analysis.groups.conflict_groups
+        roles = {n: self.rng.choice(roles) for n, roles in enumerate(conflicts)}
+        propagation = self.propagator.tile_color(tiling, color, axis, roles)
+        if self.rng.random() < 0.4:
+            some = [node for node in sorted(propagation.taken) if self.rng.random() < 0.7]
+            propagation = self.propagator.restrict(tiling, some, axis)
+        return propagation.tiling
+
+    def steps(self):
+        """Tilings, each lowered and priced from another one: several moves before it, or behind."""
+        lowering = self.lowerer.lower(untiled(self.graph))
+        known = [(lowering, self.cost_model.cost(lowering))]
+        for _ in range(MOVES):
+            (base, cost), (other, _) = (self.rng.choice(known) for _ in range(2))
+            tiling = self.moved(other.tiling)
+            ops, values = (
+                [index for index, (a, b) in enumerate(zip(*sides, strict=True)) if a != b]
+                for sides in ((tiling.ops, base.tiling.ops), (tiling.values, base.tiling.values))
+            )
+            lowering = self.lowerer.lower(tiling, base, ops, values)
+            known.append((lowering, self.cost_model.cost(lowering, cost)))
+            yield known[-1]
+
+
+def assert_nothing_depends_on_the_way(walk):
+    changed = 0
+    for lowering, cost in walk.steps():
+        fresh, priced = walk.at_once(lowering.tiling)
+        assert content(lowering) == content(fresh)
+        assert figures(cost) == figures(priced)
+        changed += bool(lowering.changed_ops or lowering.changed_values)
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_random_programs(program, seed):
+    made = programs.program(seed)
+    walk = Walk(program(made.fn, made.arguments()), MESHES[seed % len(MESHES)], seed)
+    assert_nothing_depends_on_the_way(walk)
+
+
+@pytest.mark.parametrize("memory", [None, 2_000_000, 300_000])
+def test_of_a_train_step_with_much_and_little_memory(gpt_program, memory):
+    """Where memory is short, something is gathered again."""
+    assert assert_nothing_depends_on_the_way(Walk(gpt_program(1), MESHES[0], 0, memory)) >= 3

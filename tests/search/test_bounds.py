@@ -15,6 +15,7 @@ from partita.search import exhaust
 from partita.search.bounds import Bound, lower_bound
 from partita.search.bounds.messages import Edge, Energy, Messages
 from partita.search.bounds.relaxed import Relaxed
+from partita.search.laid import relaxed_starts
 from partita.search.refine import local_actions
 from partita.search.starts import followers
 from searching import SIZES, mlp, problem
@@ -215,3 +216,20 @@ def test_with_circles_it_is_never_more_after_any_number_of_passes(seed):
     # Messages of one energy give a bound for any other.
     other = an_energy(list(itertools.combinations(range(6), 2)), seed=seed + 100)
     assert messages.run(other)[0] <= least(other) + 1e-12
+
+
+# ----------------------------------------------------------------------------- plans on the way
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_comes_up_on_the_way_to_a_bound_can_be_started_from(name):
+    p = problem(*PROGRAMS[name], "a=2,b=2")
+    bound = lower_bound(p)
+    starts = relaxed_starts(p, 3, 1000, bound)
+    assert 1 <= len(starts) <= 3
+    states = [p.replay(moves) for moves in starts]
+    assert min(state.cost.time.step_time for state in states) >= bound.seconds
+    # Where the actions are made one by one, they lead to the same layouts.
+    for moves, state in zip(starts, states, strict=True):
+        one_by_one = [action for move in moves for action in move.actions]
+        assert p.replay(one_by_one).tiling == state.tiling

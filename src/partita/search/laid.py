@@ -1,0 +1,75 @@
+"""Plans that lay out every class for itself, as one move: what to start from that no colors say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from partita.search.bounds import Bound, lower_bound
+from partita.search.problem import Move, Problem
+from partita.tiling import NOWHERE, Layout, LocalAction, Propagation, Propagator, Tiling
+
+
+@dataclasses.dataclass(frozen=True)
+class Laid:
+    """Many local actions as one move."""
+
+    actions: tuple[LocalAction, ...]
+    axis: int = 0
+    """The first of those that it is about."""
+
+    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
+        """All classes that change."""
+        ops, values = dict[int, int](), dict[int, int]()
+        for action in self.actions:
+            taken = action.take(propagator, tiling)
+            tiling = taken.tiling
+            ops.update(taken.ops)
+            values.update(taken.values)
+        return Propagation(tiling, ops, values)
+
+
+def laid(problem: Problem, tiling: Tiling) -> Laid:
+    """The move that leads from the start of a problem to a tiling, as far as classes can follow."""
+    graph, start = problem.graph, problem.start.tiling
+    ops = _actions("op", [op.members[0] for op in graph.ops], start.ops, tiling.ops)
+    values = _actions("value", [v.members[0] for v in graph.values], start.values, tiling.values)
+    return Laid((*ops, *values), problem.axes[0])
+
+
+def relaxed_starts(
+    problem: Problem, count: int, limit: int, bound: Bound | None = None
+) -> tuple[tuple[Move, ...], ...]:
+    """The best different plans that come up on the way to a lower bound, as moves to start from.
+
+    Each is evaluated.
+
+    Args:
+      problem: what is searched.
+      count: how many to return at most.
+      limit: how many states may have been evaluated in all.
+      bound: of the problem, if it is known.
+    """
+    if not problem.everything or not problem.axes:
+        return ()
+    bound = bound or lower_bound(problem)
+    moves = [(laid(problem, tiling),) for tiling in (bound.tilings if bound else ())]
+    states = [problem.replay(each, limit) for each in moves]
+    return tuple(state.moves for state in problem.different(states, count))
+
+
+def _actions(
+    kind: Literal["op", "value"],
+    members: Sequence[int],
+    before: Sequence[Layout],
+    after: Sequence[Layout],
+) -> Iterator[LocalAction]:
+    for member, old, new in zip(members, before, after, strict=True):
+        if old == new:
+            continue
+        gone = {axis for axes in old for axis in axes} - {axis for axes in new for axis in axes}
+        yield from (LocalAction(kind, member, axis, NOWHERE) for axis in sorted(gone))
+        for place, axes in enumerate(new):
+            if axes != old[place]:
+                yield from (LocalAction(kind, member, axis, place) for axis in axes)

@@ -17,6 +17,8 @@ import math
 import random
 from collections.abc import Sequence
 
+from partita.search.bounds import lower_bound
+from partita.search.laid import relaxed_starts
 from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import changes, climb, polish
@@ -25,6 +27,13 @@ from partita.tiling import LocalAction
 
 POLISHED, CLIMBED = 5, 2
 """Starts that are polished, and of those the ones whose moves are changed, too."""
+
+RELAXED, RELAXING = 3, 2000
+"""Plans of the relaxed problem that are polished, and the budget from which on they are looked for:
+that takes seconds, whatever the budget."""
+
+MOST_AXES = 2
+"""Of more axes, the relaxed problem takes too long."""
 
 PRICING, POLISHING, EMPTY, CLIMBING = 0.15, 0.15, 0.25, 0.15
 """Of the budget: what pricing starts, polishing them, refining the empty plan, and refining starts
@@ -72,6 +81,8 @@ class _Search:
         self._climb(problem.start, self._share(EMPTY))
         for _, number in sorted(polished)[:CLIMBED]:
             self._climb(starts[number], self._share(CLIMBING / CLIMBED))
+        if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES:
+            self._relax()
         self.improved = problem.evaluations
         while not self._done():
             before = problem.evaluations, problem.best
@@ -80,6 +91,16 @@ class _Search:
             else:
                 self._disturb(rng)
             self._note(*before)
+
+    def _relax(self) -> None:
+        """Starts from layouts that are free for every class, near the lower bound."""
+        problem = self.problem
+        bound = lower_bound(problem)
+        if bound is None:
+            return
+        problem.least = bound.seconds
+        for moves in relaxed_starts(problem, RELAXED, self._share(PRICING), bound):
+            polish(problem, problem.replay(moves), self.limit, self.progress)
 
     def _change(self, rng: random.Random) -> None:
         """Makes one change to the moves of the best, and decides single classes again then."""

@@ -18,6 +18,8 @@ class Laid:
     actions: tuple[LocalAction, ...]
     axis: int = 0
     """The first of those that it is about."""
+    weight: int = 30
+    """As how many moves it counts: what it gains has to be worth the plan that is hard to read."""
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
         """All classes that change."""

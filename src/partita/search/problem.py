@@ -85,6 +85,8 @@ class Problem:
         self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
         self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}
+        self.least = 0.0
+        """Seconds that no plan takes less than, as far as a search has found out."""
         self.best = self.start
         """The best of all states that were evaluated, also of those on the way to others."""
 
@@ -145,8 +147,8 @@ class Problem:
         time, peak = state.cost.time.step_time, state.cost.peak
         fits = peak <= self.cost_model.capacity
         first, second = (time, peak) if fits else (peak, time)
-        noise = (1 + NOISE) ** len(state.moves)
-        return (not fits, first * noise, second, len(state.moves))
+        count = sum(getattr(move, "weight", 1) for move in state.moves)
+        return (not fits, first * (1 + NOISE) ** count, second, count)
 
     def proposals(self, count: int) -> list[SearchState]:
         """The best of all states that were evaluated, best first; of those alike, the best one.

@@ -6,6 +6,7 @@ What it finds is a sequence of tile actions, which can be followed again without
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -16,6 +17,8 @@ from partita.garbage import paused
 from partita.options import integer, texts
 from partita.program.names import match
 from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm
+from partita.search.bounds import Bound
+from partita.search.laid import Laid
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, as_patterns
@@ -33,6 +36,9 @@ from partita.tiling import (
     assignment,
     uses_axis,
 )
+
+MOST_CLASSES = 8
+"""Changes of single classes that the report of a search lists."""
 
 MOST_SIZES = 3
 """Sizes that an axis does not divide which the report of a search names."""
@@ -119,7 +125,7 @@ class AutomaticPartition:
     ) -> Outcome:
         """What it decides if it takes over this state of its problem."""
         graph, capacity = problem.graph, problem.cost_model.capacity
-        decisions = [_describe(stage, move) for move in best.moves] or ["nothing: no move helps"]
+        decisions = _decisions(stage, problem, best)
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
             too_large = Refusal(
@@ -142,8 +148,10 @@ class AutomaticPartition:
         )
 
     def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:
-        known = (m for m in moves if isinstance(m, TileAction | LocalAction | Placed))
-        found = Tile(tuple(known))
+        single = itertools.chain.from_iterable(
+            move.actions if isinstance(move, Laid) else (move,) for move in moves
+        )
+        found = Tile(tuple(m for m in single if isinstance(m, TileAction | LocalAction | Placed)))
         pins = self._pins(stage, self._axes(stage))
         return (WhilePinned(tuple(sorted(pins)), (found,)) if pins else found,)
 
@@ -285,6 +293,21 @@ def _progress_text(best: SearchState) -> str:
     return f"best {seconds(best.cost.time.step_time)}, {size(best.cost.peak)}"
 
 
+def _decisions(stage: Stage, problem: Problem, best: SearchState) -> list[str]:
+    """What was chosen, in words: at the end, single classes, and how far it is from the best."""
+    if not best.moves:
+        return ["nothing: no move helps"]
+    local = [move for move in best.moves if isinstance(move, LocalAction)]
+    said = [_describe(stage, move) for move in best.moves if not isinstance(move, LocalAction)]
+    said += [_describe(stage, move) for move in local[:MOST_CLASSES]]
+    if more := local[MOST_CLASSES:]:
+        said.append(f"{len(more)} more changes of single operations and values")
+    if problem.least and best.cost.peak <= problem.cost_model.capacity:
+        told = Bound(problem.least, ()).told(best.cost.time.step_time)
+        said.append(f"this among {problem.evaluations} plans: {told}")
+    return said
+
+
 def _actions(stage: Stage, move: Move) -> Iterator[Action]:
     """Where a move puts its axis."""
     context = stage.context
@@ -293,6 +316,9 @@ def _actions(stage: Stage, move: Move) -> Iterator[Action]:
         yield Action(axis, _color_name(stage, move), color=move.color, move=move)
     elif isinstance(move, LocalAction):
         yield Action(axis, _place_name(stage, move), move=move)
+    elif isinstance(move, Laid):
+        for action in move.actions:
+            yield from _actions(stage, action)
     elif isinstance(move, Placed):
         for request in move.placement.requests:
             seeds = tuple((request.value, dim) for dim in request.dims[:1])
@@ -321,6 +347,8 @@ def _describe(stage: Stage, move: Move) -> str:
         return f"{move.what} -> {mesh.names[move.axis]}"
     if isinstance(move, LocalAction):
         return f"{_place_name(stage, move)} -> {mesh.names[move.axis]}"
+    if isinstance(move, Laid):
+        return f"layouts of {len(move.actions)} classes of operations and values, each for itself"
     if not isinstance(move, TileAction):
         return f"{move} -> {mesh.names[move.axis]}"
     text = f"{_color_name(stage, move)} -> {mesh.names[move.axis]}"

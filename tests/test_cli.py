@@ -241,8 +241,6 @@ def test_the_search_algorithm_has_a_name(plan):
     result = plan("--search=refin", axes=None)
     assert result.code == 2
     assert "one of beam, exhaustive, greedy, iterated, mcts" in " ".join(result.err.split())
-        result.err.split()
-    )
 
 
 def test_memory(plan):

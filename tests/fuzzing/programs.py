@@ -29,10 +29,14 @@ from fuzzing.pool import (
     Value,
     needed,
 )
+from partita.tactics import Outcome, Stage
+from partita.tactics.automatic import Tile
+from partita.tiling import NOWHERE, LocalAction, Propagator, assignment
 
 MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
 SPECIAL = 8  # one program in so many gets arguments that are no numbers, or infinite
 MOST_TACTICS, MOST_WISHES = 3, 3
+MOST_LOCAL = 30  # local actions of a schedule
 
 Request = tuple[Value | str, Any]
 """An argument, or a pattern of results, and a dimension of it, or several, or "replicate"."""
@@ -48,6 +52,8 @@ class Schedule:
     """Seed of a search that follows them."""
     devices: int = 0
     """Seed of the devices of the mesh, in any order; 0 for the first ones, as JAX has them."""
+    local: int | None = None
+    """Seed of local actions that come last."""
 
     def __str__(self) -> str:
         lines = [f"mesh {self.mesh}" + (f" of devices {self.devices}" if self.devices else "")]
@@ -56,6 +62,8 @@ class Schedule:
             lines.append(f"  tactic: {text} -> {axis}, resolve {resolve}")
         if self.search is not None:
             lines.append(f"  tactic: search with seed {self.search}")
+        if self.local is not None:
+            lines.append(f"  tactic: local actions with seed {self.local}")
         return "\n".join(lines)
 
 
@@ -228,8 +236,13 @@ def schedules(found: Program, count: int) -> list[Schedule]:
     rng = random.Random(f"schedules {found.seed}")
     made = [_schedule(found, rng) for _ in range(count)]
     other = random.Random(f"devices {found.seed}")
-    return [
+    made = [
         dataclasses.replace(each, devices=other.randint(1, 99)) if other.random() < 0.3 else each
+        for each in made
+    ]
+    local = random.Random(f"local {found.seed}")
+    return [
+        dataclasses.replace(each, local=local.randint(1, 99)) if local.random() < 0.4 else each
         for each in made
     ]
 
@@ -266,4 +279,34 @@ def tactics(found: Program, schedule: Schedule, roles: int) -> list[Any]:
         made.append(pt.ManualPartition(patterns, axis, resolve))
     if schedule.search is not None:
         made.append(pt.AutomaticPartition(budget=20, seed=schedule.search))
+    if schedule.local is not None:
+        made.append(LocalActions(schedule.local))
     return made
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalActions:
+    """Axes of single classes put anywhere, as the end of a search may do."""
+
+    seed: int
+    name: str = "LocalActions"
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Takes some random local actions, those that are possible."""
+        context, rng = stage.context, random.Random(f"local actions {self.seed}")
+        graph, tiling = stage.folded
+        propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
+        rows = {"op": (graph.ops, tiling.ops), "value": (graph.values, tiling.values)}
+        actions = []
+        for _ in range(rng.randint(1, MOST_LOCAL)):
+            kind = rng.choice(["op", "op", "value"])
+            classes, layouts = rows[kind]
+            found = rng.choice([c for c in classes if layouts[c.index]] or [None])
+            if found is None:
+                continue
+            place = rng.randint(NOWHERE, len(layouts[found.index]) - 1)
+            axis = rng.randrange(len(context.mesh.names))
+            action = LocalAction(kind, found.members[0], axis, place)
+            actions.append(action)
+            tiling = action.take(propagator, tiling).tiling
+        return Outcome(assignment(graph, tiling), directives=(Tile(tuple(actions)),))

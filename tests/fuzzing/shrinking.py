@@ -78,6 +78,8 @@ def _smaller(program: Program, schedule: Schedule) -> Iterator[Example]:
             )
     if schedule.search is not None:
         yield program, dataclasses.replace(schedule, search=None)
+    if schedule.local is not None:
+        yield program, dataclasses.replace(schedule, local=None)
     read = {v for step in program.steps for v in step.inputs} | set(results)
     for spare in program.pool.arguments:
         if spare not in read:

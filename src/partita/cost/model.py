@@ -384,7 +384,8 @@ class CostModel:
             time = self._link_seconds(step)
             share = 1.0
             if step.kind in self.hardware.overlapped and step.is_collective:
-                share = min(1.0, self.interconnect.launch(step.axes) / float(time.sum()))
+                total = float(time.sum())  # nothing along axes of one device
+                share = min(1.0, self.interconnect.launch(step.axes) / total) if total else 1.0
             beside, waiting = beside + (1 - share) * time, waiting + share * time
         return beside, waiting
 

@@ -57,12 +57,13 @@ def planned(preset, hardware):
 
 
 def step_time(done, tactics):
-    """The step time of tactics; None where they find nothing to shard, or it does not fit."""
+    """What a search counts on; None where tactics find nothing to shard, or it does not fit."""
     try:
         estimate = run_schedule(done.stage.context, tactics).estimate
     except PartitaError:
         return None
-    return estimate.step_time if estimate.fits else None
+    share = done.stage.context.hardware.hidden_share.value
+    return estimate.expected_time(share) if estimate.fits else None
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,11 @@ class StepTime:
         """Time with compute and every link working at the same time."""
         return self.exposed_time + max(self.compute_time, *self.link_times)
 
+    def expected_time(self, hidden_share: float) -> float:
+        """Time if this share of what `step_time` hides is hidden: between it and `serial_time`."""
+        step = self.step_time
+        return step + (1 - hidden_share) * (self.serial_time - step)
+
 
 @dataclasses.dataclass(frozen=True)
 class Estimate(StepTime):

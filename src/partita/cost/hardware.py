@@ -256,6 +256,8 @@ LATENCY = Figure(2**16, "assumption: as for the device types that partita knows"
 
 ALL_OF_LOOPS = Figure(1, "assumption: all that an iteration computes, as the file states nothing")
 
+ALL_HIDDEN = Figure(1, "assumption: all that could be hidden, as the file states nothing")
+
 ALL_OF_IT = Figure(1, "assumption: a program can use all of it, as the file does not say")
 
 
@@ -286,6 +288,8 @@ class Hardware(Table, frozen=True):
             moment its operand is ready and the moment its result is needed.
         loop_overlap: of what one iteration of a loop computes, the share that the compiler runs
             beside the collectives of the iteration, if they take as long.
+        hidden_share: of the time of collectives that could be hidden, the share that compiled
+            schedules do hide; a search counts the rest as exposed.
         prefetch: how many products before its first use what is gathered is on its way.
         regather_window: uses of a value more than this many operations apart are far: where memory
             asks for it, a value is gathered again for uses that are far, or for every use.
@@ -332,6 +336,7 @@ class Hardware(Table, frozen=True):
     host_bandwidth: BytesPerSecond = HOST
     memory_share: Fraction = ALL_OF_IT
     loop_overlap: Fraction = ALL_OF_LOOPS
+    hidden_share: Fraction = ALL_HIDDEN
     vector_unit: VectorUnit | None = None
     clock: Annotated[Figure, unit("cycles/s")] | None = None
     xla_target: XlaTarget | None = None
@@ -346,7 +351,7 @@ class Hardware(Table, frozen=True):
         for name in ("overlapped", "combined"):
             _check_kinds(name, getattr(self, name))
         _check_networks(self.networks)
-        for name in ("memory_share", "loop_overlap"):
+        for name in ("memory_share", "loop_overlap", "hidden_share"):
             if getattr(self, name).value > 1:
                 raise ValueError(f"{name} is at most 1, got {getattr(self, name).value}")
         if self.memory.value > MOST_BYTES:

@@ -228,3 +228,19 @@ def test_a_search_says_which_sizes_an_axis_does_not_divide():
         "data=8: it does not divide any size: 9 (w dim 1), 30 (x dim 0), 7 (w dim 0) "
         "(a size padded to a multiple, or an axis of another size, could be used)"
     ]
+
+
+# ------------------------------------------------------------------------- what was decided before
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_has_an_axis_before_a_search_keeps_it(seed):
+    """Also where single classes are laid out otherwise than their colors, at the end."""
+    rows = pt.ManualPartition({"params['a']": 0}, axis="model")
+    made = plan(BATCH, rows, pt.AutomaticPartition(budget=2500, seed=seed))
+    before, after = made.history[1].assignment, made.history[2].assignment
+    pairs = [*zip(before.ops, after.ops, strict=True)]
+    pairs += zip(before.values, after.values, strict=True)
+    for old, new in pairs:
+        for mine, others in zip(old, new, strict=True):
+            assert others[: len(mine)] == mine

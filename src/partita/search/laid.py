@@ -8,7 +8,7 @@ from typing import Literal
 
 from partita.search.bounds import Bound, lower_bound
 from partita.search.problem import Move, Problem
-from partita.tiling import NOWHERE, Layout, LocalAction, Propagation, Propagator, Tiling
+from partita.tiling import Layout, LocalAction, Propagation, Propagator, Tiling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Laid:
 
 
 def laid(problem: Problem, tiling: Tiling) -> Laid:
-    """The move that leads from the start of a problem to a tiling, as far as classes can follow."""
+    """The move that leads from the start of a problem to a tiling, as far as classes can follow.
+
+    What has an axis at the start keeps it.
+    """
     graph, start = problem.graph, problem.start.tiling
     ops = _actions("op", [op.members[0] for op in graph.ops], start.ops, tiling.ops)
     values = _actions("value", [v.members[0] for v in graph.values], start.values, tiling.values)
@@ -68,10 +71,6 @@ def _actions(
     after: Sequence[Layout],
 ) -> Iterator[LocalAction]:
     for member, old, new in zip(members, before, after, strict=True):
-        if old == new:
-            continue
-        gone = {axis for axes in old for axis in axes} - {axis for axes in new for axis in axes}
-        yield from (LocalAction(kind, member, axis, NOWHERE) for axis in sorted(gone))
+        held = {axis for axes in old for axis in axes}  # what had an axis before keeps it
         for place, axes in enumerate(new):
-            if axes != old[place]:
-                yield from (LocalAction(kind, member, axis, place) for axis in axes)
+            yield from (LocalAction(kind, member, a, place) for a in axes if a not in held)

@@ -96,7 +96,7 @@ class Placement:
                 continue
             if request.unless_used and uses_axis(tiling.values[value], axis):
                 continue
-            dims = _in_order(context, value, request.dims)
+            dims = in_order(context, value, request.dims)
             yield request, *_seed(context.single, tiling, request.name, value, dims, axis)
 
     def _roles(
@@ -278,7 +278,7 @@ def _misfit(propagator: Propagator, tiling: Tiling, request: Request, axis: int)
     return refusal is not None and not refusal[1]
 
 
-def _in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]:
+def in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]:
     """Dimensions to try: those that a loop reads index by index come last, they cost most."""
     if len(dims) < 2:
         return dims

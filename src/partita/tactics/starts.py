@@ -17,8 +17,8 @@ from partita.tactics.expert import ExpertParallel, experts
 from partita.tactics.fused import tile_with_parts
 from partita.tactics.megatron import Megatron, widths
 from partita.tactics.parts import examples
-from partita.tactics.placement import Placement, named_roles
-from partita.tactics.protocol import Change, Request, Stage
+from partita.tactics.placement import Placement, in_order, named_roles
+from partita.tactics.protocol import Change, Context, Request, Stage
 from partita.tactics.zero import ZeRO, placements
 from partita.tiling import (
     EVERY_COLOR,
@@ -193,10 +193,20 @@ class _Known:
     def _found(self, part: str) -> list[Placement]:
         if part not in self._placements:
             try:
-                self._placements[part] = list(_placements(self._stage, part))
+                found = _placements(self._stage, part)
+                self._placements[part] = [_ordered(self._stage.context, each) for each in found]
             except PartitaError:  # the program has no such part, or does not call it so
                 self._placements[part] = []
         return self._placements[part]
+
+
+def _ordered(context: Context, placement: Placement) -> Placement:
+    """A placement that tries dimensions in the order in which `Placement` itself does."""
+    requests = tuple(
+        dataclasses.replace(r, dims=tuple(in_order(context, r.value, r.dims)))
+        for r in placement.requests
+    )
+    return dataclasses.replace(placement, requests=requests)
 
 
 def _placements(stage: Stage, part: str) -> Iterable[Placement]:

@@ -1,4 +1,4 @@
-# make demo | check | test | test-whole | test-tools | test-tpu | test-gpu | test-newest
+# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-newest
 #      bench | coverage-models | paper-table | accuracy | architecture
 # each sets up the environment first
 #
@@ -21,11 +21,14 @@ NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/te
   tests/plan/test_manual.py tests/plan/test_export.py
 PAPER_ARGS ?=
 
+# What has a target of its own.
+SUITES := tests/docs tests/tools tests/whole
+
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy architecture clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy architecture clean
 
 venv: $(STAMP)
 
@@ -42,7 +45,11 @@ demo: venv
 	$(BIN)/python -m tools.demo
 
 test: venv
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/tools --ignore tests/whole $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(SUITES:%=--ignore %) $(PYTEST_ARGS)
+
+# Every page of the documentation and every example, run. UPDATE_DOCS=1 writes what is printed now.
+test-docs: venv
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/docs $(PYTEST_ARGS)
 
 # Whole models and random programs: partitioned, compiled, run, and compared.
 test-whole: venv

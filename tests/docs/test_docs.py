@@ -5,7 +5,7 @@ The blocks of a page run in order and share a namespace, as if its Python blocks
 prints (`...` stands for anything); `<!-- file: NAME -->`, a file that later blocks use;
 `<!-- source: PATH -->`, a file of this repository, whole.
 
-`UPDATE_DOCS=1 make test PYTEST_ARGS="-k docs"` writes what is printed now into the pages. Outputs
+`UPDATE_DOCS=1 make test-docs` writes what is printed now into the pages. Outputs
 with a line `...` are left alone.
 """
 
@@ -32,7 +32,7 @@ import partita
 from partita import cli
 from partita.stablehlo.rules import registry as custom
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from partita.search.bounds import Bound, lower_bound
 from partita.search.problem import Move, Problem
-from partita.tiling import Layout, LocalAction, Propagation, Propagator, Tiling
+from partita.tiling import Layout, LocalAction, Propagation, Propagator, Tiling, take_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +23,7 @@ class Laid:
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
         """All classes that change."""
-        ops, values = dict[int, int](), dict[int, int]()
-        for action in self.actions:
-            taken = action.take(propagator, tiling)
-            tiling = taken.tiling
-            ops.update(taken.ops)
-            values.update(taken.values)
-        return Propagation(tiling, ops, values)
+        return take_each(propagator, tiling, self.actions)
 
 
 def laid(problem: Problem, tiling: Tiling) -> Laid:

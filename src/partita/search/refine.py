@@ -78,7 +78,7 @@ def _first_better(
     for moves in changed:
         if problem.evaluations >= limit:
             return None
-        candidate = problem.replay(moves, limit)
+        candidate = problem.replay(moves, limit, best)
         progress(problem.evaluations, problem.best)
         if problem.better(candidate, best):
             return candidate

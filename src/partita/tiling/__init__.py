@@ -11,7 +11,7 @@ from partita.tiling.forms import (
     read_type,
 )
 from partita.tiling.layouts import entries, spec
-from partita.tiling.local import NOWHERE, LocalAction
+from partita.tiling.local import NOWHERE, LocalAction, take_each
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
@@ -55,6 +55,7 @@ __all__ = [
     "refold",
     "replicated",
     "spec",
+    "take_each",
     "untiled",
     "uses_axis",
 ]

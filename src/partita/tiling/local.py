@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from partita.tiling.propagate import Node, Propagation, Propagator
-from partita.tiling.tiling import Layout, Tiling
+from partita.tiling.tiling import Layout, Pinned, Tiling
 
 NOWHERE = -1
 """The place of an axis that is taken off."""
@@ -32,51 +32,64 @@ class LocalAction:
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
         """The class if it changes, with those that share its buffer, and nothing else."""
-        graph = propagator.graph
-        if self.kind == "op":
-            index = graph.op_class[self.member]
-            layouts = self._layouts(propagator, tiling, [index])
-            return Propagation(tiling.changed(layouts, {}), dict.fromkeys(layouts, self.place), {})
-        index = graph.value_class[self.member]
-        layouts = self._layouts(propagator, tiling, _sharing(propagator, index))
-        return Propagation(tiling.changed({}, layouts), {}, dict.fromkeys(layouts, self.place))
+        return take_each(propagator, tiling, [self])
 
-    def _layouts(
-        self, propagator: Propagator, tiling: Tiling, indices: Sequence[int]
+    def layouts(
+        self, propagator: Propagator, now: Sequence[Layout], pinned: Pinned
     ) -> dict[int, Layout]:
-        """The layouts of classes that change; none if one of them cannot."""
-        found: dict[int, Layout] = {}
+        """The classes that change, with their layouts; none if one of them cannot.
+
+        Args:
+          propagator: of the class graph.
+          now: the layouts of all classes of this kind.
+          pinned: of the tiling.
+        """
+        graph, found = propagator.graph, dict[int, Layout]()
+        if self.kind == "op":
+            indices = [graph.op_class[self.member]]
+        else:
+            indices = _sharing(propagator, graph.value_class[self.member])
         for index in indices:
-            node: Node = (self.kind, index, self.place)
-            layout = self._layout(propagator, tiling, node)
+            layout = self._layout(propagator, index, now[index], pinned)
             if layout is None:
                 return {}
-            if layout != propagator.layout(tiling, node):
+            if layout != now[index]:
                 found[index] = layout
         return found
 
-    def _layout(self, propagator: Propagator, tiling: Tiling, node: Node) -> Layout | None:
-        """The layout of the class after it; None if the axis cannot be put there."""
-        before = propagator.layout(tiling, node)
-        if any(
-            self.axis in axes and propagator.given((node[0], node[1], place))
-            for place, axes in enumerate(before)
-        ):
-            return None
+    def _layout(
+        self, propagator: Propagator, index: int, before: Layout, pinned: Pinned
+    ) -> Layout | None:
+        """The layout of a class after it; None if the axis cannot be put there."""
+        for place, axes in enumerate(before):
+            if self.axis in axes and propagator.given((self.kind, index, place)):
+                return None
         off = tuple(tuple(a for a in axes if a != self.axis) for axes in before)
         if self.place == NOWHERE:
             return off
         if self.axis in before[self.place]:
             return before
-        if node[0] == "op" and propagator.graph.ops[node[1]].colors[self.place] < 0:
+        if self.kind == "op" and propagator.graph.ops[index].colors[self.place] < 0:
             return None
-        without = {node[1]: off}
-        bare = tiling.changed(without, {}) if node[0] == "op" else tiling.changed({}, without)
-        if propagator.refusal(bare, node, self.axis) is not None:
+        node: Node = (self.kind, index, self.place)
+        if propagator.refused(off, node, self.axis, pinned) is not None:
             return None
-        return tuple(
-            (*axes, self.axis) if place == self.place else axes for place, axes in enumerate(off)
-        )
+        return (*off[: self.place], (*off[self.place], self.axis), *off[self.place + 1 :])
+
+
+def take_each(
+    propagator: Propagator, tiling: Tiling, actions: Iterable[LocalAction]
+) -> Propagation:
+    """What local actions take, one after the other."""
+    layouts: dict[str, list[Layout]] = {"op": list(tiling.ops), "value": list(tiling.values)}
+    taken: dict[str, dict[int, int]] = {"op": {}, "value": {}}
+    for action in actions:
+        now = layouts[action.kind]
+        for index, layout in action.layouts(propagator, now, tiling.pinned).items():
+            now[index] = layout
+            taken[action.kind][index] = action.place
+    after = Tiling(tuple(layouts["op"]), tuple(layouts["value"]), tiling.pinned)
+    return Propagation(after, taken["op"], taken["value"])
 
 
 def _sharing(propagator: Propagator, index: int) -> list[int]:

@@ -23,7 +23,7 @@ from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
 from partita.tiling.action import EVERY_COLOR, TileAction
 from partita.tiling.candidates import Candidate, Candidates, Places, Room, reached
-from partita.tiling.tiling import Axes, Layout, Tiling, uses_axis
+from partita.tiling.tiling import Axes, Layout, Pinned, Tiling, uses_axis
 
 Node = tuple[str, int, int]
 """`("op", operation class, factor)` or `("value", value class, dimension)`."""
@@ -138,13 +138,18 @@ class Propagator:
 
     def refusal(self, tiling: Tiling, node: Node, axis: int) -> tuple[str, bool] | None:
         """Why a node cannot take an axis, and whether the size divides; None if it can."""
-        layout = self.layout(tiling, node)
+        return self.refused(self.layout(tiling, node), node, axis, tiling.pinned)
+
+    def refused(
+        self, layout: Layout, node: Node, axis: int, pinned: Pinned
+    ) -> tuple[str, bool] | None:
+        """The same, given the layout of the operation or value, and what is pinned."""
         name, size = self.mesh.names[axis], self.size(node)
         if given := self.given(node):
             return f"{given} says how it is split", True
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
-        if node[0] == "value" and (node[1], axis) in tiling.pinned:
+        if node[0] == "value" and (node[1], axis) in pinned:
             return f"it is pinned along {name}", True
         if node[0] == "value" and size > 1 and self.graph.values[node[1]].colors[node[2]] < 0:
             return "the words of a random key stay together", True

@@ -19,17 +19,17 @@ Axes = tuple[int, ...]
 Layout = tuple[Axes, ...]
 """The axes of every dimension of a value, or of every factor of an operation."""
 
+Pinned = frozenset[tuple[int, int]]
+"""`(value class, axis)` pairs: values that must not be tiled along that axis."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """Axes of every factor of every operation class, and of every dimension of every value class.
-
-    `pinned` are `(value class, axis)` pairs: values that must not be tiled along that axis.
-    """
+    """The layout of every operation class, by factors, and of every value class, by dimensions."""
 
     ops: tuple[Layout, ...]
     values: tuple[Layout, ...]
-    pinned: frozenset[tuple[int, int]] = frozenset()
+    pinned: Pinned = frozenset()
 
     def changed(self, ops: Mapping[int, Layout], values: Mapping[int, Layout]) -> Tiling:
         """The same with other layouts of some operation and value classes."""

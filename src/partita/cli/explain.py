@@ -20,6 +20,7 @@ from partita.cli.options import (
     Model,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
 from partita.cli.output import show_json
 from partita.cli.planned import check_manual, planned, schedule
@@ -51,6 +52,7 @@ def explain(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
@@ -61,7 +63,7 @@ def explain(
         raise pt.UnknownNameError(
             "say what to explain: names or patterns such as 'batch*', or --collectives"
         )
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist)
     found = [made.explain(what, alternatives) for what in wanted]

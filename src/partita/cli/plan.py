@@ -26,6 +26,7 @@ from partita.cli.options import (
     PartitionedOption,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
 from partita.cli.planned import check_manual, planned, schedule
 from partita.frontend.files import format_of
@@ -46,6 +47,7 @@ def plan(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,
@@ -64,7 +66,7 @@ def plan(
             "should have that is chosen"
         )
     files = _files(partitioned, annotated)
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     if save is not None:

@@ -48,13 +48,16 @@ def planned(
 
 
 def schedule(
-    manual: list[str], axes: str | None, budget: int, seed: int, search: str
+    manual: list[str], axes: str | None, budget: int, seed: int, search: str, workers: int
 ) -> list[pt.Tactic]:
     """The manual tactics in order, and a search after them unless `axes` is `none`."""
     tactics: list[pt.Tactic] = [manual_tactic(text) for text in manual]
     if axes != "none":
         named = None if axes is None else axes.split(",")
-        tactics.append(pt.AutomaticPartition(named, budget=budget, seed=seed, search=search))
+        search_on = pt.AutomaticPartition(
+            named, budget=budget, seed=seed, search=search, workers=workers
+        )
+        tactics.append(search_on)
     return tactics
 
 

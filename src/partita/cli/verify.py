@@ -22,6 +22,7 @@ from partita.cli.options import (
     Model,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
 from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, planned, schedule
@@ -84,6 +85,7 @@ def verify(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
@@ -97,7 +99,7 @@ def verify(
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
     backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
     options = compiler_options(compiler_option or [])
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist)
     found = []

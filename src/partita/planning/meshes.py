@@ -242,7 +242,7 @@ def _plans(tactics: Sequence[Tactic]) -> int:
 
 
 def _quick(tactics: Sequence[Tactic], mesh: Mesh) -> tuple[Tactic, ...]:
-    """The same tactics with a small part of their budgets."""
+    """The same tactics with a small part of their budgets, and without workers."""
     axes = sum(size > 1 for size in mesh.sizes) or 1
 
     def quick(tactic: Any) -> Tactic:
@@ -250,7 +250,8 @@ def _quick(tactics: Sequence[Tactic], mesh: Mesh) -> tuple[Tactic, ...]:
         if budget is None or not dataclasses.is_dataclass(tactic):
             return tactic  # type: ignore[no-any-return]
         small = min(budget, axes * max(budget // LOOK, LEAST_LOOK))
-        return dataclasses.replace(tactic, budget=small)  # type: ignore
+        alone = {"workers": 1} if hasattr(tactic, "workers") else {}  # starting them takes longer
+        return dataclasses.replace(tactic, budget=small, **alone)  # type: ignore
 
     return tuple(map(quick, tactics))
 

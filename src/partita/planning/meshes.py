@@ -163,11 +163,19 @@ def _candidate(tried: _Tried, chosen: bool, hardware: Hardware) -> MeshCandidate
 
 
 def networks_of(mesh: Mesh, hardware: Hardware) -> dict[str, str]:
-    """Where each axis of a mesh lies, the inner part first."""
+    """Where each axis of a mesh lies, the inner part first.
+
+    Of an axis that shares a side of a torus it says how far apart its devices are there.
+    """
     lies = {}
     for name, parts in zip(mesh.names, interconnect(mesh, hardware).parts, strict=True):
         several = len(parts) > 1
-        shown = (part.network.name + (f" {part.size}" if several else "") for part in parts)
+        shown = (
+            part.network.name
+            + (f" {part.size}" if several else "")
+            + (f" ({part.stride} apart)" if part.stride > 1 else "")
+            for part in parts
+        )
         lies[name] = " x ".join(shown)
     return lies
 

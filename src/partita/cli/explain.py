@@ -10,28 +10,30 @@ import partita as pt
 from partita.cli.options import (
     AxesOption,
     BudgetOption,
+    DevicesOption,
     HardwareOption,
     HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
     MemoryOption,
-    MeshOption,
+    MeshOrDevicesOption,
     Model,
     SearchOption,
     SeedOption,
     WorkersOption,
 )
 from partita.cli.output import show_json
-from partita.cli.planned import check_manual, planned, schedule
+from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.explain import ALTERNATIVES, EVERY
 from partita.search import BUDGET
 
 
 def explain(
     model: Model,
-    mesh: MeshOption,
     hardware: HardwareOption,
+    mesh: MeshOrDevicesOption = None,
+    devices: DevicesOption = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -58,6 +60,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Explain why values are split as they are, and what collectives are for."""
+    check_mesh(mesh, devices)
     wanted = [*(names or []), *([EVERY] if collectives else [])]
     if not wanted:
         raise pt.UnknownNameError(
@@ -65,7 +68,7 @@ def explain(
         )
     tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     found = [made.explain(what, alternatives) for what in wanted]
     if as_json:
         show_json([entry for each in found for entry in each.as_dicts()])

@@ -21,6 +21,7 @@ from partita.search.bounds import Bound
 from partita.search.laid import Laid
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
+from partita.tactics.padding import paddings
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.placement import as_dims, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
@@ -124,7 +125,12 @@ class AutomaticPartition:
             except EnoughError:
                 best, number = problem.best, problem.evaluations
                 warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
-        return self._outcome(stage, problem, best, warnings)
+        outcome = self._outcome(stage, problem, best, warnings)
+        if self.allow is not None or warnings:
+            return outcome
+        return dataclasses.replace(
+            outcome, more_refused=lambda: tuple(paddings(stage, problem.axes, best))
+        )
 
     def _outcome(
         self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()

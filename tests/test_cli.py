@@ -127,6 +127,19 @@ def test_a_mesh_is_chosen_for_a_number_of_devices(partita, programs):
     assert title < table < result.out.index("Collectives")
 
 
+def test_what_a_mesh_that_is_chosen_does_is_explained(partita, programs):
+    options = ["--devices=4", "--hardware=tpu_v5e", "--budget=20", "--manual=x:0@x"]
+    result = partita("explain", f"{programs}:double", "x", *options)
+    assert result.code == 0
+    assert "x" in result.out and "ManualPartition(x: 0 -> x)" in result.out
+
+
+def test_a_plan_for_a_mesh_that_is_chosen_is_verified(partita, programs):
+    options = ["--devices=4", "--hardware=tpu_v5e", "--budget=20"]
+    result = partita("verify", f"{programs}:double", *options)
+    assert (result.code, "As predicted." in result.out) == (0, True)
+
+
 def test_a_mesh_that_is_chosen_as_json(partita, programs):
     options = ["--devices=4", "--hardware=tpu_v5e", "--budget=20", "--json"]
     made = json.loads(partita("plan", f"{programs}:double", *options).out)
@@ -407,6 +420,8 @@ ERRORS = [
     ("plan FILE:double --mesh=data=8", "--hardware"),
     ("plan FILE:double --hardware=cpu", "give one of them: --mesh, such as data=8, or --devices"),
     ("plan FILE:double --hardware=cpu --mesh=data=8 --devices=8", "give either, not both: --mesh"),
+    ("explain FILE:double x --hardware=cpu", "give one of them: --mesh, such as data=8"),
+    ("verify FILE:double --hardware=cpu", "give one of them: --mesh, such as data=8"),
     ("plan FILE:double --hardware=cpu --devices=0", "devices=0: expected an integer of at least 1"),
     ("plan FILE:double --hardware=cpu --devices=5000", "joins up to 4096; give fewer"),
     ("plan FILE:double --hardware=cpu --devices=many", "--devices"),

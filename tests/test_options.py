@@ -240,6 +240,7 @@ OF_TACTICS = {
         "allow": renamed(PATTERNS, "allow"),
         "pinned": renamed(PATTERNS, "pinned"),
         "search": [("best", "there is no search 'best'"), (3, "there is no search 3")],
+        "workers": [(0, "workers=0: expected an integer of at least 1"), ("2", "workers='2'")],
     },
     pt.LogicalAxes: {
         "rules": [

@@ -10,27 +10,30 @@ import partita as pt
 from partita.cli.options import (
     AxesOption,
     BudgetOption,
+    DevicesOption,
     HardwareOption,
     HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
     MemoryOption,
-    MeshOption,
+    MeshOrDevicesOption,
     Model,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
 from partita.cli.output import show_json
-from partita.cli.planned import check_manual, planned, schedule
+from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.explain import ALTERNATIVES, EVERY
 from partita.search import BUDGET
 
 
 def explain(
     model: Model,
-    mesh: MeshOption,
     hardware: HardwareOption,
+    mesh: MeshOrDevicesOption = None,
+    devices: DevicesOption = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,19 +54,21 @@ def explain(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why values are split as they are, and what collectives are for."""
+    check_mesh(mesh, devices)
     wanted = [*(names or []), *([EVERY] if collectives else [])]
     if not wanted:
         raise pt.UnknownNameError(
             "say what to explain: names or patterns such as 'batch*', or --collectives"
         )
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     found = [made.explain(what, alternatives) for what in wanted]
     if as_json:
         show_json([entry for each in found for entry in each.as_dicts()])

@@ -67,6 +67,14 @@ SearchOption = Annotated[
         help=f"The search algorithm: {' or '.join(sorted(ALGORITHMS))}.",
     ),
 ]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        help="Searches to run at once, each with the whole budget; all but one in a "
+        "process of its own.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
 HoistOption = Annotated[
     bool,

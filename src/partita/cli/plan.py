@@ -26,8 +26,9 @@ from partita.cli.options import (
     PartitionedOption,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
-from partita.cli.planned import check_manual, planned, schedule
+from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.frontend.files import format_of
 from partita.report.json import summary
 from partita.report.plan import view
@@ -46,6 +47,7 @@ def plan(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,
@@ -57,14 +59,9 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
-    if (mesh is None) == (devices is None):
-        number = "one of them" if mesh is None else "either, not both"
-        raise pt.MeshError(
-            f"give {number}: --mesh, such as data=8, or --devices, how many devices the mesh "
-            "should have that is chosen"
-        )
+    check_mesh(mesh, devices)
     files = _files(partitioned, annotated)
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     if save is not None:

@@ -47,14 +47,27 @@ def planned(
     return made
 
 
+def check_mesh(mesh: str | None, devices: int | None) -> None:
+    """A `MeshError` if not one of the two is given."""
+    if (mesh is None) == (devices is None):
+        number = "one of them" if mesh is None else "either, not both"
+        raise pt.MeshError(
+            f"give {number}: --mesh, such as data=8, or --devices, how many devices the mesh "
+            "should have that is chosen"
+        )
+
+
 def schedule(
-    manual: list[str], axes: str | None, budget: int, seed: int, search: str
+    manual: list[str], axes: str | None, budget: int, seed: int, search: str, workers: int
 ) -> list[pt.Tactic]:
     """The manual tactics in order, and a search after them unless `axes` is `none`."""
     tactics: list[pt.Tactic] = [manual_tactic(text) for text in manual]
     if axes != "none":
         named = None if axes is None else axes.split(",")
-        tactics.append(pt.AutomaticPartition(named, budget=budget, seed=seed, search=search))
+        search_on = pt.AutomaticPartition(
+            named, budget=budget, seed=seed, search=search, workers=workers
+        )
+        tactics.append(search_on)
     return tactics
 
 

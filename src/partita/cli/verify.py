@@ -12,19 +12,21 @@ import partita as pt
 from partita.cli.options import (
     AxesOption,
     BudgetOption,
+    DevicesOption,
     HardwareOption,
     HoistOption,
     JsonOption,
     LiftOption,
     ManualOption,
     MemoryOption,
-    MeshOption,
+    MeshOrDevicesOption,
     Model,
     SearchOption,
     SeedOption,
+    WorkersOption,
 )
 from partita.cli.output import show, show_json
-from partita.cli.planned import check_manual, planned, schedule
+from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.run.executable import Form
 from partita.search import BUDGET
 from partita.verify.backends import backend_for, topologies
@@ -39,8 +41,9 @@ FORMS: dict[str, tuple[Form, ...]] = {
 
 def verify(
     model: Model,
-    mesh: MeshOption,
     hardware: HardwareOption,
+    mesh: MeshOrDevicesOption = None,
+    devices: DevicesOption = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -84,6 +87,7 @@ def verify(
     budget: BudgetOption = BUDGET,
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
+    workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
@@ -95,11 +99,12 @@ def verify(
     """
     if form not in FORMS:
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
-    backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
+    check_mesh(mesh, devices)
+    backend_for(topology).prepare(devices or 0 if mesh is None else pt.Mesh.of(mesh).devices)
     options = compiler_options(compiler_option or [])
-    tactics = schedule(manual or [], axes, budget, seed, search)
+    tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     found = []
     for each in FORMS[form]:
         with Console(stderr=True).status(f"compiling the {each} form"):

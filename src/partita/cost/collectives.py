@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from partita.cost.hardware import Hardware
+from partita.cost.network import Network
+from partita.cost.torus import Along, lay
 from partita.cost.travel import Part, Stage, Time, stages
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
@@ -196,19 +198,31 @@ def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
                 f"{hardware.networks[-1].name!r}, or on both, inner first: "
                 f"axis=size@{network.name}+{hardware.networks[-1].name}"
             )
+    return Interconnect(mesh, _placed(parts, networks))
+
+
+def _placed(
+    parts: Mapping[int, Sequence[tuple[str, int]]], networks: Mapping[str, Network]
+) -> tuple[tuple[Part, ...], ...]:
+    """The parts of each axis on networks, with the links that they use there."""
     links: dict[tuple[str, int], int] = {}
+    laid: dict[str, dict[int, list[Along]]] = {}
+    for name, network in networks.items():
+        if network.topology == "torus":
+            sizes = {a: n for a in sorted(parts) for on, n in parts[a] if on == name and n > 1}
+            laid[name] = lay(sizes, network.sides, network.longest_side)
 
-    def link(name: str, axis: int) -> int:
-        own = axis if networks[name].topology == "torus" else -1
-        return links.setdefault((name, own), len(links))
+    def of_axis(axis: int) -> Iterator[Part]:
+        for name, size in parts[axis]:
+            network = networks[name]
+            if name not in laid:
+                yield Part(network, size, links.setdefault((name, -1), len(links)))
+                continue
+            for along in laid[name][axis]:
+                link = links.setdefault((name, along.side), len(links))
+                yield Part(network, along.size, link, along.stride, along.length)
 
-    return Interconnect(
-        mesh,
-        tuple(
-            tuple(Part(networks[name], size, link(name, axis)) for name, size in parts[axis])
-            for axis in range(len(mesh.sizes))
-        ),
-    )
+    return tuple(tuple(of_axis(axis)) for axis in range(len(parts)))
 
 
 def _together(devices: int, most: int) -> int:

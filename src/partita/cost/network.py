@@ -59,11 +59,15 @@ class Network(Table, frozen=True):
 
     Attributes:
         name: what meshes and reports call it.
-        topology: a torus, of which every mesh axis has a ring or line of its own, or a switch.
+        topology: a torus, along whose sides mesh axes have rings or lines, or a switch.
         size: the most devices that it joins.
         bandwidth: bytes/s that a device can send along one mesh axis: on a torus, both directions
             of that axis's ring together; through a switch, all that the device injects, one way.
         latency: seconds of one hop of the torus or one step of a ring through the switch.
+        sides: of a torus: two or three; more axes than that share sides, and with them links. As
+            many as there are axes if left out.
+        longest_side: of a torus: the most devices along a side; longer axes go along several. Any
+            number if left out.
         wrap: on a torus, only axes whose size is a multiple of this, and more than 2, close to a
             ring; the others are lines, whose ends have one direction only.
         scattered_as_sums: numbers of devices; a reduce_scatter over all devices, if they are one of
@@ -85,6 +89,8 @@ class Network(Table, frozen=True):
     size: int
     bandwidth: Annotated[Figure, unit("bytes/s", column="networks")]
     latency: Seconds
+    sides: int | None = None
+    longest_side: int | None = None
     wrap: int = 1
     scattered_as_sums: tuple[int, ...] = ()
     vectors_as_sums: bool = False
@@ -102,6 +108,11 @@ class Network(Table, frozen=True):
             )
         if self.wrap < 1:
             raise ValueError(f"network {self.name!r}: wrap must be at least 1, got {self.wrap}")
+        for name, number in (("sides", self.sides), ("longest_side", self.longest_side)):
+            if number is not None and (number < 1 or self.topology != "torus"):
+                raise ValueError(
+                    f"network {self.name!r}: {name} is of a torus, at least 1, got {number}"
+                )
         if self.reached is not None and self.reached.value > 1:
             raise ValueError(
                 f"network {self.name!r}: reached is a fraction of the bandwidth, at most 1, got "

@@ -37,26 +37,35 @@ class Part:
     size: int
     """Number of devices along it."""
     link: int
-    """Which link it uses. Every axis of a torus has its own; all that goes through a switch shares
+    """Which link it uses. Every side of a torus has its own; all that goes through a switch shares
     one."""
+    stride: int = 1
+    """On a torus, how far apart neighbours are along the side; so many lines share its links."""
+    side: int = 0
+    """On a torus, devices along the whole side; `size` if 0."""
 
     @property
     def wraps(self) -> bool:
-        """Whether it closes to a ring; two devices have one link, and so are a line."""
-        network = self.network
-        return network.topology == "torus" and self.size > 2 and self.size % network.wrap == 0
+        """Whether it closes to a ring: the side has to, and it has to go along all of that.
+
+        Two devices along a side have one link, and so are a line.
+        """
+        network, side = self.network, self.side or self.size
+        closes = network.topology == "torus" and side > 2 and side % network.wrap == 0
+        return closes and self.size * self.stride == side
 
     @property
     def bandwidth(self) -> float:
         """Bytes/s: on a line that does not close, the ends send and receive one way only."""
         network = self.network
         reached = network.bandwidth.value * (network.reached.value if network.reached else 1.0)
-        return reached / (1 if network.topology == "switch" or self.wraps else 2)
+        ways = 1 if network.topology == "switch" or self.wraps else 2
+        return reached / (ways * self.stride)
 
     @property
     def hops(self) -> float:
         """Hops to the furthest device, or steps of a ring through a switch."""
-        return self.size / 2 if self.wraps else self.size - 1
+        return self.stride * (self.size / 2 if self.wraps else self.size - 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +90,14 @@ class Stage:
         the same time."""
         return self.parts[0].link
 
+    @property
+    def _sides(self) -> Sequence[Sequence[Part]]:
+        """The parts along each side of a torus."""
+        found: dict[int, list[Part]] = {}
+        for part in self.parts:
+            found.setdefault(part.link, []).append(part)
+        return list(found.values())
+
     def around(self, kind: str, passes: int, size: float, devices: int | None = None) -> Time:
         """Passes around the rings: one for an all_gather to, or a reduce_scatter of, `size` bytes.
 
@@ -97,7 +114,7 @@ class Stage:
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, n, passes * (n - 1) / n * size, size / n)
-        bandwidth = sum(part.bandwidth for part in self.parts)
+        bandwidth = sum(min(part.bandwidth for part in side) for side in self._sides)
         if self.network.topology == "switch":
             bandwidth = self.parts[0].bandwidth
         hops = sum(part.hops for part in self.parts)
@@ -113,8 +130,9 @@ class Stage:
         if self.network.topology == "torus":
             # Shards travel a quarter of each ring on average, in both directions at once; those
             # that go along one axis first make room for those that begin with another.
-            waiting = sum(part.size / 2 * latency for part in self.parts)
-            return Time(waiting, max(size * part.size / 4 / part.bandwidth for part in self.parts))
+            waiting = sum(part.size * part.stride / 2 * latency for part in self.parts)
+            along = (sum(part.size / 4 / part.bandwidth for part in side) for side in self._sides)
+            return Time(waiting, size * max(along))
         times = (
             Time((part.size - 1) * latency, (part.size - 1) / part.size * size / part.bandwidth)
             for part in self.parts
@@ -131,7 +149,8 @@ class Stage:
         for part in self.parts:
             # Around a ring a shard travels a quarter on average, in both directions at once.
             far = part.size / 4 if self.network.topology == "torus" else 1.0
-            found += Time(max(1.0, far) * latency, size * far / part.bandwidth)
+            hops = max(1.0, far) * part.stride
+            found += Time(hops * latency, size * far / part.bandwidth)
         return found
 
     def to_neighbour(self, kind: str, size: float) -> Time:
@@ -139,7 +158,8 @@ class Stage:
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, 1, size, 0.0)
-        return Time(self.network.latency.value, size / self.network.bandwidth.value)
+        far = max(part.stride for part in self.parts)
+        return Time(far * self.network.latency.value, far * size / self.network.bandwidth.value)
 
 
 def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> Time:
@@ -165,4 +185,17 @@ def stages(parts: Sequence[Part]) -> list[Stage]:
     found: dict[str, list[Part]] = {}
     for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
         found.setdefault(part.network.name, []).append(part)
-    return [Stage(tuple(each)) for each in found.values()]
+    return [Stage(_joined(each)) for each in found.values()]
+
+
+def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Parts on one network, those that go on where another ends along a side of a torus as one."""
+    found: list[Part] = []
+    for part in sorted(parts, key=lambda part: part.stride):
+        for number, inner in enumerate(found):
+            if part.side and inner.link == part.link and part.stride == inner.stride * inner.size:
+                found[number] = dataclasses.replace(inner, size=inner.size * part.size)
+                break
+        else:
+            found.append(part)
+    return tuple(found)

@@ -163,11 +163,19 @@ def _candidate(tried: _Tried, chosen: bool, hardware: Hardware) -> MeshCandidate
 
 
 def networks_of(mesh: Mesh, hardware: Hardware) -> dict[str, str]:
-    """Where each axis of a mesh lies, the inner part first."""
+    """Where each axis of a mesh lies, the inner part first.
+
+    Of an axis that shares a side of a torus it says how far apart its devices are there.
+    """
     lies = {}
     for name, parts in zip(mesh.names, interconnect(mesh, hardware).parts, strict=True):
         several = len(parts) > 1
-        shown = (part.network.name + (f" {part.size}" if several else "") for part in parts)
+        shown = (
+            part.network.name
+            + (f" {part.size}" if several else "")
+            + (f" ({part.stride} apart)" if part.stride > 1 else "")
+            for part in parts
+        )
         lies[name] = " x ".join(shown)
     return lies
 
@@ -242,7 +250,7 @@ def _plans(tactics: Sequence[Tactic]) -> int:
 
 
 def _quick(tactics: Sequence[Tactic], mesh: Mesh) -> tuple[Tactic, ...]:
-    """The same tactics with a small part of their budgets."""
+    """The same tactics with a small part of their budgets, and without workers."""
     axes = sum(size > 1 for size in mesh.sizes) or 1
 
     def quick(tactic: Any) -> Tactic:
@@ -250,7 +258,8 @@ def _quick(tactics: Sequence[Tactic], mesh: Mesh) -> tuple[Tactic, ...]:
         if budget is None or not dataclasses.is_dataclass(tactic):
             return tactic  # type: ignore[no-any-return]
         small = min(budget, axes * max(budget // LOOK, LEAST_LOOK))
-        return dataclasses.replace(tactic, budget=small)  # type: ignore
+        alone = {"workers": 1} if hasattr(tactic, "workers") else {}  # starting them takes longer
+        return dataclasses.replace(tactic, budget=small, **alone)  # type: ignore
 
     return tuple(map(quick, tactics))
 

@@ -188,6 +188,8 @@ class Scheduled:
         with paused():
             after = self.stage.after(outcome)
             done = Scheduled(after, *lower_and_cost(after))
+            refused = (*outcome.refused, *outcome.more_refused())
+            outcome = dataclasses.replace(outcome, refused=refused)
             if len(self.lowering.graph.program.operations) <= MOST_ESTIMATED:
                 refused = with_estimates(self.stage, outcome.refused)
                 outcome = dataclasses.replace(outcome, refused=refused)

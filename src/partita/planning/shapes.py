@@ -1,9 +1,10 @@
 """The meshes that a number of devices can be: their shapes, and how these lie on the networks.
 
 A shape is a number of devices on each of one to three axes. On one network the order of axes says
-nothing: every axis of a torus has rings of its own, and through a switch all places are alike.
-Where there are several networks it says which axis lies on the fast one, so that the orders of a
-shape are as many placements. Of meshes that lie alike on all networks, one is enough.
+nothing: an axis of a torus has a side of its own, and through a switch all places are alike. Where
+there are several networks it says which axis lies on the fast one, and where a torus has fewer
+sides than there are axes, which of them share one; so the orders of a shape are as many placements.
+Of meshes that lie alike on all networks, one is enough.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _divided(mesh: Mesh, sizes: Collection[int]) -> int:
 def _placement(mesh: Mesh, hardware: Hardware, named: Collection[str]) -> object:
     """Equal for meshes that lie alike on the networks, whatever order axes without names have."""
     parts = interconnect(mesh, hardware).parts
-    lies = [tuple((part.network.name, part.size) for part in axis) for axis in parts]
+    lies = [tuple((p.network.name, p.size, p.stride, p.side) for p in axis) for axis in parts]
     axes = list(zip(mesh.names, lies, strict=True))
     others = sorted(each for name, each in axes if name not in named)
     return (*(each for each in axes if each[0] in named), *others)

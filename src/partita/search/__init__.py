@@ -1,6 +1,6 @@
 """Search: proposes tile actions, asks the cost model, keeps the best."""
 
-from partita.search import beam, greedy
+from partita.search import beam, greedy, team
 from partita.search.exhaustive import Exhausted, exhaust
 from partita.search.iterated import search as iterated_search
 from partita.search.mcts import tree_search
@@ -31,5 +31,6 @@ __all__ = [
     "iterated_search",
     "refine",
     "register",
+    "team",
     "tree_search",
 ]

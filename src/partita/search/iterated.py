@@ -73,15 +73,17 @@ class _Search:
         problem = self.problem
         if not problem.moves:
             return
-        starts = best_starts(problem, POLISHED, self._share(PRICING))
+        skipped = problem.share * POLISHED
+        starts = best_starts(problem, skipped + POLISHED, self._share(PRICING))[skipped:]
         polished = [
             (problem.rank(polish(problem, start, self._share(POLISHING), self.progress)), number)
             for number, start in enumerate(starts)
         ]
-        self._climb(problem.start, self._share(EMPTY))
+        if not problem.share:
+            self._climb(problem.start, self._share(EMPTY))
         for _, number in sorted(polished)[:CLIMBED]:
             self._climb(starts[number], self._share(CLIMBING / CLIMBED))
-        if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES:
+        if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES and not problem.share:
             self._relax()
         self.improved = problem.evaluations
         while not self._done():

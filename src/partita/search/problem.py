@@ -38,6 +38,9 @@ class OtherMove(Protocol):
 Move = TileAction | OtherMove
 """What can be done in a state."""
 
+Rank = tuple[bool, float, float, int]
+"""Where a plan stands among others, smaller is better; see `Problem.rank`."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchState:
@@ -57,6 +60,8 @@ class Problem:
     Only color groups in `colors` are moved; all, if there are none given. What is pinned in the
     tiling does not take the axis that it is pinned against, whatever is moved. `starts` are
     sequences of moves, of which good plans are known to come.
+
+    Pickled, it is without all that was evaluated.
     """
 
     def __init__(
@@ -78,8 +83,11 @@ class Problem:
         every = _moves(analysis, self.propagator, axes)
         self.moves = [move for move in every if colors is None or move.color in colors]
         self.axes = tuple(axes)
+        self.colors = colors
         self.everything = colors is None
         """Whether all color groups are moved."""
+        self.share = 0
+        """Which of several searches this is: from the second on, they begin with other starts."""
         self.starts = tuple(map(tuple, starts))
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
@@ -90,6 +98,11 @@ class Problem:
         """Seconds that no plan takes less than, as far as a search has found out."""
         self.best = self.start
         """The best of all states that were evaluated, also of those on the way to others."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        graph, model = self.graph, self.cost_model
+        given = graph, self.start.tiling, self.mesh, model, self.axes, self.colors, self.starts
+        return Problem, (graph.analysis, *given)
 
     def step(self, state: SearchState, move: Move) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
@@ -147,7 +160,7 @@ class Problem:
         """Whether `a` is a better plan than `b`."""
         return self.rank(a) < self.rank(b)
 
-    def rank(self, state: SearchState) -> tuple[bool, float, float, int]:
+    def rank(self, state: SearchState) -> Rank:
         """Order of plans: those that fit by time, the others behind them by peak memory.
 
         Each move has to gain more than the noise.

@@ -16,11 +16,12 @@ from partita.errors import TacticError, renamed
 from partita.garbage import paused
 from partita.options import integer, texts
 from partita.program.names import match
-from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm
+from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm, team
 from partita.search.bounds import Bound
 from partita.search.laid import Laid
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
+from partita.tactics.padding import paddings
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.placement import as_dims, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
@@ -59,6 +60,8 @@ class AutomaticPartition:
         it shards in a dimension whose color group is that of one of them.
       pinned: patterns of what keeps the layout that it has, as does what shares its buffer. Later
         tactics may shard it.
+      workers: how many searches to run at once, each with the whole budget: one in this process,
+        the others in processes of their own. Equal seeds and as many workers give equal plans.
       search: name of the algorithm: `iterated`, an iterated local search from the empty plan and
         from good starts; `mcts`, a Monte Carlo tree search and then refinement; or `refine`,
         refinement of the empty plan alone.
@@ -76,6 +79,7 @@ class AutomaticPartition:
     allow: Patterns | None = None
     pinned: str | Sequence[str] = ()
     search: str = "iterated"
+    workers: int = 1
     freeze: dataclasses.InitVar[str | Sequence[str] | None] = None
 
     searches: ClassVar[bool] = True
@@ -90,6 +94,7 @@ class AutomaticPartition:
             object.__setattr__(self, "axes", axes)
         integer(self.budget, "AutomaticPartition: budget", 1, TacticError)
         integer(self.seed, "AutomaticPartition: seed", kind=TacticError)
+        integer(self.workers, "AutomaticPartition: workers", 1, TacticError)
         check(self)
         algorithm(self.search)  # complains before any work
 
@@ -113,12 +118,19 @@ class AutomaticPartition:
         warnings: tuple[str, ...] = ()
         with paused():
             try:
-                best = algorithm(self.search)(problem, self.budget, self.seed, report)
+                best = team.search(
+                    algorithm(self.search), problem, self.budget, self.seed, report, self.workers
+                )
                 report.finish(problem.evaluations, best)
             except EnoughError:
                 best, number = problem.best, problem.evaluations
                 warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
-        return self._outcome(stage, problem, best, warnings)
+        outcome = self._outcome(stage, problem, best, warnings)
+        if self.allow is not None or warnings:
+            return outcome
+        return dataclasses.replace(
+            outcome, more_refused=lambda: tuple(paddings(stage, problem.axes, best))
+        )
 
     def _outcome(
         self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()

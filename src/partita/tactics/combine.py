@@ -29,7 +29,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
     def every(field: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
 
-    apart = ("assignment", "memory", "directives")
+    apart = ("assignment", "memory", "directives", "more_refused")
     said = (field.name for field in dataclasses.fields(Outcome) if field.name not in apart)
     memory = [o.memory for o in outcomes if o.memory is not None]
     return Outcome(
@@ -37,6 +37,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
         **{field: every(field) for field in said},
         memory=memory[-1] if memory else None,
         directives=tuple(directive for o in outcomes for directive in o.directives),
+        more_refused=lambda: tuple(refusal for o in outcomes for refusal in o.more_refused()),
     )
 
 

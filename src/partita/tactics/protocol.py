@@ -179,6 +179,10 @@ class Outcome:
     """Bytes per device that the plan may use from here on; None leaves that as it is."""
     directives: tuple[Directive, ...] = ()
     """What to follow, in order, to come from the stage before to `assignment`."""
+    more_refused: Callable[[], tuple[Refusal, ...]] = dataclasses.field(
+        default=tuple, compare=False, repr=False
+    )
+    """Finds further refusals, which takes time: called only for a plan that is taken."""
 
 
 @dataclasses.dataclass(frozen=True)

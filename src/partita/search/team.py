@@ -1,0 +1,238 @@
+"""Several searches of one problem at once: one here, the others in worker processes.
+
+The search here is the one that there would be alone. Each worker has a seed of its own, begins with
+other starts, and hears after every round, which is a number of evaluations, the best that any
+search has found. So the result is never worse than without workers, and depends on no timing:
+equal seeds and as many workers give equal plans.
+
+A worker is a fresh interpreter (see `partita.search.worker`), not a fork: JAX has threads, which a
+fork would leave in the middle of something. Nor does it run the user's script again, as the
+processes of `multiprocessing` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import IO, Self
+
+from partita.errors import TacticError
+from partita.search.problem import Problem, SearchState
+from partita.search.protocol import SearchAlgorithm, SearchProgress
+from partita.search.worker import Report, Rounds, Task
+
+STARTED = "import sys; sys.path[:] = {path!r}; from partita.search.worker import main; main()"
+"""What a worker runs."""
+
+POLL = 0.1
+"""Seconds after which whoever waits for a worker is told so, and may end the search."""
+
+
+def search(
+    algorithm: SearchAlgorithm,
+    problem: Problem,
+    budget: int,
+    seed: int,
+    progress: SearchProgress,
+    workers: int,
+) -> SearchState:
+    """The best state that as many searches find, this process counted, each with the whole budget.
+
+    Raises:
+      TacticError: a worker cannot be started, or ends too early.
+    """
+    if workers == 1 or not problem.moves:
+        return algorithm(problem, budget, seed, progress)
+    with Team(algorithm, problem, budget, seed, workers - 1, progress) as team:
+        best = team.search()
+    return min(best, problem.best, key=problem.rank)
+
+
+class Team:
+    """A search with its workers, which end with it."""
+
+    def __init__(
+        self,
+        algorithm: SearchAlgorithm,
+        problem: Problem,
+        budget: int,
+        seed: int,
+        workers: int,
+        progress: SearchProgress,
+    ) -> None:
+        self._algorithm, self._problem = algorithm, problem
+        self._budget, self._seed, self._progress = budget, seed, progress
+        seeds = random.Random(seed)
+        tasks = [
+            Task(algorithm, budget, seeds.getrandbits(31), number + 1) for number in range(workers)
+        ]
+        if algorithm.__module__ == "__main__":
+            raise TacticError(
+                "workers= do not run the script that is running, in which the search is defined; "
+                "define it in a module that is imported"
+            )
+        whole = _packed(problem)
+        self._workers: list[_Worker] = []
+        try:
+            self._workers += (_Worker(_packed(task) + whole) for task in tasks)
+        except BaseException:
+            self._end()
+            raise
+
+    def search(self) -> SearchState:
+        """Searches here, waits for all, and takes over the best."""
+        problem = self._problem
+        rounds = Rounds(problem, self._budget, self._exchange)
+
+        def told(done: int, best: SearchState) -> None:
+            self._progress(done, best)
+            rounds(done, best)
+
+        best = self._algorithm(problem, self._budget, self._seed, told)
+        while any(worker.runs for worker in self._workers):
+            self._exchange()
+        return best
+
+    def _exchange(self) -> None:
+        """Hears of a round of all workers, and tells them the best."""
+        here = Report.of(self._problem)
+        for worker in self._workers:
+            if worker.runs:
+                worker.listen(self._wait)
+        reports = [here, *(w.report for w in self._workers if w.report is not None)]
+        best = min(reports, key=lambda report: report.rank)  # of equal ones, the first
+        for worker in self._workers:
+            if worker.runs:
+                worker.tell(best)
+
+    def _wait(self) -> None:
+        self._progress(self._problem.evaluations, self._problem.best)
+
+    def _take(self) -> None:
+        """Takes over what the workers have said last."""
+        problem = self._problem
+        for report in (w.report for w in self._workers):
+            if report is not None:
+                problem.replay(report.moves)
+                problem.evaluations += report.evaluations
+                problem.least = max(problem.least, report.least)
+
+    def _end(self) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+        self._take()
+
+
+class _Worker:
+    """A worker process, and what it has said last."""
+
+    def __init__(self, given: bytes) -> None:
+        """Starts it, and hands it a task and its problem, as pickles."""
+        self.report: Report | None = None
+        self._process = _started()
+        self._said: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+        source, answers = self._process.stdin, self._process.stdout
+        assert source is not None and answers is not None
+        self._source = source
+        # Its input is longer than a pipe holds while it still imports; so is what it says.
+        threading.Thread(target=self._write, args=(given,), daemon=True).start()
+        threading.Thread(target=self._read, args=(answers,), daemon=True).start()
+
+    @property
+    def runs(self) -> bool:
+        """Whether its search goes on."""
+        return self.report is None or not self.report.ended
+
+    def listen(self, waiting: Callable[[], None]) -> None:
+        """Waits for its next report.
+
+        Args:
+          waiting: called while there is none.
+
+        Raises:
+          TacticError: there will be none.
+        """
+        while True:
+            try:
+                report = self._said.get(timeout=POLL)
+                break
+            except queue.Empty:
+                waiting()
+        if report is None:
+            code = self._process.wait()
+            raise TacticError(
+                f"a worker process of the search ended by itself, with exit code {code}; what it "
+                "wrote stands above. workers=1 searches in this process alone"
+            )
+        self.report = report
+
+    def tell(self, best: Report) -> None:
+        """Tells it the best that there is."""
+        self._write(_packed(best.moves))
+
+    def end(self) -> None:
+        """Ends it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                _closed(stream)
+
+    def _write(self, what: bytes) -> None:
+        try:
+            self._source.write(what)
+            self._source.flush()
+        except (OSError, ValueError):  # it has ended, as whoever listens to it finds out
+            pass
+
+    def _read(self, answers: IO[bytes]) -> None:
+        try:
+            while True:
+                self._said.put(pickle.load(answers))
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            self._said.put(None)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """A worker process, which has nothing to do yet."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", STARTED.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},  # it takes no accelerator away
+            start_new_session=True,  # Ctrl-C is for this process, which ends the others
+        )
+    except (OSError, ValueError) as problem:
+        raise TacticError(
+            f"a worker process of the search cannot be started ({problem}); workers=1 searches in "
+            "this process alone"
+        ) from problem
+
+
+def _packed(what: object) -> bytes:
+    return pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+
+
+def _closed(stream: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # what it had not taken any more
+        stream.close()

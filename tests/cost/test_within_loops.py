@@ -124,11 +124,6 @@ def test_a_sum_runs_beside_the_gradients_of_weights():
     assert both.hidden_time > 0.7 * (gathered(both) - gathered(forward))
 
 
-def test_gpus_before_hopper_wait_for_what_loops_move():
-    estimate = blocks(True, backward=True, hardware="a100_80gb")
-    assert estimate.hidden_time < 0.3 * estimate.exposed_time
-
-
 def unlike_weights(rows, hardware):
     """A loop of which each iteration gathers three weights in turn."""
 

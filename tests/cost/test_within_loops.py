@@ -90,3 +90,65 @@ def test_what_an_iteration_needs_first_is_not_gathered_ahead(program):
         for value, place, each in zip(*timing.prefetched, strict=True)
     }
     assert not hidden[products[0], 1] and hidden[products[-1], 1]
+
+
+def blocks(residual, backward, hardware="h100"):
+    """A loop over blocks of two products, Megatron's, with what it sums up at the end of each."""
+
+    def loss(ws, x):
+        def layer(h, w):
+            wide, narrow = w
+            return (h if residual else 0) + jnp.tanh(h @ wide) @ narrow, None
+
+        return jax.lax.scan(layer, x, ws)[0].astype(jnp.float32).sum()
+
+    def step(ws, x):
+        return jax.tree.map(jnp.subtract, ws, jax.grad(loss)(ws, x)) if backward else loss(ws, x)
+
+    ws = [array(LAYERS, *shape, dtype=jnp.bfloat16) for shape in ((1024, 4096), (4096, 1024))]
+    tactics = [pt.ManualPartition({"ws[[]0]": 2}, "x")]
+    x = array(2**14, 1024, dtype=jnp.bfloat16)
+    return pt.plan(step, ws, x, mesh="x=4", hardware=hardware, tactics=tactics).estimate
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_what_the_next_iteration_begins_with_is_waited_for(residual):
+    """The sum at the end of the body is needed when the body begins again."""
+    estimate = blocks(residual, backward=False)
+    assert estimate.hidden_time < 0.05 * gathered(estimate) < estimate.exposed_time
+
+
+def test_a_sum_runs_beside_the_gradients_of_weights():
+    """In the backward pass they do not depend on it, and can be computed meanwhile."""
+    forward, both = blocks(True, backward=False), blocks(True, backward=True)
+    assert both.hidden_time > 0.7 * (gathered(both) - gathered(forward))
+
+
+def unlike_weights(rows, hardware):
+    """A loop of which each iteration gathers three weights in turn."""
+
+    def fn(ws, x):
+        def layer(h, w):
+            for each in w:
+                h = jnp.tanh(h @ each)
+            return h, None
+
+        return jax.lax.scan(layer, x, ws)[0]
+
+    ws = [array(LAYERS, WIDTH, WIDTH, dtype=jnp.bfloat16) for _ in range(3)]
+    tactics = [pt.ManualPartition({"x": 0}, "x"), pt.ManualPartition({"ws*": 2}, "x")]
+    x = array(rows, WIDTH, dtype=jnp.bfloat16)
+    return pt.plan(fn, ws, x, mesh="x=4", hardware=hardware, tactics=tactics).estimate
+
+
+def test_each_product_hides_what_the_next_one_needs():
+    estimate = unlike_weights(2**19, V5E)
+    assert estimate.exposed_time == pytest.approx(gathered(estimate) / 3, rel=0.05)
+
+
+def test_what_is_gathered_together_is_there_for_the_first():
+    """XLA for GPUs makes one gather of three, which the iteration needs first."""
+    estimate = unlike_weights(2**19, "h100")
+    assert estimate.hidden_time < 0.1 * gathered(estimate)
+    apart = msgspec.structs.replace(load("h100"), combined=())
+    assert unlike_weights(2**19, apart).hidden_time > 0.6 * gathered(estimate)

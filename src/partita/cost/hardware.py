@@ -286,8 +286,8 @@ class Hardware(Table, frozen=True):
             the file does not state it.
         overlap_window: a collective is hidden if more than this many operations lie between the
             moment its operand is ready and the moment its result is needed.
-        loop_overlap: of what one iteration of a loop computes, the share that the compiler runs
-            beside the collectives of the iteration, if they take as long.
+        loop_overlap: of what one iteration of a loop computes and does not depend on a collective
+            of the iteration, the share that the compiler runs beside that collective.
         hidden_share: of the time of collectives that could be hidden, the share that compiled
             schedules do hide; a search counts the rest as exposed.
         prefetch: how many products before its first use what is gathered is on its way.

@@ -1,43 +1,112 @@
 """Collectives in the bodies of loops: they run beside the work of one iteration, and no more.
 
-What every iteration gathers or reduces cannot begin before the iteration, nor end after it. So in
-a loop that computes little, such as that of a decoder over its layers for each token, collectives
-are waited for, however long the step as a whole computes.
+What every iteration gathers or reduces cannot begin before the iteration, nor end after it. Of the
+iteration, it runs beside what does not depend on it (`partita.cost.independent`): what is gathered
+for the first product of the body is waited for, and so is the sum that the body ends with, however
+long the step as a whole computes. What follows from that was looked up in compiled programs
+(`tests/verify/test_loop_schedules.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from partita.analysis import ClassGraph
-from partita.cost.plan_costs import PlanTable, total
-from partita.program import Program
+from partita.cost.hardware import Hardware
+from partita.cost.independent import IndependentWork, loop_body
+from partita.cost.plan_costs import Inside, PlanTable
+from partita.cost.timing import Timing
+from partita.spmd.steps import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class _Body:
+    """The body of a loop."""
+
+    work: IndependentWork
+    ops: np.ndarray
+    """The operation classes in it, those of loops inside of it included."""
+    values: np.ndarray
+    """The value classes that are made in it."""
 
 
 class Loops:
     """The bodies of a program's loops: what is computed there, and what moves there."""
 
-    def __init__(self, graph: ClassGraph, share: float = 1.0) -> None:
-        """Of what an iteration computes, the compiler has this share beside its collectives."""
+    def __init__(self, graph: ClassGraph, timing: Timing, hardware: Hardware) -> None:
+        """Of the independent work of an iteration, a compiler has a share beside collectives."""
+        self._graph = graph
+        self._timing = timing
+        self._share = hardware.loop_overlap.value
+        self._combined = frozenset(hardware.combined)
+        self._limit = hardware.combine.value
+        self._late = frozenset(hardware.kernels.late_in_loops)
         program = graph.program
-        self._share = share
-        of_value = [_body(program, program.home(v.members[0])) for v in graph.values]
+        of_value = [loop_body(program, program.home(v.members[0])) for v in graph.values]
+        self._of_value = of_value
         """Of every value class, the innermost loop body that its members are made in; 0 if none."""
         inside: dict[int, list[int]] = {body: [] for body in set(of_value) - {0}}
         for op in graph.ops:
-            body = _body(program, program.operations[op.op.index].region)
+            body = loop_body(program, program.operations[op.op.index].region)
             while body:
                 if body in inside:
                     inside[body].append(op.index)
-                body = _body(program, program.regions[body].parent)
+                body = loop_body(program, program.regions[body].parent)
         self._bodies = {
-            body: (np.array(ops, dtype=np.int64), np.flatnonzero(np.array(of_value) == body))
+            body: _Body(
+                IndependentWork(graph, body, ops),
+                np.array(ops, dtype=np.int64),
+                np.flatnonzero(np.array(of_value) == body),
+            )
             for body, ops in inside.items()
         }
-        """The operation classes in a body, those of loops inside of it included, and the value
-        classes that are made in it."""
+
+    def have(self, index: int) -> bool:
+        """Whether a value class is made in the body of a loop."""
+        return self._of_value[index] > 0
+
+    def move(
+        self, index: int, places: tuple[int, ...], steps: Sequence[Step], seconds: np.ndarray
+    ) -> Inside | None:
+        """A move of a value class that can run beside other work of an iteration, if it is in one.
+
+        Args:
+          index: of the value class.
+          places: of the uses that it is for; none if it is of all, as it is made.
+          steps: what happens to each member.
+          seconds: of all members, on each link.
+        """
+        body = self._of_value[index]
+        if not body or not seconds.any():
+            return None
+        work, program = self._bodies[body].work, self._graph.program
+        members = [
+            member
+            for member in self._graph.values[index].members
+            if loop_body(program, program.home(member)) == body
+        ]
+        kinds = {step.kind for step in steps if step.is_collective}
+        rows = [
+            work.all if self._is_late(member, kinds) else work.row(member, places)
+            for member in members
+        ]
+        together: tuple[object, ...] = ()
+        size = max(step.after.bytes for step in steps)
+        if kinds == {"all_gather"} and kinds <= self._combined and size < self._limit:
+            together = tuple(step.axes for step in steps)
+        share = np.tile(seconds / len(rows), (len(rows), 1))
+        return Inside(np.array(rows, dtype=np.int64), share, together, size)
+
+    def _is_late(self, value: int, kinds: set[str]) -> bool:
+        """Whether a sum is done beside the next iteration, since only what the loop stacks needs
+        it."""
+        if self._late.isdisjoint(kinds):
+            return False
+        made, uses = self._graph.program.values[value], self._timing.analysis.uses
+        return self._timing.order.loop_around(made, uses) is not None
 
     def excess(self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable) -> list[float]:
         """What is taken for hidden on each link, and is longer than what is computed meanwhile.
@@ -48,31 +117,54 @@ class Loops:
           table: the table.
         """
         found: list[float] = []
-        moving = list(self._moving(numbers, table))
-        for _, body, moves in sorted(moving, key=lambda each: each[0]):
-            ops, _ = self._bodies[body]
-            links = total(table.moved[moves, 2:]).tolist()
-            longest = max(links)
-            computing = self._share * total(seconds[ops]).item()
-            if longest > computing:
-                share = 1 - computing / longest
-                over = [share * link for link in links]
-                found = list(map(sum, zip(found, over, strict=True))) if found else over
+        for _, _, over in self.by_body(seconds, numbers, table):
+            found = list(map(sum, zip(found, over, strict=True))) if found else over
         return found
 
-    def _moving(
-        self, numbers: np.ndarray, table: PlanTable
-    ) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The first value class that moves in a body, the body, and the numbers of all that do."""
-        for body, (_, values) in self._bodies.items():
-            made = numbers[values]
-            moves = table.moves[made]
-            if moves.any():
-                yield int(values[moves.argmax()]), body, made[moves]
+    def by_body(
+        self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable
+    ) -> Iterator[tuple[int, float, list[float]]]:
+        """The same of every body in which anything is too long: the body, the share of what is
+        taken for hidden there, and that on each link."""
+        for number, body in self._bodies.items():
+            made = numbers[body.values]
+            moves = [
+                move for n in made[table.inside[made]].tolist() for move in table.costs[n].inside
+            ]
+            if not moves:
+                continue
+            rows = np.concatenate([move.rows for move in moves])
+            times = np.concatenate([move.seconds for move in moves])
+            work = self._share * body.work.seconds(rows, seconds[body.ops])
+            self._gather_together(moves, work)
+            order = work.argsort(kind="stable")
+            over = (times[order].cumsum(axis=0) - work[order, None]).max(axis=0)
+            link = int(over.argmax())
+            if over[link] > 0:
+                links = times.sum(axis=0)
+                share = float(over[link] / links[link])
+                yield number, share, (share * links).tolist()
+
+    def made_in(self, body: int) -> list[int]:
+        """The value classes that are made in a body."""
+        found: list[int] = self._bodies[body].values.tolist()
+        return found
+
+    def _gather_together(self, moves: Sequence[Inside], work: np.ndarray) -> None:
+        """Has what a compiler makes one gather of run beside what the first of them can."""
+        groups: dict[tuple[object, ...], tuple[float, float]] = {}
+        own = [(move, i) for move, i in zip(_by_row(moves), range(len(work)), strict=True)]
+        for move, row in sorted(own, key=lambda each: work[each[1]]):
+            if not move.together:
+                continue
+            first, size = groups.get(move.together, (work[row], 0.0))
+            if size + move.size > self._limit:
+                first, size = work[row], 0.0
+            groups[move.together] = first, size + move.size
+            work[row] = first
 
 
-def _body(program: Program, region: int) -> int:
-    """The innermost body of a loop around a region, or it; 0 if there is none."""
-    while region and not program.regions[region].repeats:
-        region = program.regions[region].parent
-    return region
+def _by_row(moves: Sequence[Inside]) -> Iterator[Inside]:
+    for move in moves:
+        for _ in move.rows:
+            yield move

@@ -22,7 +22,7 @@ from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
 from partita.cost.memory import Changes, Copies, MemoryModel, changed
 from partita.cost.offload import OffloadModel
-from partita.cost.plan_costs import PlanCost, PlanTable, total
+from partita.cost.plan_costs import Inside, PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
@@ -107,6 +107,11 @@ class CostModel:
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
         self._prefetched: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
+        self._loops = Loops(graph, timing, hardware)
+        for index in filter(self._loops.have, range(count)):  # how long, `Loops.excess` says
+            self._overlapped[index] = 1.0
+            uses = slice(self._first_use[index], self._first_use[index + 1])
+            self._prefetched[uses] = [1.0] * len(graph.values[index].uses)
         self._made, self._named = (
             (np.bincount(classes, which, count) / members).tolist() for which in timing.unstored
         )
@@ -123,7 +128,6 @@ class CostModel:
         """The operation classes that have collectives inside, which compute waits for."""
         self._inside_seconds: dict[OpForm, float] = {}
         self._offload = OffloadModel(graph, mesh, hardware, timing)
-        self._loops = Loops(graph, hardware.loop_overlap.value)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.
@@ -268,22 +272,24 @@ class CostModel:
         overlapped, place = self._overlapped[index], self._first_use[index]
         exposed = 0.0
         compute = count * self._written(index, plan)
-        hidden, parts = self._idle, list[Part]()
+        hidden, parts, inside = self._idle, list[Part](), list[Inside | None]()
         if plan.steps:
             time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
             exposed = float(waiting.sum() + time.sum() * (1 - overlapped))
             hidden = time * overlapped
             parts += self._parts(index, plan.steps, overlapped)
+            inside.append(self._loops.move(index, (), plan.steps, time))
         moves_once = []
         for need, steps in plan.reshards:
             time, waiting = (count * seconds for seconds in self._links_seconds(steps))
-            users = [i for i, n in enumerate(plan.needs) if n == need]
+            users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             first = min(self._prefetched[place + i] for i in users)
             now = float(waiting.sum() + time.sum() * (1 - first))
             compute += count * len(users) * self._read(index, steps)
             exposed += now
             hidden = hidden + time * first
             parts += self._parts(index, steps, first)
+            inside.append(self._loops.move(index, users, steps, time))
             moves_once.append((need, now, time * first))
         return PlanCost(
             kept,
@@ -294,6 +300,7 @@ class CostModel:
             copies,
             tuple(self._again(index, plan, moves_once)),
             tuple(parts),
+            tuple(filter(None, inside)),
         )
 
     def _again(

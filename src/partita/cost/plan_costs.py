@@ -16,6 +16,20 @@ from partita.cost.regather import Again
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """A move in the body of a loop that can run beside other work of the iteration."""
+
+    rows: np.ndarray
+    """Of every member, the number of what it can run beside, see `partita.cost.independent`."""
+    seconds: np.ndarray
+    """`[members, links]`: of each member."""
+    together: tuple[object, ...]
+    """The same of all that a compiler makes one collective of; empty if it is left by itself."""
+    size: int
+    """Bytes that one moves to."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PlanCost:
     """Cost of what happens to a value class: of all members together."""
 
@@ -35,6 +49,8 @@ class PlanCost:
     """The same where it is gathered again, in the ways there are."""
     parts: tuple[Part, ...]
     """Collectives that may be combined with those of others."""
+    inside: tuple[Inside, ...] = ()
+    """Those in the body of a loop that overlap with other work."""
 
     def keeping(self, kept: float) -> PlanCost:
         """The same, but for the bytes that are kept."""
@@ -54,8 +70,11 @@ class PlanTable:
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
         """Seconds of compute, exposed ones, and hidden ones on each link, by number."""
-        self.moves, self.copied, self.again, self.combined = np.zeros((4, 0), dtype=bool)
-        """By number, whether anything moves, there are copies, ways to gather again, and parts."""
+        self.moves, self.copied, self.again, self.combined, self.inside = np.zeros(
+            (5, 0), dtype=bool
+        )
+        """By number, whether anything moves, there are copies, ways to gather again, parts, and
+        moves inside of loops."""
         self.add(PlanCost(0.0, False, 0.0, 0.0, (0.0,) * links, (), (), ()))
 
     def add(self, cost: PlanCost) -> int:
@@ -75,14 +94,16 @@ class PlanTable:
         self.copied[number] = bool(cost.copies)
         self.again[number] = bool(cost.again)
         self.combined[number] = bool(cost.parts)
+        self.inside[number] = bool(cost.inside)
         return number
 
     def _grow(self, size: int) -> None:
         more = size - len(self.kept)
         self.kept = np.pad(self.kept, (0, more))
         self.moved = np.pad(self.moved, ((0, more), (0, 0)))
-        self.moves, self.copied, self.again, self.combined = (
-            np.pad(each, (0, more)) for each in (self.moves, self.copied, self.again, self.combined)
+        self.moves, self.copied, self.again, self.combined, self.inside = (
+            np.pad(each, (0, more))
+            for each in (self.moves, self.copied, self.again, self.combined, self.inside)
         )
 
 

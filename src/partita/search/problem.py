@@ -168,7 +168,7 @@ class Problem:
         for state in sorted(states, key=self.rank):
             if len(found) == count:
                 break
-            if not any(_alike(state.cost, other.cost) for other in found):
+            if not any(alike(state.cost, other.cost) for other in found):
                 found.append(state)
         return found
 
@@ -250,7 +250,7 @@ class _Way:
     """The value classes whose layout differs."""
 
 
-def _alike(a: Cost, b: Cost) -> bool:
+def alike(a: Cost, b: Cost) -> bool:
     """Whether two costs are the same as far as the model can tell."""
     pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
     return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from partita import models as presets
 from partita.errors import closest
 from tools.methods import METHODS
-from tools.methods.cases import MESHES, MODELS, Case, Problems
+from tools.methods.cases import FREE, MESHES, MODELS, Case, Problems
 from tools.methods.runs import Run, append, bounds, load, run
 from tools.methods.table import draw, markdown
 
@@ -25,7 +26,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL...", help=f"Some of {', '.join(MODELS)}; all by default."),
+        typer.Argument(
+            metavar="MODEL...", help=f"Some of {', '.join(MODELS)}, or presets; these by default."
+        ),
     ] = None,
     methods: Annotated[
         list[str] | None,
@@ -37,8 +40,11 @@ def command(
     ] = None,
     hardware: Annotated[list[str] | None, typer.Option(help="A device type; repeatable.")] = None,
     memory: Annotated[
-        list[float] | None,
-        typer.Option(help="Memory, as a share of what one device would take; repeatable."),
+        list[str] | None,
+        typer.Option(
+            help="Of a device: 'all', 'tight' (little more than the least that a start of a search "
+            "takes), or a size; repeatable."
+        ),
     ] = None,
     budget: Annotated[int, typer.Option(help="States that are evaluated in a run.")] = 500,
     seeds: Annotated[int, typer.Option(help="Seeds of methods that are random.")] = 5,
@@ -51,7 +57,7 @@ def command(
     only_show: Annotated[bool, typer.Option("--show", help="Run nothing, only show.")] = False,
 ) -> None:
     """Compare methods of search: regret against the best plan that any run has found."""
-    for known, asked in ((MODELS, models), (METHODS, methods)):
+    for known, asked in (({*MODELS, *presets.names()}, models), (METHODS, methods)):
         for name in asked or ():
             if name not in known:
                 raise typer.BadParameter(f"there is no {name!r}{closest(name, known)}")
@@ -59,7 +65,7 @@ def command(
     cases = [
         Case(*each)
         for each in itertools.product(
-            models or MODELS, meshes or MESHES, hardware or ["tpu_v5e"], memory or [1.0]
+            models or MODELS, meshes or MESHES, hardware or ["tpu_v5e"], memory or [FREE]
         )
     ]
     problems, out = Problems(), Console(stderr=True)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from partita import cost, models
-from partita.analysis import Analysis, ClassGraph, analyse, fold
-from partita.cost import CostModel
+from partita.analysis import analyse
 from partita.mesh import Mesh
-from partita.search import Problem
+from partita.planning.prepare import rewritten
+from partita.program import Program
+from partita.search import Move, Problem
+from partita.search.starts import plain_starts
 from partita.stablehlo.importer import import_stablehlo
-from partita.tiling import untiled
+from partita.tactics import Context, Stage
+from partita.tactics.starts import starts
+from partita.text import parse_size
+from partita.tiling import replicated
 from tools.bench import lowered_text
 
 
@@ -56,7 +62,19 @@ MODELS: dict[str, Sized] = {
     ),
 }
 
-MESHES = {"2x2": "data=2,model=2", "4x2": "data=4,model=2", "2x2x2": "x=2,y=2,z=2"}
+MESHES = {
+    "2x2": "data=2,model=2",
+    "4x2": "data=4,model=2",
+    "2x2x2": "x=2,y=2,z=2",
+    "4x8": "data=4,model=8",
+    "4x4x2": "x=4,y=4,z=2",
+}
+
+FREE, TIGHT = "all", "tight"
+"""Memory: all that the device type has, or little more than the least that a start takes."""
+
+SPARE = 1.05
+"""Tight memory, as a share of the least peak among the starts of a search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,40 +84,69 @@ class Case:
     model: str
     mesh: str
     hardware: str
-    memory: float
-    """As a share of what the step takes on one device; 1.0 leaves the device type's own."""
+    memory: str = FREE
+    """`all`, `tight`, or a size."""
 
     @property
     def name(self) -> str:
         """As tables say it."""
-        tight = "" if self.memory == 1.0 else f", {self.memory:.0%} of the memory"
-        return f"{self.model} {self.mesh} {self.hardware}{tight}"
+        kind = "" if self.memory == FREE else f", memory {self.memory}"
+        return f"{self.model} {self.mesh} {self.hardware}{kind}"
 
 
 class Problems:
-    """Makes problems, each new, of programs that are traced and analysed once."""
+    """Makes problems, each new and as a search without further options has it, of programs that are
+    traced and analysed once."""
 
     def __init__(self) -> None:
-        self._analysed: dict[tuple[str, int], tuple[Analysis, ClassGraph]] = {}
-        self._costs: dict[Case, CostModel] = {}
+        self._traced: dict[str, Program] = {}
+        self._contexts: dict[tuple[str, int, int], Context] = {}
+        self._stages: dict[Case, tuple[Stage, tuple[tuple[Move, ...], ...]]] = {}
 
     def of(self, case: Case, kind: type[Problem] = Problem) -> Problem:
         """A problem of which no state has been evaluated but the start."""
+        if case not in self._stages:
+            stage = self._stage(case)
+            offered = starts(stage, range(len(stage.context.mesh.names)))
+            if case.memory == TIGHT:
+                least = least_peak(_problem(stage, offered, Problem))
+                stage = dataclasses.replace(stage, memory=min(int(SPARE * least), stage.capacity))
+            self._stages[case] = stage, tuple(offered)
+        return _problem(*self._stages[case], kind)
+
+    def _stage(self, case: Case) -> Stage:
         hardware, mesh = cost.load(case.hardware), Mesh.of(MESHES.get(case.mesh, case.mesh))
         window = int(hardware.regather_window.value)
-        key = case.model, window
-        if key not in self._analysed:
-            sized = MODELS[case.model]
+        key = case.model, window, mesh.devices
+        if key not in self._contexts:
+            program = rewritten(self._program(case.model), mesh)
+            analysis = analyse(program, window)
+            self._contexts[key] = Context(analysis, mesh, hardware, hardware.usable_memory)
+        known = dataclasses.replace(
+            self._contexts[key], mesh=mesh, hardware=hardware, capacity=hardware.usable_memory
+        )
+        stage = Stage(known, replicated(known.analysis.program))
+        if case.memory in (FREE, TIGHT):
+            return stage
+        return dataclasses.replace(stage, memory=int(parse_size(case.memory, "memory")))
+
+    def _program(self, model: str) -> Program:
+        if model not in self._traced:
+            sized = MODELS.get(model, Sized(model, {}))
             text = lowered_text(models.build(sized.preset, **sized.changes))
-            analysis = analyse(import_stablehlo(text), window)
-            self._analysed[key] = analysis, fold(analysis)
-        analysis, graph = self._analysed[key]
-        if case not in self._costs:
-            model = CostModel(graph, analysis, mesh, hardware)
-            if case.memory != 1.0:
-                start = Problem(analysis, graph, untiled(graph), mesh, model, ()).start
-                capacity = min(int(case.memory * start.cost.peak), model.capacity)
-                model = CostModel(graph, analysis, mesh, hardware, capacity)
-            self._costs[case] = model
-        axes = range(len(mesh.names))
-        return kind(analysis, graph, untiled(graph), mesh, self._costs[case], axes)
+            self._traced[model] = import_stablehlo(text)
+        return self._traced[model]
+
+
+def least_peak(problem: Problem) -> float:
+    """The least memory that a start of a search takes."""
+    every = itertools.chain(problem.starts, plain_starts(problem))
+    return min(problem.replay(moves).cost.peak for moves in every)
+
+
+def _problem(stage: Stage, offered: Sequence[tuple[Move, ...]], kind: type[Problem]) -> Problem:
+    context = stage.context
+    axes = range(len(context.mesh.names))
+    return kind(
+        context.analysis, *stage.folded, context.mesh, stage.cost_model, axes, None, offered
+    )

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import TacticError
+from partita.garbage import paused
 from partita.search import Problem, SearchState
 from partita.search.bounds import lower_bound
+from partita.search.iterated import MOST_AXES
 from tools.methods import METHODS
 from tools.methods.cases import Case, Problems
 
@@ -82,7 +84,8 @@ def run(problems: Problems, case: Case, method: str, budget: int, seed: int) -> 
     refused, moves, best = "", 0, float("inf")
     problem.started = time.perf_counter()
     try:
-        found = METHODS[method](problem, budget, seed, lambda done, best: None)
+        with paused():
+            found = METHODS[method](problem, budget, seed, lambda done, best: None)
         moves, best = len(found.moves), step_time(problem, found)
     except TacticError as error:
         refused = str(error)
@@ -125,7 +128,8 @@ def bounds(problems: Problems, cases: Iterable[Case], path: Path) -> dict[Case, 
     found = {}
     for case in cases:
         if case.name not in known:
-            bound = lower_bound(problems.of(case))
+            problem = problems.of(case)
+            bound = lower_bound(problem) if len(problem.axes) <= MOST_AXES else None
             known[case.name] = bound.seconds if bound else 0.0
             path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
         found[case] = known[case.name]

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 
+from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
 from partita.search.laid import relaxed_starts
 from partita.search.problem import NOISE, Move, Problem, SearchState
@@ -35,9 +35,9 @@ that takes seconds, whatever the budget."""
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
-PRICING, POLISHING, EMPTY, CLIMBING = 0.15, 0.15, 0.25, 0.15
-"""Of the budget: what pricing starts, polishing them, refining the empty plan, and refining starts
-may take at most."""
+PRICING, POLISHING, EMPTY, CLIMBING, AHEAD = 0.15, 0.15, 0.25, 0.15, 0.25
+"""Of the budget: what pricing starts, polishing them, refining the empty plan, refining starts, and
+best-first search may take at most."""
 
 NEAR = 1.05
 """How much slower than the best of its kind a plan may be whose single classes are still looked at:
@@ -66,6 +66,8 @@ class _Search:
         self.limit = problem.evaluations + budget
         self.plain = problem.start
         """The best state whose single classes have not been looked at."""
+        self.optima: list[SearchState] = []
+        """What changes of moves have led to."""
         self.idle = self.improved = 0
 
     def run(self, rng: random.Random) -> None:
@@ -85,6 +87,7 @@ class _Search:
             self._climb(starts[number], self._share(CLIMBING / CLIMBED))
         if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES and not problem.share:
             self._relax()
+        self._ahead()
         self.improved = problem.evaluations
         while not self._done():
             before = problem.evaluations, problem.best
@@ -93,6 +96,15 @@ class _Search:
             else:
                 self._disturb(rng)
             self._note(*before)
+
+    def _ahead(self) -> None:
+        """Goes on from what was found to plans behind others that are worse."""
+        problem = self.problem
+        found = best_first(problem, self.optima, self._share(AHEAD), self.progress)
+        self.plain = min([self.plain, *found], key=problem.rank)
+        for state in problem.different(found, POLISHED):
+            if self._near(state, self.plain):
+                polish(problem, state, self.limit, self.progress)
 
     def _relax(self) -> None:
         """Starts from layouts that are free for every class, near the lower bound."""
@@ -107,7 +119,8 @@ class _Search:
     def _change(self, rng: random.Random) -> None:
         """Makes one change to the moves of the best, and decides single classes again then."""
         problem = self.problem
-        moves, local = _apart(problem.best.moves)
+        moves = plain(problem.best.moves)
+        local = (move for move in problem.best.moves if isinstance(move, LocalAction))
         changed = rng.choice([moves, *changes(problem, moves)])
         state = problem.replay((*changed, *local), self.limit)
         if self._near(state, problem.best):
@@ -116,7 +129,7 @@ class _Search:
     def _disturb(self, rng: random.Random) -> None:
         """Refines what several random changes make of the best."""
         problem = self.problem
-        kicked = _kicked(problem, list(_apart(problem.best.moves)[0]), rng)
+        kicked = _kicked(problem, list(plain(problem.best.moves)), rng)
         self._climb(problem.replay(kicked, self.limit), self.limit)
 
     def _note(self, evaluations: int, best: SearchState) -> None:
@@ -143,15 +156,10 @@ class _Search:
         """Changes the moves of a state, and polishes what is near the best of that."""
         problem = self.problem
         climbed = climb(problem, state, limit, self.progress)
+        self.optima.append(climbed)
         self.plain = min(self.plain, climbed, key=problem.rank)
         if self._near(climbed, self.plain):
             polish(problem, climbed, self.limit, self.progress)
-
-
-def _apart(moves: Sequence[Move]) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
-    """The moves that tile more than single classes, and those that change single ones."""
-    local = tuple(move for move in moves if isinstance(move, LocalAction))
-    return tuple(move for move in moves if not isinstance(move, LocalAction)), local
 
 
 def _kicked(problem: Problem, moves: list[Move], rng: random.Random) -> list[Move]:

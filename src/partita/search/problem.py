@@ -185,7 +185,7 @@ class Problem:
         for state in sorted(states, key=self.rank):
             if len(found) == count:
                 break
-            if not any(_alike(state.cost, other.cost) for other in found):
+            if not any(alike(state.cost, other.cost) for other in found):
                 found.append(state)
         return found
 
@@ -281,7 +281,7 @@ def _different(a: Sequence[Layout], b: Sequence[Layout]) -> list[int]:
     return list(itertools.compress(range(len(a)), map(operator.ne, a, b)))
 
 
-def _alike(a: Cost, b: Cost) -> bool:
+def alike(a: Cost, b: Cost) -> bool:
     """Whether two costs are the same as far as the model can tell."""
     pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
     return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)

@@ -1,0 +1,86 @@
+"""Best-first search: single changes of the best plan whose changes have not been tried, and so on.
+
+From a local optimum the next better plan is often two changes away, of which the first one alone
+makes it worse. What a climb has tried last is the whole neighbourhood of a local optimum, so the
+best of its neighbours are known, and are the next whose changes are tried.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from partita.cost import Cost
+from partita.search.problem import Move, Problem, SearchState, alike
+from partita.search.protocol import SearchProgress
+from partita.search.refine import changes
+from partita.tiling import LocalAction
+
+FRUITLESS = 12
+"""Plans in turn whose changes may lead to nothing better; then it ends."""
+
+
+def best_first(
+    problem: Problem, starts: Iterable[SearchState], limit: int, progress: SearchProgress
+) -> list[SearchState]:
+    """All plans that were seen: starts, and what changes of the best of them have led to.
+
+    Changes are those of moves; layouts of single classes that a start has are left out. What does
+    not fit takes its place by `Problem.log_cost`, so that plans that fit are found behind it.
+
+    Args:
+      problem: what is searched.
+      starts: plans to begin with.
+      limit: how many states may have been evaluated in all.
+      progress: called now and then.
+    """
+    frontier = _Frontier(problem)
+    for start in starts:
+        frontier.add(problem.replay(plain(start.moves), limit))
+    best, fruitless = frontier.best, 0
+    while problem.evaluations < limit and fruitless < FRUITLESS:
+        state = frontier.pop()
+        if state is None:
+            break
+        for moves in changes(problem, state.moves):
+            if problem.evaluations >= limit:
+                break
+            frontier.add(problem.replay(moves, limit))
+            progress(problem.evaluations, problem.best)
+        fruitless = 0 if frontier.best is not best else fruitless + 1
+        best = frontier.best
+    return list(frontier.states.values())
+
+
+def plain(moves: Sequence[Move]) -> tuple[Move, ...]:
+    """The moves that tile more than single classes."""
+    return tuple(move for move in moves if not isinstance(move, LocalAction))
+
+
+class _Frontier:
+    """Plans that are known, and those of them whose changes have not been tried, best first."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.states: dict[int, SearchState] = {}
+        self.best: SearchState | None = None
+        self._heap: list[tuple[float, int, int]] = []
+        self._tried: list[Cost] = []
+
+    def add(self, state: SearchState) -> None:
+        """Takes a plan in, unless it is known."""
+        if state.key in self.states:
+            return
+        self.states[state.key] = state
+        heapq.heappush(self._heap, (self.problem.log_cost(state), len(state.moves), state.key))
+        if self.best is None or self.problem.better(state, self.best):
+            self.best = state
+
+    def pop(self) -> SearchState | None:
+        """The best plan that is left and not like one before; None if there is none."""
+        while self._heap:
+            state = self.states[heapq.heappop(self._heap)[-1]]
+            if not any(alike(state.cost, cost) for cost in self._tried):
+                self._tried.append(state.cost)
+                return state
+        return None

@@ -48,6 +48,15 @@ class Loops:
           table: the table.
         """
         found: list[float] = []
+        for _, _, over in self.by_body(seconds, numbers, table):
+            found = list(map(sum, zip(found, over, strict=True))) if found else over
+        return found
+
+    def by_body(
+        self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable
+    ) -> Iterator[tuple[int, float, list[float]]]:
+        """The same of every body in which anything is too long: the body, the share of what is
+        taken for hidden there, and that on each link."""
         moving = list(self._moving(numbers, table))
         for _, body, moves in sorted(moving, key=lambda each: each[0]):
             ops, _ = self._bodies[body]
@@ -56,8 +65,11 @@ class Loops:
             computing = self._share * total(seconds[ops]).item()
             if longest > computing:
                 share = 1 - computing / longest
-                over = [share * link for link in links]
-                found = list(map(sum, zip(found, over, strict=True))) if found else over
+                yield body, share, [share * link for link in links]
+
+    def made_in(self, body: int) -> list[int]:
+        """The value classes that are made in a body."""
+        found: list[int] = self._bodies[body][1].tolist()
         return found
 
     def _moving(

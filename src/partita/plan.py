@@ -26,6 +26,7 @@ from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.ir import Constant
+from partita.report.shown import Shown
 from partita.run.call import Planned
 from partita.run.executable import Executable, Form
 from partita.spmd import Collective, SpmdProgram
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Shown):
     """How a function is partitioned over a mesh: shardings, collectives, estimates, history.
 
     Made by `partita.plan`. `print(plan)` shows a report.
@@ -483,12 +484,6 @@ class Plan:
           MeshError: too few devices, or a mesh with other axes.
         """
         return self.executable.device_mesh(mesh)
-
-    def __str__(self) -> str:
-        from partita.report.plan import view
-        from partita.text import plain
-
-        return plain(view(self.done, meshes=self.meshes))
 
     def __repr__(self) -> str:
         return f"<Plan of {self.done}>"

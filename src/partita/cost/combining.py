@@ -85,22 +85,33 @@ class Combining:
     def saved(self, parts: Iterable[Part]) -> tuple[float, list[float]]:
         """Seconds that compute does not wait, and those that each link does not work, as several
         become one."""
+        exposed, links = 0.0, [0.0] * self._network.links
+        for group, fewer, runs, beside in self._fewer(parts):
+            latency = self._latencies[group]
+            total = sum(latency.values())
+            exposed += fewer * (runs * total - beside)
+            for link, seconds in latency.items() if beside else ():
+                links[link] += fewer * beside * seconds / total
+        return exposed, links
+
+    def shares(self, parts: Iterable[Part]) -> dict[int, tuple[float, dict[int, float]]]:
+        """By group, of each latency the share that is saved, and the latency on each link."""
+        return {group: (fewer, self._latencies[group]) for group, fewer, _, _ in self._fewer(parts)}
+
+    def _fewer(self, parts: Iterable[Part]) -> Iterator[tuple[int, float, int, float]]:
+        """The groups of which several become one: the share of latencies that this saves, how many
+        run per step, and the seconds of latency beside other work."""
         groups: dict[int, tuple[int, int, float]] = {}
         for group, runs, size, beside in parts:
             known = groups.get(group)
             if known:
                 runs, size, beside = runs + known[0], size + known[1], beside + known[2]
             groups[group] = runs, size, beside
-        exposed, links = 0.0, [0.0] * self._network.links
         for group, (runs, size, beside) in groups.items():
-            times, latency = self._times[group], self._latencies[group]
+            times = self._times[group]
             fewer = 1 - times * math.ceil(size / (times * self._limit)) / runs
             if fewer > 0:
-                total = sum(latency.values())
-                exposed += fewer * (runs * total - beside)
-                for link, seconds in latency.items() if beside else ():
-                    links[link] += fewer * beside * seconds / total
-        return exposed, links
+                yield group, fewer, runs, beside
 
     def latencies(self, step: Step) -> list[tuple[int, float]]:
         """The links of a step, each with the seconds of latency that combining may save there."""

@@ -107,8 +107,8 @@ class CostModel:
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
         self._prefetched: list[float] = (total / per_use).tolist()
         """Of every use of every value class, the share of members for which moves are hidden."""
-        self._loops = Loops(graph, timing, hardware)
-        for index in filter(self._loops.have, range(count)):  # how long, `Loops.excess` says
+        self.loops = Loops(graph, timing, hardware)
+        for index in filter(self.loops.have, range(count)):  # how long, `Loops.excess` says
             self._overlapped[index] = 1.0
             uses = slice(self._first_use[index], self._first_use[index + 1])
             self._prefetched[uses] = [1.0] * len(graph.values[index].uses)
@@ -127,7 +127,7 @@ class CostModel:
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
         """The operation classes that have collectives inside, which compute waits for."""
         self._inside_seconds: dict[OpForm, float] = {}
-        self._offload = OffloadModel(graph, mesh, hardware, timing)
+        self.offload = OffloadModel(graph, mesh, hardware, timing)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
         """What a lowering costs, from scratch or from the cost of the one it was derived from.
@@ -155,10 +155,10 @@ class CostModel:
         parts = numbers[table.combined[numbers]].tolist()
         saved, beside = self.combining.saved(part for n in parts for part in table.costs[n].parts)
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
-        if over := self._loops.excess(seconds, numbers, table):
+        if over := self.loops.excess(seconds, numbers, table):
             exposed += max(over)
             hidden = tuple(max(h - more, 0.0) for h, more in zip(hidden, over, strict=True))
-        offloaded = self._offload.seconds(forms)
+        offloaded = self.offload.seconds(forms)
         if offloaded is not None:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         kept = table.kept[numbers]
@@ -230,7 +230,7 @@ class CostModel:
             bool(cost.regathered),
             traffic,
             round(self.memory.with_host([plan.layout for plan in lowering.plans])),
-            self._offload.traffic(lowering.forms),
+            self.offload.traffic(lowering.forms),
         )
 
     def _waiting(self, forms: Sequence[OpForm]) -> float:
@@ -269,27 +269,26 @@ class CostModel:
     ) -> PlanCost:
         """The cost of a plan, given the bytes of a shard as it is kept, and other buffers."""
         count = self._times[index]
-        overlapped, place = self._overlapped[index], self._first_use[index]
-        exposed = 0.0
+        overlapped, exposed = self._overlapped[index], 0.0
         compute = count * self._written(index, plan)
         hidden, parts, inside = self._idle, list[Part](), list[Inside | None]()
         if plan.steps:
-            time, waiting = (count * seconds for seconds in self._links_seconds(plan.steps))
+            time, waiting = (count * seconds for seconds in self.links_seconds(plan.steps))
             exposed = float(waiting.sum() + time.sum() * (1 - overlapped))
             hidden = time * overlapped
             parts += self._parts(index, plan.steps, overlapped)
-            inside.append(self._loops.move(index, (), plan.steps, time))
+            inside.append(self.loops.move(index, (), plan.steps, time))
         moves_once = []
         for need, steps in plan.reshards:
-            time, waiting = (count * seconds for seconds in self._links_seconds(steps))
+            time, waiting = (count * seconds for seconds in self.links_seconds(steps))
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
-            first = min(self._prefetched[place + i] for i in users)
+            first = self.hidden_share(index, plan, need)
             now = float(waiting.sum() + time.sum() * (1 - first))
             compute += count * len(users) * self._read(index, steps)
             exposed += now
             hidden = hidden + time * first
             parts += self._parts(index, steps, first)
-            inside.append(self._loops.move(index, users, steps, time))
+            inside.append(self.loops.move(index, users, steps, time))
             moves_once.append((need, now, time * first))
         return PlanCost(
             kept,
@@ -348,7 +347,7 @@ class CostModel:
         If sums are combined with others, their latency is left out. That of what moves otherwise
         is left out wherever the compiler may combine it.
         """
-        beside, waiting = self._links_seconds((step,))
+        beside, waiting = self.links_seconds((step,))
         exposed, hidden = float(waiting.sum()), float(beside.sum())
         latency = 0.0
         if combined or not step.collective.reduces:
@@ -377,11 +376,19 @@ class CostModel:
         """The share of the members of a value class of which moves for one of its uses do."""
         return self._prefetched[self._first_use[index] + place]
 
+    def hidden_share(self, index: int, plan: ValuePlan, need: Need | None) -> float:
+        """The share of the members of a value class of which moves for a need overlap with other
+        work; without a need, of which those to how they are kept do."""
+        if need is None:
+            return self._overlapped[index]
+        first = self._first_use[index]
+        return min(self._prefetched[first + i] for i, n in enumerate(plan.needs) if n == need)
+
     def _parts(self, index: int, steps: Sequence[Step], hidden: float) -> Iterator[Part]:
         for step in steps:
             yield from self.combining.parts(index, step, hidden)
 
-    def _links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
+    def links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
         """Seconds that steps take on each link: what can run beside other work, and what cannot.
 
         Whatever overlaps has to be launched: that long compute waits for each collective.

@@ -43,6 +43,13 @@ class OffloadModel:
             overlapped += hidden * seconds
         return exposed, overlapped
 
+    def of_class(self, index: int, form: OpForm) -> tuple[float, float]:
+        """Seconds of one move of a class of operations, and the hidden share; 0 of others."""
+        if index not in self._moves:
+            return 0.0, 0.0
+        size, _, hidden = self._moves[index]
+        return self._shard(size, form) / self._bandwidth, hidden
+
     def traffic(self, forms: Sequence[OpForm]) -> Traffic:
         """All moves of a step."""
         rows = [(t, t * self._shard(size, forms[i])) for i, (size, t, _) in self._moves.items()]

@@ -12,6 +12,8 @@ from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle import IdleAxis, idle_axes
+from partita.cost.instruction_costs import InstructionCosts
+from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
 from partita.errors import renamed
 from partita.garbage import paused
 from partita.mesh import Mesh
@@ -174,6 +176,16 @@ class Scheduled:
         stage = self.stage
         timing = stage.context.timing
         return footprint(self.lowering, stage.cost_model.memory, timing, stage.capacity)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One step in time, as it is priced."""
+        return self.timeline_of()
+
+    def timeline_of(self, iterations: int = ITERATIONS, most: int = MOST_INTERVALS) -> Timeline:
+        """The same with so many iterations of loops one by one, and about so many intervals."""
+        costs = InstructionCosts(self.spmd, self.stage.cost_model, self.estimate)
+        return timeline(self.spmd, costs, self.estimate, iterations, most)
 
     def __str__(self) -> str:
         return f"{self.program.name} on {self.mesh} ({self.hardware.name}): {self.estimate}"

@@ -26,6 +26,10 @@ class SpmdProgram(LocalProgram):
         """Every step of every resharded value, those inside of loops included, in order."""
         return (item for item in inside(self.instructions) if isinstance(item, Reshard))
 
+    def operations_in_order(self) -> Iterator[int]:
+        """Every operation that runs, those inside of loops included, in order."""
+        return (item.op for item in inside(self.instructions) if isinstance(item, Run))
+
     @cached_property
     def collective_steps(self) -> tuple[Reshard, ...]:
         """The resharding steps that are collectives, in program order."""
@@ -43,8 +47,7 @@ class SpmdProgram(LocalProgram):
     def _inside(self, start: int) -> Iterator[Collective]:
         """The collectives inside of manual computations, numbered from `start` on."""
         numbers = itertools.count(start)
-        runs = (item for item in inside(self.instructions) if isinstance(item, Run))
-        for op in (self.program.operations[item.op] for item in runs):
+        for op in (self.program.operations[number] for number in self.operations_in_order()):
             for own in collectives_inside(op, self.form(op.index), self.mesh):
                 yield Collective(
                     kind=own.kind,

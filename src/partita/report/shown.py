@@ -1,0 +1,50 @@
+"""What a plan can be looked at as: text, a page, a trace, the output of a notebook's cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partita.cost.intervals import ITERATIONS, Timeline
+from partita.options import integer
+from partita.planning.meshes import MeshCandidate
+from partita.planning.schedule import Scheduled
+
+if TYPE_CHECKING:
+    pass
+
+# How each is made is loaded when it is used, as for all that only some plans need.
+
+
+class Shown:
+    """The ways to look at a plan, which `Plan` inherits."""
+
+    done: Scheduled
+    meshes: tuple[MeshCandidate, ...]
+
+    @property
+    def timeline(self) -> Timeline:
+        """One step in time: when everything begins and ends, as it is priced."""
+        return self.done.timeline
+
+    def trace(self, path: str | Path, iterations: int = ITERATIONS) -> None:
+        """Writes `timeline` as a trace, which https://ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+          path: of the file, which is compressed if its name ends in `.gz`.
+          iterations: how many iterations of each loop are drawn one by one, as far as there is
+            room; all others of a loop are drawn as one.
+
+        Raises:
+          FileError: the file cannot be written.
+        """
+        from partita.report.trace import write_trace
+
+        integer(iterations, "iterations", 1)
+        write_trace(self.done, self.done.timeline_of(iterations), path)
+
+    def __str__(self) -> str:
+        from partita.report.plan import view
+        from partita.text import plain
+
+        return plain(view(self.done, meshes=self.meshes))

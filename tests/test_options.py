@@ -131,7 +131,18 @@ MARKS = {
     ],
     "static_argnames": NAMES,
 }
-OF_PLANS = {"tactics": TACTICS, "hoist_constants": HOISTED, "devices": DEVICES, **SEARCH}
+STRICT = [
+    (3, "strict=3: expected True, or some of"),
+    ("idel", "strict='idel': expected one of .*did you mean 'idle'"),
+    ({"idle": 1}, r"strict\['idle'\]=1: expected True or False"),
+]
+OF_PLANS = {
+    "tactics": TACTICS,
+    "hoist_constants": HOISTED,
+    "devices": DEVICES,
+    "strict": STRICT,
+    **SEARCH,
+}
 OF_ALL = {"memory": MEMORY, "mesh": MESH, "hardware": HARDWARE, **MARKS}
 OPTIONS = {
     plan: {**OF_ALL, **OF_PLANS, "progress": [(3, "progress=3: expected a function")]},

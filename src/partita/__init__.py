@@ -23,9 +23,11 @@ from partita.errors import (
     OptionError,
     PartitaError,
     PartitaWarning,
+    PlanChangedError,
     ReshardWarning,
     RuleError,
     SpecError,
+    StrictError,
     TacticError,
     TraceError,
     UnknownNameError,
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
         ValueExplanation,
     )
     from partita.planning.diff import PlanDiff
+    from partita.planning.strict import Problem
+    from partita.saved import NotKept
     from partita.verify import Verification
 
 __all__ = [
@@ -107,12 +111,15 @@ __all__ = [
     "MeshError",
     "ModelError",
     "Module",
+    "NotKept",
     "OptionError",
     "Outcome",
     "PartitaError",
     "PartitaWarning",
     "Plan",
+    "PlanChangedError",
     "PlanDiff",
+    "Problem",
     "Refusal",
     "ReplicatedUse",
     "ReshardWarning",
@@ -120,6 +127,7 @@ __all__ = [
     "SequenceParallel",
     "SpecError",
     "Stage",
+    "StrictError",
     "Suggestion",
     "Tactic",
     "TacticError",
@@ -147,7 +155,9 @@ _ON_USE = {
     "Alternative": "partita.explain",
     "CollectiveExplanation": "partita.explain",
     "Explanation": "partita.explain",
+    "NotKept": "partita.saved",
     "PlanDiff": "partita.planning.diff",
+    "Problem": "partita.planning.strict",
     "ValueExplanation": "partita.explain",
     "Verification": "partita.verify",
 }
@@ -164,6 +174,8 @@ warn_if_untested()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("partita.testing")
     if name in _DEPRECATED:
         now = _DEPRECATED[name]
         renamed(f"partita.{name}", f"partita.{now}")

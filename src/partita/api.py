@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.cost import Hardware
-from partita.errors import MeshError, TacticError, renamed
+from partita.errors import MeshError, OptionError, TacticError, renamed
 from partita.frontend.calling import Marked
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
@@ -17,6 +17,7 @@ from partita.plan import Plan
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import prepare, targeted
 from partita.planning.shapes import Used
+from partita.planning.strict import Strict, check, kinds
 from partita.search import BUDGET
 from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.options import as_tactics, named_axes
@@ -42,6 +43,7 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     hoist_constants: bool | float | str = False,
+    strict: Strict = False,
     progress: Progress = lambda done, total, text: None,
     lift_constants: bool | float | str | None = None,
     **kwargs: Any,
@@ -77,6 +79,11 @@ def plan(
         arguments of the program, named `constants[0]`, `constants[1]`, ..., which tactics can
         shard; `Plan.jit` passes them by itself. True for those of at least 1 KiB, or a size, as
         for `memory`.
+      strict: makes errors of what a report only mentions: True for all of it, or some of
+        `"refused"` (requests of tactics), `"donation"` (buffers that no result takes over),
+        `"constraints"` (shardings in the program that are not kept), `"replicated"` (arrays of
+        1 GiB and more), `"idle"` (axes of the mesh) and `"memory"` (a plan that does not fit); a
+        dict `{"replicated": "64MiB"}` says another size.
       progress: called with (done, total, text) while a search runs.
       lift_constants: the former name of `hoist_constants`.
       **kwargs: keyword arguments of `fn`.
@@ -100,14 +107,18 @@ def plan(
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     donated = positions(donate_argnums, "donate_argnums")
     function(progress, "progress")
-    target = targeted(hardware, memory)
+    target, asked = targeted(hardware, memory), kinds(strict)
     marked = Marked.of(static_argnums, static_argnames, donated, donate_argnames)
     if known is None:
         some = any_mesh(devices, target[0])
         prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
-        return Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
-    prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
-    return Plan.of(prepared, prepared.schedule(schedule, progress))
+        made = Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
+    else:
+        prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
+        made = Plan.of(prepared, prepared.schedule(schedule, progress))
+    if asked:
+        check(made.problems(strict), made.program.name)
+    return made
 
 
 def _checked(
@@ -147,6 +158,7 @@ def load(
     mesh: MeshInput | Mesh | None = None,
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
+    rebase: bool = False,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     static_argnums: int | Sequence[int] | None = None,
@@ -156,7 +168,7 @@ def load(
     """Takes up a plan that `Plan.save` wrote: no search, and no tactic runs.
 
     The function is traced, and has to be the program that the plan is for; then the plan is
-    lowered and estimated anew.
+    lowered and estimated anew. With `rebase`, it may have changed.
 
     Args:
       path: of the plan file.
@@ -167,6 +179,9 @@ def load(
       hardware: to estimate it on another device type, or on one from a file of your own; by
         default that of the plan.
       memory: as `plan` takes it; by default that of the plan, or what other hardware has.
+      rebase: whether the program may be another one, and the mesh, with axes of the same names:
+        then what the tactics of the plan decided is decided again, as far as it still fits.
+        `Plan.not_kept` and the history of the plan say what could not be kept, and why.
       donate_argnums: by default those of the plan.
       donate_argnames: likewise.
       static_argnums: as `plan` takes them.
@@ -194,6 +209,7 @@ def load(
         mesh=mesh,
         hardware=hardware,
         memory=memory,
+        rebase=rebase,
         donate_argnums=donate_argnums,
         donate_argnames=donate_argnames,
         static_argnums=static_argnums,
@@ -218,6 +234,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     hoist_constants: bool | float | str = False,
+    strict: Strict = False,
     lift_constants: bool | float | str | None = None,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
@@ -256,6 +273,7 @@ def jit(
         "seed": seed,
         "budget": budget,
         "hoist_constants": hoist_constants,
+        "strict": strict,
         **marks,
     }
     if fn is None:
@@ -265,10 +283,13 @@ def jit(
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     if memory is not None:
         parse_size(memory, "memory")
+    kinds(strict)
     make: Callable[..., Plan]
     if saved is not None:
         if tactics is not None:
             raise TacticError("jit(saved=...) takes a plan up as it is; leave tactics= out")
+        if strict:
+            raise OptionError("jit(saved=...) takes a plan up as it is; leave strict= out")
         if devices is not None:
             raise MeshError("jit(saved=...) has the mesh of the plan; leave devices= out")
         marks |= {name: None for name, marked in marks.items() if marked == ()}

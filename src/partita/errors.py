@@ -80,6 +80,14 @@ class VerifyError(PartitaError):
     """A compiled program that cannot be had or read: no compiler for it, an unknown topology."""
 
 
+class StrictError(PartitaError, ValueError):
+    """A plan with something that `strict=` forbids; the message names each."""
+
+
+class PlanChangedError(PartitaError, AssertionError):
+    """A plan that is not as its file says any more; the message is the difference."""
+
+
 class PartitaWarning(UserWarning):
     """Something that partita does for its user in a way that they may not expect."""
 

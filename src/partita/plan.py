@@ -20,7 +20,7 @@ from partita.errors import TacticError, renamed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
-from partita.options import integer, wrong
+from partita.options import boolean, integer, wrong
 from partita.planning.meshes import MeshCandidate
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
@@ -38,7 +38,9 @@ from partita.tiling import Assignment, LoopNests
 if TYPE_CHECKING:
     from partita.explain import Explanation
     from partita.planning.diff import PlanDiff
+    from partita.planning.strict import Problem, Strict
     from partita.run.core import Core
+    from partita.saved.rebase import NotKept
     from partita.verify import Verification
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
@@ -59,13 +61,14 @@ class Plan(Shown):
     donate_argnums: tuple[int, ...] = ()
     closed_over: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
-
     donate_argnames: tuple[str, ...] = ()
     """Names of the donated keyword arguments."""
     static: Static = NOTHING_STATIC
     """The static arguments of the call that was planned, by position and by name."""
     meshes: tuple[MeshCandidate, ...] = ()
     """The meshes that were planned to choose this one, best first, if the schedule chose it."""
+    not_kept: tuple[NotKept, ...] = ()
+    """What the file decided that a rebased plan does not."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -84,7 +87,7 @@ class Plan(Shown):
         done = self.done
         for tactic in as_tactics(tactics):
             done = done.then(tactic)
-        return dataclasses.replace(self, done=done, meshes=())
+        return dataclasses.replace(self, done=done, meshes=(), not_kept=())
 
     def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
         """What to do instead of what a tactic was refused because of sizes, with its cost.
@@ -182,23 +185,27 @@ class Plan(Shown):
 
     @property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-        """What a compiler makes of the collectives that it combines, by kind and axes as in
-        `estimate.traffic`.
-
-        XLA makes one of several that do not depend on each other. Step times count on it.
-        """
+        """What a compiler makes of collectives that it combines, by kind and axes as in
+        `estimate.traffic`: one of several that do not depend on each other."""
         return self.done.combined
 
     @property
     def most_memory(self) -> int:
-        """Bytes per device at the fullest moment, if the compiler's scheduler keeps alive for
-        longer what it may: `estimate.peak_memory`, where the hardware file says nothing of that."""
+        """Bytes per device at the fullest moment, if the compiler's scheduler keeps alive what it
+        may: `estimate.peak_memory`, where the hardware file says nothing of that."""
         return self.done.most_memory
 
     @property
     def constants(self) -> tuple[Constant, ...]:
         """Arrays that are part of the program, because the function closes over them."""
         return self.program.constants
+
+    def problems(self, strict: Strict = True) -> tuple[Problem, ...]:
+        """What `partita.plan(strict=)` would raise an error for, of the kinds that it names."""
+        from partita.planning.strict import kinds, problems
+
+        donated = self.static.donated_leaves(self._marked, *self.arguments)
+        return tuple(problems(self.done, donated, kinds(strict)))
 
     def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
         """Why values are split as they are, or what a collective is for and what else would cost.
@@ -221,8 +228,7 @@ class Plan(Shown):
     def diff(self, other: Plan) -> PlanDiff:
         """What is otherwise in another plan of the same program; meshes and hardware may differ.
 
-        Raises:
-          TacticError: the programs have other arguments or results.
+        Raises `TacticError` if the programs have other arguments or results.
         """
         from partita.planning.diff import diff
 
@@ -337,11 +343,7 @@ class Plan(Shown):
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file, from which `partita.load` takes it up without a search.
 
-        Args:
-          path: of the file, which is written whole or not at all.
-
-        Raises:
-          FileError: the file cannot be written.
+        It is written whole or not at all; `FileError` if it cannot be.
         """
         from partita.saved import contents
 
@@ -400,6 +402,7 @@ class Plan(Shown):
         mesh: MeshInput | Mesh | None = None,
         hardware: str | Hardware | None = None,
         memory: float | str | None = None,
+        rebase: bool = False,
         donate_argnums: int | Sequence[int] | None = None,
         donate_argnames: str | Sequence[str] | None = None,
         static_argnums: int | Sequence[int] | None = None,
@@ -409,19 +412,19 @@ class Plan(Shown):
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
         from partita.saved import take_up
 
-        return cls.of(
-            *take_up(
-                path,
-                fn,
-                args,
-                kwargs,
-                mesh=mesh,
-                hardware=hardware,
-                memory=memory,
-                marked=Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames),
-                donates=donate_argnums is not None or donate_argnames is not None,
-            )
+        prepared, done, not_kept = take_up(
+            path,
+            fn,
+            args,
+            kwargs,
+            mesh=mesh,
+            hardware=hardware,
+            memory=memory,
+            marked=Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames),
+            donates=donate_argnums is not None or donate_argnames is not None,
+            rebases=boolean(rebase, "rebase"),
         )
+        return dataclasses.replace(cls.of(prepared, done), not_kept=not_kept)
 
     @classmethod
     def of(

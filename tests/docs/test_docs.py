@@ -3,6 +3,7 @@
 The blocks of a page run in order and share a namespace, as if its Python blocks were one file
 `example.py`. Comments before a block say what it is: `<!-- output -->`, what the block before it
 prints (`...` stands for anything); `<!-- file: NAME -->`, a file that later blocks use;
+`<!-- exits 1 -->`, commands whose exit status is 1;
 `<!-- source: PATH -->`, a file of this repository, whole.
 
 `UPDATE_DOCS=1 make test-docs` writes what is printed now into the pages. Outputs
@@ -96,11 +97,14 @@ def printed(page, monkeypatch):
             output = run_python(block.text, lines, namespace)
             lines += block.text.count("\n")
         elif block.language == "bash":
-            output = "".join(run_command(c, where, monkeypatch) for c in commands(block.text))
+            status = 1 if block.marker == "exits 1" else 0
+            output = "".join(
+                run_command(c, where, monkeypatch, status) for c in commands(block.text)
+            )
         elif block.marker == "output":
             assert output is not None, f"{where}: an output of nothing"
         else:
-            assert block.language in ("text", "mermaid"), (
+            assert block.language in ("text", "mermaid", "yaml"), (
                 f"{where}: what is a block of {block.language!r}?"
             )
         yield block, where, output
@@ -123,7 +127,7 @@ def commands(text):
     return [command for command in stripped if command]
 
 
-def run_command(words, where, monkeypatch):
+def run_command(words, where, monkeypatch, status=0):
     """Runs a `partita` command and returns what it prints; checks the targets of `make`."""
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M)
@@ -141,7 +145,7 @@ def run_command(words, where, monkeypatch):
         pytest.raises(SystemExit) as exit_,
     ):
         cli.main()
-    assert exit_.value.code == 0, f"{where}: {both.getvalue()}"
+    assert exit_.value.code == status, f"{where}: {both.getvalue()}"
     return both.getvalue()
 
 

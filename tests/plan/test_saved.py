@@ -354,7 +354,7 @@ DAMAGED = {
     "another JSON": (b"[1, 2]", "`partita_plan`"),
     "not text": (b"\xff\xfe{}", "can be read"),
     "nested": (b"[" * 100_000, "nested too deeply"),
-    "newer": (b'{"partita_plan": 3, "more": 1}', "is of format 3.*use a newer partita"),
+    "newer": (b'{"partita_plan": 4, "more": 1}', "is of format 4.*use a newer partita"),
     "a huge version": (b'{"partita_plan": 1' + b"0" * 9999 + b"}", "out of range"),
     "not a number": (b'{"partita_plan": NaN}', "malformed"),
 }

@@ -37,9 +37,10 @@ DevicesOption = Annotated[
         help="How many devices; the best mesh of so many is chosen. Its axes are x, y and z.",
     ),
 ]
-HardwareOption = Annotated[
-    str, typer.Option("--hardware", help="A device type (see `partita hardware`) or a .toml file.")
-]
+HARDWARE = typer.Option(
+    "--hardware", help="A device type (see `partita hardware`) or a .toml file."
+)
+HardwareOption = Annotated[str, HARDWARE]
 ManualOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -107,5 +108,14 @@ AnnotatedOption = Annotated[
         "--annotated",
         help="Write the original program with shardings on its values, for a compiler that "
         "partitions by itself. Endings as above.",
+    ),
+]
+StrictOption = Annotated[
+    str | None,
+    typer.Option(
+        "--strict",
+        help="Exit with status 1 for what the report only mentions: 'all', or some of refused, "
+        "donation, constraints, replicated, idle and memory, comma-separated; replicated=64MiB "
+        "says from which size on.",
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,11 @@ import partita as pt
 from partita import models
 from partita.cli import output
 from partita.cli.options import (
+    HARDWARE,
     AnnotatedOption,
     AxesOption,
     BudgetOption,
     DevicesOption,
-    HardwareOption,
     HoistOption,
     JsonOption,
     LiftOption,
@@ -26,9 +27,18 @@ from partita.cli.options import (
     PartitionedOption,
     SearchOption,
     SeedOption,
+    StrictOption,
     WorkersOption,
 )
-from partita.cli.planned import check_manual, check_mesh, planned, schedule
+from partita.cli.planned import (
+    check_manual,
+    check_mesh,
+    check_strict,
+    planned,
+    rebased,
+    schedule,
+    strictness,
+)
 from partita.frontend.files import format_of
 from partita.report.json import summary
 from partita.report.plan import view
@@ -38,7 +48,7 @@ from partita.search import BUDGET
 
 def plan(
     model: Model,
-    hardware: HardwareOption,
+    hardware: Annotated[str | None, HARDWARE] = None,
     mesh: MeshOrDevicesOption = None,
     devices: DevicesOption = None,
     manual: ManualOption = None,
@@ -56,18 +66,37 @@ def plan(
         Path | None,
         typer.Option(help="Write the plan to this JSON file, for `partita show` and partita.load."),
     ] = None,
+    strict: StrictOption = None,
+    rebase: Annotated[
+        Path | None,
+        typer.Option(
+            help="Decide again what the tactics of this plan file decided, as far as it still "
+            "fits, in place of --manual and a search; on its mesh and hardware, or those given."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
-    check_mesh(mesh, devices)
+    forbidden = strictness(strict)
     files = _files(partitioned, annotated)
-    tactics = schedule(manual or [], axes, budget, seed, search, workers)
-    hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
+    if rebase is not None:
+        if devices is not None or manual or axes is not None:
+            raise pt.TacticError(
+                "--rebase decides what the plan file says; leave --devices, --manual and --axes out"
+            )
+        made = rebased(rebase, model, mesh, hardware, memory)
+    else:
+        if hardware is None:
+            raise pt.HardwareError("give --hardware, a device type such as tpu_v5e or a .toml file")
+        check_mesh(mesh, devices)
+        tactics = schedule(manual or [], axes, budget, seed, search, workers)
+        hoist = hoist_constants or lift_constants
+        made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     if save is not None:
         made.save(save)
     _hand_out(made, files, as_json)
     check_manual(made, manual or [])
+    check_strict(made, forbidden)
 
 
 def show(
@@ -105,6 +134,9 @@ def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
     for form, path in files.items():
         plan.export(path, form)
     if as_json:
-        output.show_json(summary(plan.done, plan.meshes))
+        lost = [dataclasses.asdict(each) for each in plan.not_kept]
+        output.show_json(summary(plan.done, plan.meshes) | ({"not_kept": lost} if lost else {}))
     else:
         output.show(view(plan.done, output.width(), plan.meshes))
+    for each in plan.not_kept:
+        output.note(f"not kept: {each}")

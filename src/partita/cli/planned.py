@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ import partita as pt
 from partita import models
 from partita.cli.interrupt import Interruptible
 from partita.cli.output import error, note
+from partita.planning.strict import Strict, kinds
 from partita.report.progress import progress_bar
 
 
@@ -57,6 +59,16 @@ def check_mesh(mesh: str | None, devices: int | None) -> None:
         )
 
 
+def rebased(
+    plan: Path, model: str, mesh: str | None, hardware: str | None, memory: str | None
+) -> pt.Plan:
+    """What the tactics of a plan file decide for a model that may have changed since."""
+    loaded = models.load(model)
+    return pt.load(
+        plan, loaded.fn, *loaded.args, mesh=mesh, hardware=hardware, memory=memory, rebase=True
+    )
+
+
 def schedule(
     manual: list[str], axes: str | None, budget: int, seed: int, search: str, workers: int
 ) -> list[pt.Tactic]:
@@ -80,6 +92,25 @@ def manual_tactic(text: str) -> pt.ManualPartition:
         )
     dim: Any = match[2] if match[2] == "replicate" else int(match[2])
     return pt.ManualPartition({match[1]: dim}, axis=match[3])
+
+
+def strictness(text: str | None) -> Strict:
+    """What `--strict` asks for, as `partita.plan` takes it; complains before the work."""
+    if text is None or text == "all":
+        return text is not None
+    parts = (part.partition("=") for part in text.split(","))
+    strict = {name: size if given else True for name, given, size in parts}
+    kinds(strict)
+    return strict
+
+
+def check_strict(plan: pt.Plan, strict: Strict) -> None:
+    """Ends with exit code 1 if a plan has what `--strict` forbids, and says what."""
+    found = plan.problems(strict)
+    for problem in found:
+        error(problem)
+    if found:
+        raise typer.Exit(1)
 
 
 def check_manual(plan: pt.Plan, manual: list[str]) -> None:

@@ -151,6 +151,18 @@ class Static:
         """The reverse of `position`."""
         return position - sum(n < position for n in self.positional)
 
+    def donated_leaves(
+        self, marked: Marked, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[int]:
+        """Numbers of the donated leaves among those of arguments that are not static."""
+        placed: list[tuple[int | str, Any]] = [
+            *((self.position(number), tree) for number, tree in enumerate(args)),
+            *sorted(kwargs.items()),
+        ]
+        donated = {*marked.donate_argnums, *marked.donate_argnames}
+        leaves = [where for where, tree in placed for _ in jax.tree.leaves(tree)]
+        return [number for number, where in enumerate(leaves) if where in donated]
+
     def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` where a call has other static arguments, or none."""
         given: dict[int | str, Any] = dict(enumerate(args))

@@ -4,7 +4,8 @@ A file holds what was decided, for which program, and what the tactics said. It 
 that is traced again and has to be the same one, and lowered and estimated anew.
 """
 
-from partita.saved.keep import contents
+from partita.saved.keep import contents, table
 from partita.saved.load import take_up
+from partita.saved.rebase import NotKept
 
-__all__ = ["contents", "take_up"]
+__all__ = ["NotKept", "contents", "table", "take_up"]

@@ -17,14 +17,17 @@ from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
+from partita.saved.anchors import anchors, in_short
 from partita.saved.directives import action_row, local_row, rows
 from partita.saved.layouts import LayoutWriter, runs
 from partita.saved.schema import (
     FORMAT,
     UNSUMMED,
     ClosedOver,
+    CollectiveRow,
     EstimateTable,
     OffloadedTable,
+    OperationList,
     PlanTable,
     ProgramTable,
     TacticTable,
@@ -33,6 +36,7 @@ from partita.saved.schema import (
     TrafficTable,
     encode,
 )
+from partita.spmd import Collective, SpmdProgram
 from partita.tactics import Action
 from partita.tiling import Assignment, Layout, LocalAction, TileAction, replicated, spec
 from partita.version import __version__
@@ -50,7 +54,7 @@ def contents(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]
       FileError: a tactic reports something that a file cannot hold.
     """
     try:
-        return encode(_table(done, donated, closed_over))
+        return encode(table(done, donated, closed_over))
     except (msgspec.ValidationError, TypeError) as error:
         problem = str(error).replace("`$.", "`")
         raise FileError(
@@ -58,7 +62,8 @@ def contents(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]
         ) from None
 
 
-def _table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -> PlanTable:
+def table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -> PlanTable:
+    """The file of a plan as data; its arguments are those of `contents`."""
     context, assigned = done.stage.context, done.stage.assignment
     program, mesh = context.analysis.program, context.mesh
     writer = LayoutWriter(mesh)
@@ -77,7 +82,9 @@ def _table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) 
         capacity=done.estimate.capacity,
         program=_program(program, mesh, assigned, donated, closed_over),
         estimate=_estimate(done.estimate),
+        collectives=collectives(done.spmd),
         layouts=writer.rows(),
+        anchors=anchors(context, [d for entry in done.history for d in entry.directives]),
         history=tuple(history),
     )
 
@@ -111,6 +118,31 @@ def text(found: Fingerprint) -> Text:
     return Text(tuple(numbers), order, found.checks)
 
 
+def operations(program: Program) -> OperationList:
+    """The operations of a program in short, each different one once."""
+    numbers: dict[str, int] = {}
+    order = runs(
+        numbers.setdefault(in_short(program, op), len(numbers)) for op in program.operations
+    )
+    return OperationList(tuple(numbers), order)
+
+
+def collectives(spmd: SpmdProgram) -> tuple[CollectiveRow, ...]:
+    """The collectives of a step, those of one line together, in the order of the program."""
+    found: dict[tuple[str, tuple[str, ...], str], list[Collective]] = {}
+    for each in spmd.collectives:
+        found.setdefault((each.kind, each.axes, each.source), []).append(each)
+    return tuple(
+        CollectiveRow(
+            *key,
+            value=same[0].value,
+            count=sum(each.count for each in same),
+            bytes=sum(each.count * each.bytes for each in same),
+        )
+        for key, same in found.items()
+    )
+
+
 def closed_over_constants(
     program: Program, closed_over: Sequence[np.ndarray]
 ) -> tuple[ClosedOver, ...]:
@@ -140,6 +172,7 @@ def _program(
         arguments=arguments,
         results=results,
         text=text(found),
+        operations=operations(program),
     )
 
 

@@ -15,6 +15,7 @@ from partita.frontend.files import Module, read
 from partita.mesh import Mesh, MeshInput
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
+from partita.saved.rebase import NotKept, rebase
 from partita.saved.restore import Saved, read_plan
 from partita.text import parse_size
 
@@ -30,14 +31,45 @@ def take_up(
     memory: float | str | None = None,
     marked: Marked = UNMARKED,
     donates: bool = False,
-) -> tuple[Prepared, Scheduled]:
+    rebases: bool = False,
+) -> tuple[Prepared, Scheduled, tuple[NotKept, ...]]:
     """What a plan file says of a program, lowered and estimated anew, as `partita.load` does.
 
-    What is donated is as in the file, unless it `donates` what is marked.
+    What is donated is as in the file, unless it `donates` what is marked. If it `rebases`, the
+    program and the mesh may have changed since; then the last that is returned could not be kept.
     """
-    saved = read_plan(path)
-    if mesh is not None:
-        saved = saved.over(Mesh.of(mesh))
+    return taken_up(
+        read_plan(path),
+        fn,
+        args,
+        kwargs,
+        mesh=mesh,
+        hardware=hardware,
+        memory=memory,
+        marked=marked,
+        donates=donates,
+        rebases=rebases,
+    )
+
+
+def taken_up(
+    saved: Saved,
+    fn: Callable[..., Any] | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    mesh: MeshInput | Mesh | None = None,
+    hardware: str | Hardware | None = None,
+    memory: float | str | None = None,
+    marked: Marked = UNMARKED,
+    donates: bool = False,
+    rebases: bool = False,
+) -> tuple[Prepared, Scheduled, tuple[NotKept, ...]]:
+    """The same of a file that has been read."""
+    over = saved.mesh if mesh is None else Mesh.of(mesh)
+    if over == saved.mesh or not rebases:
+        saved = saved if mesh is None else saved.over(over)
+        over = saved.mesh
     device = cost.load(_device_type_of(saved) if hardware is None else hardware)
     capacity = saved.capacity if device.name == saved.hardware else device.usable_memory
     if memory is not None:
@@ -54,9 +86,11 @@ def take_up(
     # The program is the one that was planned, whatever it is estimated on now.
     planned = saved.hardware in cost.device_types()
     platform = (cost.load(saved.hardware) if planned else device).platform
-    prepared = prepare(fn, args, kwargs, saved.mesh, target, marked, saved.hoist_from, platform)
+    prepared = prepare(fn, args, kwargs, over, target, marked, saved.hoist_from, platform)
+    if rebases and not (over == saved.mesh and saved.is_for(prepared.program, prepared.traced)):
+        return prepared, *rebase(saved, prepared)
     saved.check_program(prepared.program, prepared.traced)
-    return prepared, saved.restore(prepared.context())
+    return prepared, saved.restore(prepared.context()), ()
 
 
 def _device_type_of(saved: Saved) -> str:

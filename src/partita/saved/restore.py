@@ -84,6 +84,10 @@ class Saved:
             mesh=mesh if any(mesh.networks) else dataclasses.replace(self.mesh, given=mesh.given),
         )
 
+    def is_for(self, program: Program, traced: Traced) -> bool:
+        """Whether the plan is for a program; the arguments are those of `check_program`."""
+        return not self._differences(program, traced, fingerprint(program))
+
     def check_program(self, program: Program, traced: Traced) -> None:
         """Raises `FileError`, with what differs, if the plan is for another program.
 
@@ -114,7 +118,8 @@ class Saved:
                     *shown,
                     *([f"  and {more} differences more"] if more else []),
                     *written,
-                    "plan again, and save that",
+                    "plan again, and save that; or load it with rebase=True, which keeps what "
+                    "still fits",
                 ]
             )
         )
@@ -249,8 +254,8 @@ def _report(entry: TacticTable, reader: DirectiveReader, assigned: Assignment) -
         name: tuple(kind(**msgspec.structs.asdict(each)) for each in fields[name])
         for name, kind in _KINDS.items()
     }
-    made["actions"] = tuple(_action(row, reader) for row in entry.actions)
-    estimates = {name: _estimate(fields[name]) for name in ("before", "estimate")}
+    made["actions"] = tuple(action_of(row, reader) for row in entry.actions)
+    estimates = {name: estimate_of(fields[name]) for name in ("before", "estimate")}
     directives = reader.directives(entry.directives)
     return TacticReport(
         **{**fields, **made, **estimates, "directives": directives},
@@ -267,7 +272,8 @@ _KINDS: dict[str, Any] = {
 """What entries of a tactic's lists are in a report."""
 
 
-def _estimate(said: EstimateTable) -> Estimate:
+def estimate_of(said: EstimateTable) -> Estimate:
+    """The estimate that a file says."""
     traffic = {
         (each.kind, each.axes): Traffic(each.count, each.bytes, each.seconds)
         for each in said.traffic
@@ -277,7 +283,8 @@ def _estimate(said: EstimateTable) -> Estimate:
     return Estimate(**{**msgspec.structs.asdict(said), **both})
 
 
-def _action(row: ActionTable, reader: DirectiveReader) -> Action:
+def action_of(row: ActionTable, reader: DirectiveReader) -> Action:
+    """The action of a row."""
     fields = msgspec.structs.asdict(row)
     move, local = fields.pop("move"), fields.pop("local")
     if move is not None:

@@ -1,6 +1,6 @@
 """The form of a plan file: every field, its type, and what JSON it is. `docs/plan-file.md` says it.
 
-A change that an older partita would misread raises `FORMAT`.
+A change that an older partita would misread raises `FORMAT`, and gets a migration in `migrate`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from partita.errors import FileError
+from partita.saved.migrate import migrated
 
-FORMAT = 2
+FORMAT = 3
 
 WIDTH = 110
 """Columns of a line of the file, where what it holds can be broken."""
@@ -60,6 +61,15 @@ class Text(_Table, frozen=True):
     checks: str
 
 
+class OperationList(_Table, frozen=True):
+    """The operations of the program, in short, to find them again in one that has changed."""
+
+    kinds: tuple[str, ...]
+    """The different ones: what it is, and the ranks of its operands and of its results."""
+    order: str
+    """The kind of each, as runs; empty if that is not known."""
+
+
 class ProgramTable(_Table, frozen=True, omit_defaults=True):
     """The program that the plan is for."""
 
@@ -70,6 +80,7 @@ class ProgramTable(_Table, frozen=True, omit_defaults=True):
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     text: Text
+    operations: OperationList
     donate_argnames: tuple[str, ...] = ()
 
 
@@ -258,6 +269,29 @@ class ReplicatedUseTable(_Table, frozen=True):
     made: bool
 
 
+class AnchorRow(_Table, frozen=True, omit_defaults=True):
+    """Where a color or a role of directives is found: its number is that of this program only."""
+
+    nodes: tuple[tuple[Literal["op", "result", "value"], Count, Count], ...]
+    """Operations with a factor, results by their place among all, and other values, each with a
+    dimension that has it."""
+    color: Count | None = None
+    role: Count | None = None
+
+
+class CollectiveRow(_Table, frozen=True):
+    """All collectives of one kind, over the same axes, at one line of the user's code."""
+
+    kind: str
+    axes: tuple[str, ...]
+    source: str
+    """The line, empty where it is not known."""
+    value: str
+    """What the first of them moves."""
+    count: Count
+    bytes: Count
+
+
 class TacticTable(_Table, frozen=True):
     """A `TacticReport`, and the layouts that the tactic changed."""
 
@@ -292,7 +326,9 @@ class PlanTable(_Table, frozen=True):
     capacity: Count
     program: ProgramTable
     estimate: EstimateTable
+    collectives: tuple[CollectiveRow, ...]
     layouts: tuple[LayoutRow, ...]
+    anchors: tuple[AnchorRow, ...]
     history: tuple[TacticTable, ...]
 
 
@@ -315,7 +351,7 @@ def encode(table: PlanTable) -> bytes:
 def decode(data: bytes, path: str | Path) -> PlanTable:
     """Reads a plan file, and checks that it is complete and of a form that is known.
 
-    What it says of a program is not checked.
+    Files of earlier formats come as the present one. What it says of a program is not checked.
 
     Raises:
       FileError: it is not.
@@ -324,23 +360,36 @@ def decode(data: bytes, path: str | Path) -> PlanTable:
     try:
         raw = msgspec.json.decode(data)
         version = msgspec.convert(_known(raw), Version).partita_plan
-        if version != FORMAT:
+        if version > FORMAT:
             raise FileError(
                 f"the plan file {str(path)!r} is of format {version}, and this partita reads "
-                f"format {FORMAT}; "
-                + ("use a newer partita" if version > FORMAT else "plan again, and save that")
+                f"formats up to {FORMAT}; use a newer partita"
             )
-        table = msgspec.convert(raw, PlanTable, strict=True)
+        earlier = version < FORMAT
+        if earlier and _checksum_of_earlier(raw) != raw.get("checksum"):
+            raise FileError(_damaged(what))
+        table = msgspec.convert(migrated(raw, version), PlanTable, strict=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FileError(f"{what}: {str(error).replace('`$.', '`')}") from None
     except RecursionError:
         raise FileError(f"{what}: it is nested too deeply") from None
+    if earlier:
+        return msgspec.structs.replace(table, checksum=_checksum(table))
     if _checksum(table) != table.checksum:
-        raise FileError(
-            f"{what}: its checksum is that of other contents; it was damaged or edited, so save "
-            "the plan again"
-        )
+        raise FileError(_damaged(what))
     return table
+
+
+def _damaged(what: str) -> str:
+    return (
+        f"{what}: its checksum is that of other contents; it was damaged or edited, so save "
+        "the plan again"
+    )
+
+
+def _checksum_of_earlier(raw: dict[str, Any]) -> str:
+    """The same of a file of an earlier format, as long as its fields are in their order."""
+    return hashlib.sha256(msgspec.json.encode({**raw, "checksum": UNSUMMED})).hexdigest()
 
 
 def _known(raw: Any) -> Any:

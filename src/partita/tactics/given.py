@@ -176,6 +176,11 @@ def with_facts(
     return [facts, *tactics[:by_hand], *after, *tactics[by_hand:]]
 
 
+def given_layouts(program: Program, mesh: Mesh) -> dict[int, Layout]:
+    """The layouts that a program says itself, by value: of arguments, results and inside."""
+    return _placed(program, program.given, (op for op in program.operations if op.given), mesh)
+
+
 def _title(op: Operation) -> str:
     return f"{op.title} at {op.source}" if op.source else op.title
 

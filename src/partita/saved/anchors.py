@@ -1,0 +1,148 @@
+"""How what directives number is found again in another program: operations, colors and roles.
+
+An operation of a plan is known by what stands around it: both programs are lists of operations in
+short, and the longest common parts of them are the same. A color or a role is known by dimensions
+and factors that have it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from partita.program import Operation, Program
+from partita.saved.schema import AnchorRow
+from partita.tactics import Context, Directive
+from partita.tactics.automatic import Tile
+from partita.tactics.combine import WhilePinned
+from partita.tactics.placement import Placement
+from partita.tactics.starts import Placed
+from partita.tiling import EVERY_COLOR, TileAction
+
+_Place = tuple[Literal["op", "result", "value"], int, int]
+"""A factor of an operation, or a dimension of a result, by its place among all, or of a value."""
+
+MOST = 6
+"""Places by which a color or a role is known."""
+
+LEAST_SHARE = 0.5
+"""Of the operations of a program what has to be there in another for the two to be aligned: with
+less in common, equal operations stand for different things."""
+
+
+def in_short(program: Program, op: Operation) -> str:
+    """An operation without sizes, which change more often than what a model does."""
+
+    def ranks(values: Iterable[int]) -> str:
+        return ",".join(str(len(program.values[v].type.shape)) for v in values)
+
+    return f"{op.title} {ranks(op.operands)} > {ranks(op.results)}"
+
+
+def anchors(context: Context, directives: Sequence[Directive]) -> tuple[AnchorRow, ...]:
+    """Where the colors and roles are found that directives name."""
+    colors, roles = set[int](), set[int]()
+    for action in _numbering(directives):
+        roles.update(role for _, role in action.roles)
+        if isinstance(action, TileAction) and action.color != EVERY_COLOR:
+            colors.add(action.color)
+    if not (colors or roles):
+        return ()
+    of_color, of_role = _Found(colors), _Found(roles)
+    for nodes in (_named(context), _inside(context)):
+        for node, color, role in nodes:
+            of_color.add(color, node)
+            of_role.add(role, node)
+        # What has a name is known by that alone: operations may be alike by chance.
+        of_color.close()
+        of_role.close()
+    return (
+        *(AnchorRow(tuple(nodes), color=color) for color, nodes in of_color.rows()),
+        *(AnchorRow(tuple(nodes), role=role) for role, nodes in of_role.rows()),
+    )
+
+
+def _numbering(directives: Iterable[Directive]) -> Iterator[TileAction | Placement]:
+    """What of directives names colors and roles."""
+    for directive in directives:
+        match directive:
+            case Placement():
+                yield directive
+            case WhilePinned(_, inner):
+                yield from _numbering(inner)
+            case Tile(actions):
+                for action in actions:
+                    if isinstance(action, TileAction):
+                        yield action
+                    elif isinstance(action, Placed):
+                        yield action.placement
+
+
+_Nodes = Iterator[tuple[_Place, int, int]]
+"""Dimensions and factors, each with its color and role."""
+
+
+def _named(context: Context) -> _Nodes:
+    """The dimensions of arguments and results."""
+    program = context.analysis.program
+    yield from _dimensions(context, program.arguments)
+    for place, result in enumerate(program.results):
+        for (_, _, dim), color, role in _dimensions(context, [result]):
+            yield ("result", place, dim), color, role
+
+
+def _inside(context: Context) -> _Nodes:
+    """All other dimensions, and the factors of operations."""
+    graph, program = context.single.graph, context.analysis.program
+    named = {*program.arguments, *program.results}
+    yield from _dimensions(context, (v.index for v in program.values if v.index not in named))
+    for op in graph.ops:
+        for factor, (color, role) in enumerate(zip(op.colors, op.roles, strict=True)):
+            yield ("op", op.index, factor), color, role
+
+
+def _dimensions(context: Context, values: Iterable[int]) -> _Nodes:
+    for value in values:
+        found = context.single.graph.values[value]
+        for dim, (color, role) in enumerate(zip(found.colors, found.roles, strict=True)):
+            yield ("value", value, dim), color, role
+
+
+class _Found:
+    """The first places of what is wanted."""
+
+    def __init__(self, wanted: set[int]) -> None:
+        self._nodes: dict[int, list[_Place]] = {number: [] for number in sorted(wanted)}
+        self._open = set(wanted)
+
+    def add(self, number: int, node: _Place) -> None:
+        if number in self._open:
+            self._nodes[number].append(node)
+            if len(self._nodes[number]) == MOST:
+                self._open.remove(number)
+
+    def close(self) -> None:
+        """Adds nothing more to what has been found."""
+        self._open = {number for number in self._open if not self._nodes[number]}
+
+    def rows(self) -> Iterable[tuple[int, list[_Place]]]:
+        return self._nodes.items()
+
+
+def aligned(then: Sequence[str], now: Sequence[str]) -> dict[int, int]:
+    """For operations of one program their numbers in another, as far as they are there."""
+    matcher = difflib.SequenceMatcher(a=then, b=now, autojunk=len(now) > 2000)
+    found = {
+        block.a + n: block.b + n
+        for block in matcher.get_matching_blocks()
+        for n in range(block.size)
+    }
+    return found if len(found) >= LEAST_SHARE * len(then) else {}
+
+
+def most_common(numbers: Iterable[int]) -> int | None:
+    """The number that most agree on, the first of several; None if there is none."""
+    found = Counter(number for number in numbers if number >= 0).most_common(1)
+    return found[0][0] if found else None

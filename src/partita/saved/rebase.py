@@ -1,0 +1,177 @@
+"""A saved plan for a program or a mesh that has changed: its tactics decide again what they can.
+
+No tactic is needed, and none searches: the file has what each decided, as directives. Where it has
+none, the shardings of arguments that came of it are placed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from partita.errors import FileError
+from partita.planning.prepare import Prepared
+from partita.planning.schedule import Scheduled, run_schedule
+from partita.program.names import matches
+from partita.saved import keep
+from partita.saved.directives import DirectiveReader
+from partita.saved.restore import Saved, action_of
+from partita.saved.schema import Entry, GivenPropagationRow, GivenShardingsRow, TacticTable
+from partita.saved.translate import Gone, Translator
+from partita.tactics import (
+    Context,
+    Directive,
+    Outcome,
+    Refusal,
+    Request,
+    Stage,
+    Tactic,
+    in_turn,
+    joined,
+)
+from partita.tactics.given import with_facts
+from partita.tactics.placement import Placement
+from partita.tactics.protocol import UNCHANGED
+from partita.text import show_entries
+from partita.tiling import replicated
+
+MOST_ORDERS = 4
+"""In how many orders shardings are placed, to find one in which none is in the way of another."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NotKept:
+    """Something that a plan file decided and that its rebased plan does not."""
+
+    what: str
+    reason: str
+    tactic: str = ""
+    """The tactic that decided it, where that is known."""
+
+    def __str__(self) -> str:
+        who = f"{self.tactic}: " if self.tactic else ""
+        return f"{who}{self.what}: {self.reason}"
+
+
+def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, ...]]:
+    """The schedule of a plan file, applied to another program or mesh; what it could not keep.
+
+    Raises:
+      FileError: the file numbers what there cannot be.
+    """
+    context = prepared.context()
+    try:
+        tactics = [_again(saved, entry, context) for entry in saved.table.history]
+        schedule: list[Tactic] = [again for again, _ in tactics]
+        if not any(_says_facts(entry) for entry in saved.table.history):
+            schedule = with_facts(context.analysis.program, context.mesh, schedule)
+        done = run_schedule(context, schedule)
+    except FileError as error:
+        raise FileError(f"{str(saved.path)!r} cannot be rebased: {error}") from None
+    lost = [NotKept(what, reason, again.name) for again, gone in tactics for what, reason in gone]
+    return done, (*lost, *_sharded_otherwise(saved, done))
+
+
+def _says_facts(entry: TacticTable) -> bool:
+    return any(isinstance(d, GivenShardingsRow | GivenPropagationRow) for d in entry.directives)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Again:
+    """What a tactic of a file decided, where it is still possible."""
+
+    name: str
+    directives: tuple[Directive, ...] = dataclasses.field(repr=False)
+    said: Outcome = dataclasses.field(repr=False)
+    """What it said beside: decisions, actions, and what is refused now."""
+    placed: tuple[Placement, ...] = dataclasses.field(default=(), repr=False)
+    """What stands for its directives, if it has none."""
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Follows its directives."""
+        outcomes = [_in_some_order(stage, self.placed)]
+        stage = stage.at(outcomes[0].assignment)
+        for directive in self.directives:
+            if isinstance(directive, Placement):
+                outcomes.append(directive.apply(stage))
+            else:
+                reached = directive.follow(stage, UNCHANGED)
+                outcomes.append(Outcome(reached, directives=(directive,)))
+            stage = stage.at(outcomes[-1].assignment)
+        return joined([*outcomes, self.said], stage.assignment)
+
+
+def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[Gone]]:
+    """The tactic of an entry for another program, and what that has not."""
+    translator = Translator(saved.table, context)
+    reader = DirectiveReader(context)
+    searched = [row for row in entry.actions if row.move or row.local]
+    translated = [translator.action(row) for row in searched]
+    rows = translator.directives(entry.directives)
+    capacity = entry.estimate.capacity
+    said = Outcome(
+        replicated(context.analysis.program),
+        decisions=entry.decisions,
+        refused=tuple(Refusal(what, f"not kept: {why}") for what, why in translator.gone),
+        actions=tuple(action_of(row, reader) for row in translated if row is not None),
+        memory=None if capacity == entry.before.capacity else capacity,
+    )
+    placed = () if entry.directives else tuple(_placed(entry, saved, context))
+    return _Again(entry.name, reader.directives(rows), said, placed), translator.gone
+
+
+def _placed(entry: TacticTable, saved: Saved, context: Context) -> Iterator[Placement]:
+    """The shardings of arguments that a tactic left behind, each axis of each by itself."""
+    program, mesh = context.analysis.program, context.mesh
+    values = dict(zip(program.argument_names, program.arguments, strict=True))
+    known = [a.name for a in saved.table.program.arguments if a.name in values]
+    for label, entries in entry.tiled.items():
+        for name in (name for name in known if matches(label, name)):
+            rank = len(program.values[values[name]].type.shape)
+            for dim, axes in enumerate(entries[:rank]):
+                for axis in filter(mesh.names.__contains__, _axes(axes)):
+                    request = Request(name, values[name], (dim,), label)
+                    yield Placement((request,), mesh.axis(axis))
+
+
+def _in_some_order(stage: Stage, placements: Sequence[Placement]) -> Outcome:
+    """What placements lead to, those first that others would get in the way of."""
+    for _ in range(MOST_ORDERS):
+        outcome = in_turn(stage, placements) if placements else Outcome(stage.assignment)
+        layouts = outcome.assignment.values
+        missed = [
+            each
+            for each in placements
+            for request in each.requests
+            if each.axis not in layouts[request.value][request.dims[0]]
+        ]
+        if not missed:
+            break
+        placements = [*missed, *(each for each in placements if each not in missed)]
+    return outcome
+
+
+def _axes(entry: Entry) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def _sharded_otherwise(saved: Saved, done: Scheduled) -> Iterator[NotKept]:
+    """Arguments that are there and are sharded otherwise now."""
+    program, mesh = done.program, done.mesh
+    arguments, _ = keep.tensors(program, mesh, done.stage.assignment)
+    now = {argument.name: argument for argument in arguments}
+    why = {
+        name: refusal.reason
+        for entry in done.history
+        for refusal in entry.refused
+        for name in [refusal.what.rpartition(" dimension ")[0]]
+    }
+    for then in saved.table.program.arguments:
+        found = now.get(then.name)
+        if found is None:
+            if any(then.sharding):
+                yield NotKept(f"{then.name} as {show_entries(then.sharding)}", "it is gone")
+        elif found.sharding != then.sharding:
+            was, is_ = show_entries(then.sharding), show_entries(found.sharding)
+            reason = why.get(then.name, "where its axes come from has changed")
+            yield NotKept(f"{then.name} as {was}, now {is_}", reason)

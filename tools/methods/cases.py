@@ -96,9 +96,13 @@ class Case:
 
 class Problems:
     """Makes problems, each new and as a search without further options has it, of programs that are
-    traced and analysed once."""
+    traced and analysed once.
 
-    def __init__(self) -> None:
+    Models are presets but for those that have other sizes here.
+    """
+
+    def __init__(self, sizes: Mapping[str, Sized] = MODELS) -> None:
+        self._sizes = sizes
         self._traced: dict[str, Program] = {}
         self._contexts: dict[tuple[str, int, int], Context] = {}
         self._stages: dict[Case, tuple[Stage, tuple[tuple[Move, ...], ...]]] = {}
@@ -106,7 +110,7 @@ class Problems:
     def of(self, case: Case, kind: type[Problem] = Problem) -> Problem:
         """A problem of which no state has been evaluated but the start."""
         if case not in self._stages:
-            stage = self._stage(case)
+            stage = self.stage(case)
             offered = starts(stage, range(len(stage.context.mesh.names)))
             if case.memory == TIGHT:
                 least = least_peak(_problem(stage, offered, Problem))
@@ -114,7 +118,8 @@ class Problems:
             self._stages[case] = stage, tuple(offered)
         return _problem(*self._stages[case], kind)
 
-    def _stage(self, case: Case) -> Stage:
+    def stage(self, case: Case) -> Stage:
+        """A program of which nothing is sharded, on its mesh and device type."""
         hardware, mesh = cost.load(case.hardware), Mesh.of(MESHES.get(case.mesh, case.mesh))
         window = int(hardware.regather_window.value)
         key = case.model, window, mesh.devices
@@ -132,7 +137,7 @@ class Problems:
 
     def _program(self, model: str) -> Program:
         if model not in self._traced:
-            sized = MODELS.get(model, Sized(model, {}))
+            sized = self._sizes.get(model, Sized(model, {}))
             text = lowered_text(models.build(sized.preset, **sized.changes))
             self._traced[model] = import_stablehlo(text)
         return self._traced[model]

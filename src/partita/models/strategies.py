@@ -84,11 +84,11 @@ def fsdp() -> Tactic:
     return ZeRO(3, "data")
 
 
-def tensor_parallel(preset: str) -> tuple[Tactic, ...]:
-    """Splits the widths inside the layers of a built-in model along `model`."""
+def tensor_parallel(preset: str, axis: str = "model") -> tuple[Tactic, ...]:
+    """Splits the widths inside the layers of a built-in model along an axis."""
     if family(preset) == "moe":
-        return ExpertParallel("model"), Megatron("model")
+        return ExpertParallel(axis), Megatron(axis)
     if family(preset) not in _WIDTHS:
-        return (Megatron("model"),)
+        return (Megatron(axis),)
     widths = _WIDTHS[family(preset)].items()
-    return (ManualPartition({f"*['params']*{name}": dims for name, dims in widths}, axis="model"),)
+    return (ManualPartition({f"*['params']*{name}": dims for name, dims in widths}, axis=axis),)

@@ -34,6 +34,7 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
             f"there are more than {budget} plans, too many for exhaustive search; "
             "give it a larger budget, or a search that does not look at all of them"
         )
+    problem.complete = found.states
     return found.best
 
 

@@ -87,7 +87,8 @@ class _Search:
             self._climb(starts[number], self._share(CLIMBING / CLIMBED))
         if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES and not problem.share:
             self._relax()
-        self._ahead()
+        if not self._proven():
+            self._ahead()
         self.improved = problem.evaluations
         while not self._done():
             before = problem.evaluations, problem.best
@@ -142,7 +143,14 @@ class _Search:
 
     def _done(self) -> bool:
         now = self.problem.evaluations
-        return now >= self.limit or self.idle >= IDLE or now - self.improved > PATIENCE
+        tired = self.idle >= IDLE or now - self.improved > PATIENCE
+        return now >= self.limit or tired or self._proven()
+
+    def _proven(self) -> bool:
+        """Whether no plan is better than the best by more than the noise."""
+        problem, best = self.problem, self.problem.best
+        fits = best.cost.peak <= problem.cost_model.capacity
+        return fits and problem.time(best) <= problem.least * (1 + NOISE)
 
     def _near(self, state: SearchState, best: SearchState) -> bool:
         """Whether a state may become better than the best when single classes are looked at."""

@@ -96,6 +96,8 @@ class Problem:
         self._states: dict[int, SearchState] = {0: self.start}
         self.least = 0.0
         """Seconds that no plan takes less than, as far as a search has found out."""
+        self.complete = 0
+        """How many plans there are, if a search has looked at all that whole moves lead to."""
         self.best = self.start
         """The best of all states that were evaluated, also of those on the way to others."""
 

@@ -308,12 +308,15 @@ def _progress_text(best: SearchState) -> str:
 def _decisions(stage: Stage, problem: Problem, best: SearchState) -> list[str]:
     """What was chosen, in words: at the end, single classes, and how far it is from the best."""
     if not best.moves:
-        return ["nothing: no move helps"]
+        complete = f", of {problem.complete} plans in all" if problem.complete else ""
+        return [f"nothing: no move helps{complete}"]
     local = [move for move in best.moves if isinstance(move, LocalAction)]
     said = [_describe(stage, move) for move in best.moves if not isinstance(move, LocalAction)]
     said += [_describe(stage, move) for move in local[:MOST_CLASSES]]
     if more := local[MOST_CLASSES:]:
         said.append(f"{len(more)} more changes of single operations and values")
+    if problem.complete:
+        said.append(f"the best of all {problem.complete} plans that whole decisions lead to")
     if problem.least and best.cost.peak <= problem.cost_model.capacity:
         told = Bound(problem.least, ()).told(best.cost.time.step_time)
         said.append(f"this among {problem.evaluations} plans: {told}")

@@ -1,5 +1,5 @@
 # make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-newest
-#      bench | coverage-models | paper-table | accuracy | architecture
+#      bench | coverage-models | paper-table | accuracy | models | architecture | site
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -9,6 +9,7 @@
 #   NEWEST=tests          which tests test-newest runs; all of them
 #   ACCURACY_ARGS="gpt --topology h100:8"  models and options for accuracy; --help lists them
 #   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
+#   MODELS="gpt-tiny"     which presets `make models` measures; all of them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy architecture clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy models architecture site clean
 
 venv: $(STAMP)
 
@@ -106,6 +107,15 @@ accuracy: $(COMPILERS)/bin/pip
 # The schedules of the PartIR paper: collectives by arithmetic, predicted and compiled.
 paper-table: venv
 	$(BIN)/python -m tools.paper $(PAPER_ARGS)
+
+# How large the built-in models are, as `partita models` lists them.
+models: venv
+	$(BIN)/python -m tools.sizes $(MODELS)
+
+# The documentation site, in build/site; fails on broken links and on pages that it has no place for.
+site: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m mkdocs build --quiet
 
 # The layers of the package, drawn from the sources; docs/architecture.md shows them.
 architecture: venv

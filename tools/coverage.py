@@ -61,6 +61,16 @@ PRESETS = (
     "resnet-tiny",
     "ssm-tiny",
     "t5-tiny",
+    "gemma2-tiny",
+    "gemma3-tiny",
+    "qwen3-tiny",
+    "qwen3-moe-tiny",
+    "gpt-oss-tiny",
+    "deepseek-tiny",
+    "whisper-test",
+    "vit-22b-tiny",
+    "dit-tiny",
+    "sdxl-tiny",
 )
 """One preset of every family, and more where a family has more than one form."""
 

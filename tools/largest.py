@@ -4,7 +4,6 @@ analysing take, and planning a model of 175 billion parameters for 4,096 devices
 from __future__ import annotations
 
 import dataclasses
-import math
 import multiprocessing
 import resource
 import sys
@@ -24,13 +23,14 @@ from partita.models import strategies
 from partita.stablehlo.importer import import_stablehlo
 from partita.text import seconds, size
 from tools.bench import analysed, lowered_text, timed
+from tools.sizes import parameters
 
 LARGEST = (
     "gpt-175b",
     "mlp",
-    "llama3-70b",
+    "llama3-405b",
     "gemma-7b",
-    "mixtral-8x7b",
+    "mixtral-8x22b",
     "vit-l16",
     "unet-ddpm",
     "gns",
@@ -38,6 +38,14 @@ LARGEST = (
     "resnet50",
     "ssm-1b",
     "t5-3b",
+    "gemma3-27b",
+    "qwen3-235b-a22b",
+    "gpt-oss-120b",
+    "deepseek-v3",
+    "whisper-large-v3",
+    "vit-22b",
+    "dit-xl2",
+    "sdxl",
 )
 """The largest preset of every family."""
 
@@ -179,7 +187,7 @@ def _alone(work: Callable[[AnyRow], AnyRow], row: AnyRow, console: Console) -> A
 def measure_size(row: Size) -> Size:
     """Traces, imports and analyses a preset."""
     model = models.build(row.model)
-    row.parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(model.args[0]["params"]))
+    row.parameters = parameters(model)
     text, row.jax_seconds = timed(lambda: lowered_text(model))
     program, row.import_seconds = timed(lambda: import_stablehlo(text))
     _, row.analysis_seconds = timed(lambda: analysed(program))

@@ -13,12 +13,13 @@ from tools.coverage import Subject
 
 from partita import models
 from partita.models import strategies
-from tools import coverage, largest
+from tools import coverage, largest, sizes
 
 # Presets beside each other, so that the original of each runs once. All of them take minutes:
 # here are FSDP and tensor parallelism of a few, and a search for all but the largest. The small GPT
 # is in `tests/whole/test_equivalence.py`, under more schedules and meshes.
-EXPERT = {"mlp", "moe-tiny", "decode-tiny"}
+EXPERT = {"mlp", "moe-tiny", "decode-tiny", "deepseek-tiny", "whisper-test"}
+LARGE = {"unet-tiny", "sdxl-tiny"}
 CASES = [
     (preset, schedule)
     for preset in coverage.PRESETS
@@ -28,9 +29,12 @@ CASES = [
         "data-parallel": True,
         "fsdp": preset in EXPERT,
         "tensor-parallel": preset in EXPERT,
-        "automatic": preset != "unet-tiny",
+        "automatic": preset not in LARGE,
     }[schedule]
 ]
+
+TINY = ("gpt-tiny", "gns-tiny", "decode-tiny", "resnet-tiny", "deepseek-tiny", "dit-tiny")
+"""Presets whose sizes are measured again; of all, parameters are: `tests/models/test_zoo.py`."""
 
 subject = functools.cache(Subject)
 
@@ -45,6 +49,13 @@ def test_a_model_runs_split_as_it_runs_whole(preset, schedule):
     assert list(cell.seconds) == list(coverage.STEPS)
     assert cell.difference <= 1
     assert cell.collectives or preset.startswith("decode")  # which shares nothing between examples
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(preset, marks=pytest.mark.xdist_group(preset)) for preset in TINY]
+)
+def test_the_list_of_sizes_is_what_is_measured(preset):
+    assert models.sizes.load()[preset] == sizes.measured(preset)
 
 
 @pytest.mark.parametrize("presets", [coverage.PRESETS, largest.LARGEST])

@@ -20,6 +20,7 @@ import jax
 
 from partita.errors import ModelError, closest
 from partita.frontend.files import SUFFIXES, read
+from partita.models import sizes as sizes
 
 FAMILIES = (
     "gpt",
@@ -34,6 +35,14 @@ FAMILIES = (
     "resnet",
     "ssm",
     "t5",
+    "gemma2",
+    "qwen3",
+    "gpt_oss",
+    "deepseek",
+    "whisper",
+    "vit22b",
+    "dit",
+    "sdxl",
 )
 """Modules of this package that hold models."""
 

@@ -42,11 +42,14 @@ class LlamaConfig:
     learning_rate: float = 1e-3
 
 
+# Table 3 of arXiv 2407.21783, and config.json of meta-llama/Llama-3.1-{8B,70B,405B}. How positions
+# are scaled for long contexts, which changes no shape, is left out.
 PRESETS = {
     "llama-tiny": LlamaConfig(2, 16, 32, 64, 8, 2, 8, 128, 512),
     "llama-tiny-unrolled": LlamaConfig(2, 16, 32, 64, 8, 2, 8, 128, 512, scan=False),
     "llama3-8b": LlamaConfig(32, 16, 8192, 4096, 8, 4, 128, 14336, 128256),
     "llama3-70b": LlamaConfig(80, 16, 8192, 8192, 8, 8, 128, 28672, 128256),
+    "llama3-405b": LlamaConfig(126, 16, 8192, 16384, 8, 16, 128, 53248, 128256),
 }
 
 

@@ -61,12 +61,16 @@ class MoEConfig:
         return math.ceil(self.capacity_factor * self.sequence * self.top / self.experts)
 
 
+# arXiv 2401.04088 and config.json of mistralai/Mixtral-{8x7B,8x22B}-v0.1; arXiv 2401.06066.
 PRESETS = {
     "moe-tiny": MoEConfig(
         2, 16, 32, 64, 8, 2, 8, 8, 2, 64, 512, shared_ffn=128, capacity_factor=1.0
     ),
     "mixtral-8x7b": MoEConfig(
         32, 16, 4096, 4096, 8, 4, 128, 8, 2, 14336, 32000, rope_theta=1_000_000.0
+    ),
+    "mixtral-8x22b": MoEConfig(
+        56, 16, 4096, 6144, 8, 6, 128, 8, 2, 16384, 32000, rope_theta=1_000_000.0
     ),
     "deepseek-moe-16b": MoEConfig(
         28, 16, 4096, 2048, 16, 1, 128, 64, 6, 1408, 102400, shared_ffn=2816, normalize=False

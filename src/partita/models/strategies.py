@@ -38,6 +38,9 @@ _WIDTHS: dict[str, Patterns] = {
 channels, states. The matrix before is named; the one behind follows, as do biases, norms and
 optimizer state."""
 
+_EXPERTS = ("moe", "gpt_oss", "deepseek")
+"""Families all of whose presets have experts."""
+
 SCHEDULES = ("data-parallel", "fsdp", "tensor-parallel", "automatic")
 """Names of the schedules that every model has."""
 
@@ -86,7 +89,7 @@ def fsdp() -> Tactic:
 
 def tensor_parallel(preset: str, axis: str = "model") -> tuple[Tactic, ...]:
     """Splits the widths inside the layers of a built-in model along an axis."""
-    if family(preset) == "moe":
+    if family(preset) in _EXPERTS:
         return ExpertParallel(axis), Megatron(axis)
     if family(preset) not in _WIDTHS:
         return (Megatron(axis),)

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from partita.models import convolutions
+
 Params = dict[str, Any]
-Weights = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def init(config: UNetConfig, key: jax.Array) -> Params:
     widths = [c.channels * multiplier for multiplier in c.multipliers]
 
     def block(level: int, width_in: int) -> Params:
-        params: Params = {"res": _init_res(c, keys, width_in, widths[level])}
+        params: Params = {"res": convolutions.init_residual(keys, width_in, widths[level], c.time)}
         if c.image >> level in c.attention:
             params["attention"] = _init_attention(c, keys, widths[level])
         return params
@@ -76,13 +77,13 @@ def init(config: UNetConfig, key: jax.Array) -> Params:
         skips += [width_out] * c.blocks
         down.append({"blocks": blocks})
         if level < len(widths) - 1:
-            down[-1]["resample"] = _init_conv(keys, 3, width_out, width_out)
+            down[-1]["resample"] = convolutions.init_conv(keys, 3, width_out, width_out)
             skips.append(width_out)
         width = width_out
     middle = {
-        "res1": _init_res(c, keys, width, width),
+        "res1": convolutions.init_residual(keys, width, width, c.time),
         "attention": _init_attention(c, keys, width),
-        "res2": _init_res(c, keys, width, width),
+        "res2": convolutions.init_residual(keys, width, width, c.time),
     }
     up: list[Params] = []
     for level, width_out in reversed(list(enumerate(widths))):
@@ -92,45 +93,18 @@ def init(config: UNetConfig, key: jax.Array) -> Params:
             width = width_out
         up.append({"blocks": blocks})
         if level > 0:
-            up[-1]["resample"] = _init_conv(keys, 3, width, width)
+            up[-1]["resample"] = convolutions.init_conv(keys, 3, width, width)
     params = {
-        "time1": _init_dense(keys, c.channels, c.time),
-        "time2": _init_dense(keys, c.time, c.time),
-        "conv_in": _init_conv(keys, 3, c.image_channels, c.channels),
+        "time1": convolutions.init_dense(keys, c.channels, c.time),
+        "time2": convolutions.init_dense(keys, c.time, c.time),
+        "conv_in": convolutions.init_conv(keys, 3, c.image_channels, c.channels),
         "down": down,
         "middle": middle,
         "up": up,
-        "norm_out": _init_norm(width),
-        "conv_out": _init_conv(keys, 3, width, c.image_channels),
+        "norm_out": convolutions.init_norm(width),
+        "conv_out": convolutions.init_conv(keys, 3, width, c.image_channels),
     }
     return {"params": params, "opt": optimizer(config).init(params)}
-
-
-def _init_dense(keys: Iterator[jax.Array], width_in: int, width_out: int) -> Weights:
-    w = jax.random.normal(next(keys), (width_in, width_out)) * width_in**-0.5
-    return {"w": w, "b": jnp.zeros(width_out)}
-
-
-def _init_conv(keys: Iterator[jax.Array], size: int, width_in: int, width_out: int) -> Weights:
-    w = jax.random.normal(next(keys), (size, size, width_in, width_out))
-    return {"w": w * (size * size * width_in) ** -0.5, "b": jnp.zeros(width_out)}
-
-
-def _init_norm(width: int) -> Weights:
-    return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
-
-
-def _init_res(config: UNetConfig, keys: Iterator[jax.Array], width_in: int, width: int) -> Params:
-    params = {
-        "norm1": _init_norm(width_in),
-        "conv1": _init_conv(keys, 3, width_in, width),
-        "time": _init_dense(keys, config.time, width),
-        "norm2": _init_norm(width),
-        "conv2": _init_conv(keys, 3, width, width),
-    }
-    if width_in != width:
-        params["skip"] = _init_conv(keys, 1, width_in, width)
-    return params
 
 
 def _init_attention(config: UNetConfig, keys: Iterator[jax.Array], width: int) -> Params:
@@ -138,7 +112,7 @@ def _init_attention(config: UNetConfig, keys: Iterator[jax.Array], width: int) -
     out = (config.heads, width // config.heads, width)
     shapes = {"wq": into, "wk": into, "wv": into, "wo": out}
     weights = {n: jax.random.normal(next(keys), s) * width**-0.5 for n, s in shapes.items()}
-    return weights | {"norm": _init_norm(width), "bo": jnp.zeros(width)}
+    return weights | {"norm": convolutions.init_norm(width), "bo": jnp.zeros(width)}
 
 
 def optimizer(config: UNetConfig) -> optax.GradientTransformation:
@@ -146,38 +120,11 @@ def optimizer(config: UNetConfig) -> optax.GradientTransformation:
     return optax.adam(config.learning_rate, eps=1e-6)
 
 
-def _dense(x: jax.Array, params: Weights) -> jax.Array:
-    return x @ params["w"].astype(x.dtype) + params["b"].astype(x.dtype)
-
-
-def _conv(x: jax.Array, params: Weights, stride: int = 1) -> jax.Array:
-    """Convolution, `[B, Y, X, C] -> [B, Y / stride, X / stride, C]`."""
-    w = params["w"].astype(x.dtype)
-    layout = ("NHWC", "HWIO", "NHWC")
-    x = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
-    return x + params["b"].astype(x.dtype)
-
-
-def _norm(config: UNetConfig, x: jax.Array, params: Weights) -> jax.Array:
-    """Group norm over the pixels and the channels of a group, computed in float32."""
-    grouped = x.astype(jnp.float32).reshape(*x.shape[:3], config.groups, -1)
-    grouped = grouped - jnp.mean(grouped, axis=(1, 2, 4), keepdims=True)
-    variance = jnp.mean(grouped * grouped, axis=(1, 2, 4), keepdims=True)
-    normed = (grouped * jax.lax.rsqrt(variance + 1e-5)).reshape(x.shape)
-    return (normed * params["scale"] + params["bias"]).astype(x.dtype)
-
-
-def _res(config: UNetConfig, x: jax.Array, time: jax.Array, params: Params) -> jax.Array:
-    """Residual block, conditioned on the time embedding `[B, T]`."""
-    h = _conv(jax.nn.silu(_norm(config, x, params["norm1"])), params["conv1"])
-    h = h + _dense(jax.nn.silu(time), params["time"])[:, None, None, :]
-    h = _conv(jax.nn.silu(_norm(config, h, params["norm2"])), params["conv2"])
-    return h + (_conv(x, params["skip"]) if "skip" in params else x)
-
-
 def _attention(config: UNetConfig, x: jax.Array, params: Params) -> jax.Array:
     """Self-attention between the pixels, with its residual, `[B, Y, X, C] -> [B, Y, X, C]`."""
-    pixels = _norm(config, x, params["norm"]).reshape(x.shape[0], -1, x.shape[3])
+    pixels = convolutions.group_norm(x, params["norm"], config.groups).reshape(
+        x.shape[0], -1, x.shape[3]
+    )
     q = jnp.einsum("bsc,chk->bshk", pixels, params["wq"].astype(x.dtype))
     k = jnp.einsum("bsc,chk->bshk", pixels, params["wk"].astype(x.dtype))
     v = jnp.einsum("bsc,chk->bshk", pixels, params["wv"].astype(x.dtype))
@@ -190,14 +137,8 @@ def _attention(config: UNetConfig, x: jax.Array, params: Params) -> jax.Array:
 
 
 def _block(config: UNetConfig, x: jax.Array, time: jax.Array, params: Params) -> jax.Array:
-    x = _res(config, x, time, params["res"])
+    x = convolutions.residual(x, time, params["res"], config.groups)
     return _attention(config, x, params["attention"]) if "attention" in params else x
-
-
-def _double(x: jax.Array) -> jax.Array:
-    """Nearest-neighbour upsampling, `[B, Y, X, C] -> [B, 2 Y, 2 X, C]`."""
-    b, y, x_, c = x.shape
-    return jnp.broadcast_to(x[:, :, None, :, None], (b, y, 2, x_, 2, c)).reshape(b, 2 * y, -1, c)
 
 
 def predict(config: UNetConfig, params: Params, x: jax.Array, time: jax.Array) -> jax.Array:
@@ -206,25 +147,28 @@ def predict(config: UNetConfig, params: Params, x: jax.Array, time: jax.Array) -
     frequencies = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = 1000 * time[:, None] * frequencies
     waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(config.dtype)
-    t = _dense(jax.nn.silu(_dense(waves, params["time1"])), params["time2"])
-    x = _conv(x.astype(config.dtype), params["conv_in"])
+    t = convolutions.dense(jax.nn.silu(convolutions.dense(waves, params["time1"])), params["time2"])
+    x = convolutions.conv(x.astype(config.dtype), params["conv_in"])
     skips = [x]
     for level in params["down"]:
         for block in level["blocks"]:
             x = _block(config, x, t, block)
             skips.append(x)
         if "resample" in level:
-            x = _conv(x, level["resample"], stride=2)
+            x = convolutions.conv(x, level["resample"], stride=2)
             skips.append(x)
-    x = _res(config, x, t, params["middle"]["res1"])
+    x = convolutions.residual(x, t, params["middle"]["res1"], config.groups)
     x = _attention(config, x, params["middle"]["attention"])
-    x = _res(config, x, t, params["middle"]["res2"])
+    x = convolutions.residual(x, t, params["middle"]["res2"], config.groups)
     for level in params["up"]:
         for block in level["blocks"]:
             x = _block(config, jnp.concatenate([x, skips.pop()], axis=-1), t, block)
         if "resample" in level:
-            x = _conv(_double(x), level["resample"])
-    return _conv(jax.nn.silu(_norm(config, x, params["norm_out"])), params["conv_out"])
+            x = convolutions.conv(convolutions.double(x), level["resample"])
+    return convolutions.conv(
+        jax.nn.silu(convolutions.group_norm(x, params["norm_out"], config.groups)),
+        params["conv_out"],
+    )
 
 
 def loss(config: UNetConfig, params: Params, batch: Params) -> jax.Array:

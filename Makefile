@@ -1,5 +1,5 @@
-# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-newest
-#      bench | coverage-models | paper-table | accuracy | models | architecture | site
+# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-browser | test-newest
+#      bench | coverage-models | paper-table | accuracy | models | architecture | site | page-library
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -23,13 +23,13 @@ NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/te
 PAPER_ARGS ?=
 
 # What has a target of its own.
-SUITES := tests/docs tests/tools tests/whole
+SUITES := tests/browser tests/docs tests/tools tests/whole
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-newest check bench coverage-models paper-table accuracy models architecture site clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-browser test-newest check bench coverage-models paper-table accuracy models architecture site page-library clean
 
 venv: $(STAMP)
 
@@ -79,6 +79,19 @@ test-gpu: $(COMPILERS)/bin/pip
 
 $(COMPILERS)/bin/pip:
 	$(PYTHON) -m venv $(COMPILERS)
+
+# The report page in a browser without a window, where one can be installed. Leaves pictures of the
+# pages in build/screenshots.
+test-browser: venv
+	@if tools/browser.sh && $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'; then \
+	  set -x; $(BIN)/python -m pytest tests/browser $(PYTEST_ARGS); \
+	else \
+	  echo "skipped: no browser can be installed on this machine"; \
+	fi
+
+# The charts' library of the report page, from the npm package d3.
+page-library: venv
+	tools/page_library.sh
 
 # What touches JAX most, with the newest Python and JAX that can be had here: import, rules, every
 # operation, manual computations, constraints and export. NEWEST=tests runs all.

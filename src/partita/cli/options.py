@@ -94,6 +94,14 @@ def _renamed(value: bool) -> bool:
 
 LiftOption = Annotated[bool, typer.Option("--lift-constants", hidden=True, callback=_renamed)]
 """The former name of `--hoist-constants`."""
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        help="Write a report page to this file: one .html that opens in any browser and loads "
+        "nothing; .json for its data.",
+    ),
+]
 PartitionedOption = Annotated[
     Path | None,
     typer.Option(

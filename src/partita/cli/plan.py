@@ -18,6 +18,7 @@ from partita.cli.options import (
     BudgetOption,
     DevicesOption,
     HoistOption,
+    HtmlOption,
     JsonOption,
     LiftOption,
     ManualOption,
@@ -42,6 +43,7 @@ from partita.cli.planned import (
 from partita.frontend.files import format_of
 from partita.report.json import summary
 from partita.report.plan import view
+from partita.report.write import ending
 from partita.run.executable import Form
 from partita.search import BUDGET
 
@@ -74,11 +76,12 @@ def plan(
             "fits, in place of --manual and a search; on its mesh and hardware, or those given."
         ),
     ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     forbidden = strictness(strict)
-    files = _files(partitioned, annotated)
+    files = _files(partitioned, annotated, html)
     if rebase is not None:
         if devices is not None or manual or axes is not None:
             raise pt.TacticError(
@@ -94,7 +97,7 @@ def plan(
         made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
     if save is not None:
         made.save(save)
-    _hand_out(made, files, as_json)
+    _hand_out(made, files, html, as_json)
     check_manual(made, manual or [])
     check_strict(made, forbidden)
 
@@ -111,26 +114,33 @@ def show(
     memory: MemoryOption = None,
     partitioned: PartitionedOption = None,
     annotated: AnnotatedOption = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a saved plan, after checking that it is for this model. Nothing is searched."""
-    files = _files(partitioned, annotated)
+    files = _files(partitioned, annotated, html)
     loaded = models.load(model)
     made = pt.load(plan, loaded.fn, *loaded.args, hardware=hardware, memory=memory)
-    _hand_out(made, files, as_json)
+    _hand_out(made, files, html, as_json)
 
 
-def _files(partitioned: Path | None, annotated: Path | None) -> dict[Form, Path]:
+def _files(
+    partitioned: Path | None, annotated: Path | None, html: Path | None = None
+) -> dict[Form, Path]:
     """The files to write a program to; complains before the work, not after it."""
     asked: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
     files = {form: path for form, path in asked.items() if path is not None}
     for path in files.values():
         format_of(path)
+    if html is not None:
+        ending(html)
     return files
 
 
-def _hand_out(plan: pt.Plan, files: dict[Form, Path], as_json: bool) -> None:
+def _hand_out(plan: pt.Plan, files: dict[Form, Path], html: Path | None, as_json: bool) -> None:
     """Writes and prints what was asked for."""
+    if html is not None:
+        plan.report(html)
     for form, path in files.items():
         plan.export(path, form)
     if as_json:

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 import partita as pt
 from partita import models
 from partita.cli.options import (
+    HtmlOption,
     JsonOption,
 )
 from partita.cli.output import show, show_json, width
@@ -39,6 +40,7 @@ def simulate(
     memory: Annotated[
         str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
     ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what given shardings of a model's step cost, without a search."""
@@ -53,6 +55,8 @@ def simulate(
         memory=memory,
         donate_argnums=loaded.donate_argnums,
     )
+    if html is not None:
+        made.report(html)
     if as_json:
         show_json(summary(made.done))
     else:

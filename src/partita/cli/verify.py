@@ -15,6 +15,7 @@ from partita.cli.options import (
     DevicesOption,
     HardwareOption,
     HoistOption,
+    HtmlOption,
     JsonOption,
     LiftOption,
     ManualOption,
@@ -90,6 +91,7 @@ def verify(
     workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compile a plan with a real XLA, and print what was predicted beside what was compiled.
@@ -118,6 +120,8 @@ def verify(
                     compiler_options=options,
                 )
             )
+    if html is not None:
+        made.report(html, found)
     if as_json:
         show_json([each.as_dict() for each in found])
     else:

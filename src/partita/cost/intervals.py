@@ -94,7 +94,8 @@ def timeline(
       iterations: how many iterations of a loop are drawn one by one.
       most: about how many intervals there may be; fewer iterations are drawn so that they are.
     """
-    while iterations > 1 and _size(spmd.instructions, iterations) > most:
+    least = _size(spmd.instructions, 1)
+    while iterations > 1 and _size(spmd.instructions, iterations) > max(most, least):
         iterations //= 2
     walk = _Walk(costs, iterations)
     walk.section(spmd.instructions, 1, 1)

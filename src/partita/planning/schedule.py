@@ -21,6 +21,7 @@ from partita.planning.effect import DIVIDED, effect, ends
 from partita.planning.fused import fused_projections
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
+from partita.search.record import SearchRecord
 from partita.spmd import (
     Lowerer,
     Lowering,
@@ -87,6 +88,8 @@ class TacticReport:
     """Cost after the tactic."""
     assignment: Assignment = dataclasses.field(repr=False)
     """The layout of every operation and value after the tactic."""
+    search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
+    """What its search did, if it was one; not kept in plan files."""
 
     @property
     def whole(self) -> tuple[ReplicatedUse, ...]:
@@ -313,6 +316,7 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
         before=before.estimate,
         estimate=after.estimate,
         assignment=outcome.assignment,
+        search=outcome.search,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
 
 if TYPE_CHECKING:
-    pass
+    from partita.verify import Verification
 
 # How each is made is loaded when it is used, as for all that only some plans need.
 
@@ -42,6 +43,23 @@ class Shown:
 
         integer(iterations, "iterations", 1)
         write_trace(self.done, self.done.timeline_of(iterations), path)
+
+    def report(
+        self, path: str | Path, verified: Verification | Sequence[Verification] = ()
+    ) -> None:
+        """Writes a report: a page that opens in any browser and loads nothing, or all its data.
+
+        Args:
+          path: of the file; `.html` is the page, `.json` its data, and `.txt` what `print` shows.
+          verified: what `verify` has returned, to stand beside what was predicted.
+
+        Raises:
+          FileError: the file cannot be written, or its name ends in something else.
+        """
+        from partita.report.write import write_report
+
+        several = [verified] if hasattr(verified, "as_dict") else verified
+        write_report(self.done, self.meshes, path, [each.as_dict() for each in several])
 
     def __str__(self) -> str:
         from partita.report.plan import view

@@ -173,6 +173,11 @@ class Problem:
         count = sum(getattr(move, "weight", 1) for move in state.moves)
         return (not fits, first * (1 + NOISE) ** count, second, count)
 
+    @property
+    def states(self) -> Iterable[SearchState]:
+        """All states that were evaluated, in that order, the start first."""
+        return self._states.values()
+
     def proposals(self, count: int) -> list[SearchState]:
         """The best of all states that were evaluated, best first; of those alike, the best one.
 

@@ -19,6 +19,7 @@ from partita.program.names import match
 from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm, team
 from partita.search.bounds import Bound
 from partita.search.laid import Laid
+from partita.search.record import record
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.padding import paddings
@@ -157,6 +158,7 @@ class AutomaticPartition:
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
             directives=self._directives(stage, best.moves),
+            search=record(problem, lambda state: _moves(stage, state)),
         )
 
     def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:
@@ -310,17 +312,23 @@ def _decisions(stage: Stage, problem: Problem, best: SearchState) -> list[str]:
     if not best.moves:
         complete = f", of {problem.complete} plans in all" if problem.complete else ""
         return [f"nothing: no move helps{complete}"]
-    local = [move for move in best.moves if isinstance(move, LocalAction)]
-    said = [_describe(stage, move) for move in best.moves if not isinstance(move, LocalAction)]
-    said += [_describe(stage, move) for move in local[:MOST_CLASSES]]
-    if more := local[MOST_CLASSES:]:
-        said.append(f"{len(more)} more changes of single operations and values")
+    said = [*_moves(stage, best)]
     if problem.complete:
         said.append(f"the best of all {problem.complete} plans that whole decisions lead to")
     if problem.least and best.cost.peak <= problem.cost_model.capacity:
         told = Bound(problem.least, ()).told(best.cost.time.step_time)
         said.append(f"this among {problem.evaluations} plans: {told}")
     return said
+
+
+def _moves(stage: Stage, state: SearchState) -> tuple[str, ...]:
+    """The moves of a state, in words; of changes of single classes the first ones, at the end."""
+    local = [move for move in state.moves if isinstance(move, LocalAction)]
+    said = [_describe(stage, move) for move in state.moves if not isinstance(move, LocalAction)]
+    said += [_describe(stage, move) for move in local[:MOST_CLASSES]]
+    if more := local[MOST_CLASSES:]:
+        said.append(f"{len(more)} more changes of single operations and values")
+    return tuple(said)
 
 
 def _actions(stage: Stage, move: Move) -> Iterator[Action]:

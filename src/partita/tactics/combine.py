@@ -29,7 +29,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
     def every(field: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
 
-    apart = ("assignment", "memory", "directives", "more_refused")
+    apart = ("assignment", "memory", "directives", "more_refused", "search")
     said = (field.name for field in dataclasses.fields(Outcome) if field.name not in apart)
     memory = [o.memory for o in outcomes if o.memory is not None]
     return Outcome(
@@ -38,6 +38,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
         memory=memory[-1] if memory else None,
         directives=tuple(directive for o in outcomes for directive in o.directives),
         more_refused=lambda: tuple(refusal for o in outcomes for refusal in o.more_refused()),
+        search=next((o.search for o in outcomes if o.search is not None), None),
     )
 
 

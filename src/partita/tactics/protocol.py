@@ -20,6 +20,7 @@ from partita.cost.timing import Timing
 from partita.errors import renamed
 from partita.mesh import Mesh
 from partita.program import Operation, Program
+from partita.search.record import SearchRecord
 from partita.text import seconds, size
 from partita.tiling import Assignment, LocalAction, Propagator, TileAction, Tiling, refold
 
@@ -183,6 +184,8 @@ class Outcome:
         default=tuple, compare=False, repr=False
     )
     """Finds further refusals, which takes time: called only for a plan that is taken."""
+    search: SearchRecord | None = None
+    """What a search did, if the tactic was one."""
 
 
 @dataclasses.dataclass(frozen=True)

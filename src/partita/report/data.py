@@ -1,0 +1,257 @@
+"""A plan as plain data: what `--json` prints, what the page shows, what `Plan.report` writes.
+
+Names, numbers, lists and dicts only. Times in seconds, sizes in bytes per device. `docs/report.md`
+says what each field means. Fields are added, not renamed or removed, in a minor release.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+SCHEMA = 1
+"""Raised by a change that an older reader would misread."""
+
+Entries = list[str | list[str] | None]
+"""A sharding: for each dimension the axis that splits it, several, or None."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficData:
+    """All collectives of one kind over the same axes."""
+
+    kind: str
+    axes: list[str]
+    count: int
+    bytes: int
+    seconds: float
+    combined: dict[str, Any] | None = None
+    """`count` and `seconds` after a compiler has combined them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateData:
+    """An `Estimate`."""
+
+    step_time: float
+    serial_time: float
+    compute_time: float
+    exposed_time: float
+    hidden_time: float
+    link_times: list[float]
+    peak_memory: int
+    argument_memory: int
+    constant_memory: int
+    host_memory: int
+    offloaded: dict[str, Any]
+    capacity: int
+    fits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SuggestionData:
+    """What to do instead of what was refused; without figures where they were not estimated."""
+
+    text: str
+    step_time: float | None
+    peak_memory: int | None
+    fits: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RefusalData:
+    """A request that was not met."""
+
+    what: str
+    reason: str
+    instead: str
+    suggestions: list[SuggestionData]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProposalData:
+    """One of the best plans of a search."""
+
+    decisions: list[str]
+    step_time: float
+    compute_time: float
+    exposed_time: float
+    hidden_time: float
+    peak_memory: int
+    fits: bool
+    collectives: dict[str, int]
+    shardings: dict[str, Entries]
+    """Of the arguments, where they are not replicated in all of these plans."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchData:
+    """What a search did."""
+
+    evaluations: int
+    curve: list[list[float]]
+    """Evaluations, step time and peak memory of each plan that was better than all before it."""
+    proposals: list[ProposalData]
+
+
+@dataclasses.dataclass(frozen=True)
+class TacticData:
+    """What one tactic did."""
+
+    name: str
+    decisions: list[str]
+    tiled: dict[str, Entries]
+    actions: list[str]
+    refused: list[str]
+    alternatives: list[str]
+    blocked: list[str]
+    conflicts: list[str]
+    resolved: list[str]
+    warnings: list[str]
+    replicated: list[str]
+    collectives: dict[str, int]
+    before: EstimateData
+    estimate: EstimateData
+    refusals: list[RefusalData]
+    """`refused`, with the suggestions of each."""
+    search: SearchData | None
+    """Of a tactic that searched, unless the plan was loaded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArgumentData:
+    """Arguments that are alike and sharded alike."""
+
+    name: str
+    count: int
+    type: str
+    sharding: Entries
+    shape: list[int]
+    shard: list[int]
+    """The shape of what one device has."""
+    bytes: int
+    """Of one of them, on one device."""
+    purpose: str
+    """`parameters`, `optimizer state` or `inputs`; empty where the program is not at hand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MoveData:
+    """Collectives that are alike, with their reason."""
+
+    number: int
+    """Of the first, in `Plan.collectives`."""
+    kind: str
+    axes: list[str]
+    bytes: int
+    """Payload of one execution."""
+    count: int
+    """Executions per step, of all that are alike."""
+    seconds: float
+    """Of one execution, by itself."""
+    exposed_seconds: float
+    """Of all of them, what compute waits for: after combining, which saves latencies."""
+    hidden_seconds: float
+    """Of all of them, what goes on under compute."""
+    value: str
+    type: str
+    source: str
+    """The operation that makes the value, with its line."""
+    uses: list[str]
+    reasons: list[str]
+    decisions: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TimelineData:
+    """One step in time, as tables: each interval names its texts by number."""
+
+    lanes: list[str]
+    kinds: list[str]
+    names: list[str]
+    sources: list[str]
+    intervals: list[list[float]]
+    """Lane, kind, start and length in microseconds, name, source, collective (-1 if none), and
+    executions."""
+    iterations: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AliveData:
+    """Values that are alive at the peak."""
+
+    value: str
+    source: str
+    kind: str
+    bytes: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryData:
+    """Memory over the step."""
+
+    peak: int
+    at: float
+    """Where the peak is: a share of the kernels of the step."""
+    where: str
+    capacity: int
+    breakdown: dict[str, int]
+    alive: list[AliveData]
+    positions: list[float]
+    """Shares of the kernels of the step, at which `over_time` says what is alive."""
+    over_time: dict[str, list[float]]
+    """Bytes, by what they are for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DecisionData:
+    """The decision in words."""
+
+    text: str
+    strategy: list[str]
+    """What each axis does."""
+    binds: str
+    """What a faster step would have to change first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DetailsData:
+    """What takes a while to find out, and what only the page and `Plan.report` have."""
+
+    moves: list[MoveData]
+    """Collectives, longest first."""
+    timeline: TimelineData
+    memory: MemoryData
+    notes: list[str]
+    """What to know of the program beside its plan."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanData:
+    """A plan."""
+
+    schema: int
+    partita: str
+    """The version that wrote it."""
+    program: str
+    mesh: dict[str, int]
+    hardware: str
+    decision: DecisionData
+    estimate: EstimateData
+    most_memory: int
+    meshes: list[dict[str, Any]]
+    idle_axes: list[dict[str, Any]]
+    history: list[TacticData]
+    colors: list[dict[str, Any]]
+    conflicts: list[dict[str, Any]]
+    collectives: list[TrafficData]
+    arguments: list[ArgumentData]
+    verified: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """What `Verification.as_dict` says of each compilation that was asked for."""
+    details: DetailsData | None = None
+
+
+def as_json(data: Any) -> Any:
+    """A data class as what JSON can hold."""
+    return dataclasses.asdict(data)

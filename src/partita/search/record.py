@@ -1,0 +1,79 @@
+"""What a search did, for who looks at its plan: how the best came down, and the best few plans."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from partita.cost.estimate import StepTime
+from partita.search.problem import Problem, SearchState
+from partita.tiling import Layout
+
+PROPOSALS = 10
+"""How many different plans a record has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A plan became the best so far: after how many evaluations, and what it costs."""
+
+    evaluations: int
+    step_time: float
+    peak_memory: float
+    fits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """One of the best plans of a search."""
+
+    decisions: tuple[str, ...]
+    """What was decided, in words."""
+    time: StepTime
+    peak_memory: float
+    fits: bool
+    collectives: dict[str, int]
+    """How many of each kind; loops count once."""
+    layouts: tuple[Layout, ...] = dataclasses.field(repr=False)
+    """Of the arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchRecord:
+    """What a search did."""
+
+    evaluations: int
+    """How many plans were evaluated."""
+    curve: tuple[Found, ...]
+    """Each plan that was better than all before it."""
+    proposals: tuple[Proposal, ...]
+    """The best plans, best first; of those that cost the same, one."""
+
+
+def record(problem: Problem, describe: Callable[[SearchState], tuple[str, ...]]) -> SearchRecord:
+    """What has been done so far on a problem.
+
+    Args:
+      problem: that was searched.
+      describe: says what was decided in a state.
+    """
+    capacity, graph = problem.cost_model.capacity, problem.graph
+    curve: list[Found] = []
+    best: SearchState | None = None
+    for number, state in enumerate(problem.states):
+        if best is None or problem.better(state, best):
+            best, peak = state, state.cost.peak
+            curve.append(Found(number, state.cost.time.step_time, peak, peak <= capacity))
+    classes = [graph.value_class[value] for value in graph.program.arguments]
+    proposals = tuple(
+        Proposal(
+            describe(state),
+            state.cost.time,
+            state.cost.peak,
+            state.cost.peak <= capacity,
+            state.lowering.counts(),
+            tuple(state.tiling.values[index] for index in classes),
+        )
+        for state in problem.proposals(PROPOSALS)
+    )
+    return SearchRecord(problem.evaluations, tuple(curve), proposals)

@@ -12,7 +12,7 @@ from checks import array
 from partita.cost import load
 from partita.planning.shapes import MOST_MESHES, Used, candidates, check_devices
 
-V5E, H100 = load("tpu_v5e"), load("h100")
+V5E, V5P, H100 = load("tpu_v5e"), load("tpu_v5p"), load("h100")
 ANY = Used()
 
 
@@ -31,7 +31,16 @@ def shapes(devices, hardware=V5E, sizes=(4096,), used=ANY, told=False):
     ],
 )
 def test_a_shape_has_one_to_three_axes_and_on_one_network_its_order_says_nothing(devices, expected):
-    assert shapes(devices) == expected
+    assert shapes(devices, V5P) == expected
+
+
+def test_on_a_torus_of_fewer_sides_than_axes_the_order_says_which_share_a_side():
+    assert [sizes for sizes in shapes(64) if sizes not in shapes(64, V5P)] == [
+        (2, 32),
+        (8, 2, 4),
+        (2, 16, 2),
+        (2, 2, 16),
+    ]
 
 
 def test_axes_are_called_x_y_and_z():

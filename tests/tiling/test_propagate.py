@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +36,7 @@ ATTENTION = ["f32[8,16]", "f32[16,4]", "f32[16,4]", "f32[16,12]"]
 
 
 def pin(tiling, value, axis):
-    return dataclasses.replace(tiling, pinned=tiling.pinned | {(value, axis)})
+    return tiling.pinning(tiling.pinned | {(value, axis)})
 
 
 def reasons(propagation):

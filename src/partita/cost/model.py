@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -22,11 +22,11 @@ from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
 from partita.cost.memory import Changes, Copies, MemoryModel, changed
 from partita.cost.offload import OffloadModel
-from partita.cost.plan_costs import Inside, PlanCost, PlanTable, total
+from partita.cost.plan_costs import Column, Inside, PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
-from partita.spmd import Lowering, ValuePlan
+from partita.spmd import Known, Lowering, ValuePlan
 from partita.spmd.inside import collectives_inside
 from partita.spmd.steps import Step
 from partita.tiling import Need, OpForm
@@ -120,6 +120,9 @@ class CostModel:
         self._table = PlanTable(self.interconnect.links)
         self._numbers: dict[ValuePlan, int] = {}
         """The numbers of plans in the table."""
+        self._of: Known | None = None
+        self._form_seconds, self._plan_numbers = Column(), Column()
+        """What is known of the forms and plans of the lowerer whose lowerings are priced."""
         self._unmoved: dict[float, int] = {}
         """The numbers of those that move nothing, by the bytes that are kept."""
         self._seconds: dict[Step, np.ndarray] = {}
@@ -138,17 +141,8 @@ class CostModel:
           again: whether all that is gathered for uses far apart is gathered again, or all is
             kept; by default what is better.
         """
-        table, forms = self._table, lowering.forms
-        changed_ops: Sequence[int] = lowering.changed_ops
-        changed_values: Sequence[int] = lowering.changed_values
-        if base is None:
-            base = self._nothing()
-            changed_ops, changed_values = range(len(base.ops)), range(len(base.numbers))
-        seconds, numbers = base.ops.copy(), base.numbers.copy()
-        of, ops = self.compute.seconds, self.graph.ops
-        seconds[changed_ops] = [of(ops[index], forms[index]) for index in changed_ops]
-        rows = np.array(changed_values, dtype=np.int64)
-        numbers[rows] = self._numbered(lowering.plans, changed_values)
+        table, forms, base = self._table, lowering.forms, base or self._nothing()
+        seconds, numbers = self._priced(lowering)
         moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
         compute = total(seconds).item() + moved[0]
         exposed, hidden = self._waiting(forms) + moved[1], tuple(moved[2:])
@@ -163,7 +157,7 @@ class CostModel:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         kept = table.kept[numbers]
         fixed = self.memory.arguments(kept) + self.memory.constants
-        copied = base.copied + self._copied(base.numbers[rows], numbers[rows])
+        copied = base.copied + self._copied(base.numbers, numbers)
         live = self.memory.live(kept, copied)
         found = Gathered(StepTime(compute, exposed, hidden), float(live.max(initial=0.0)), {})
         if again or (again is None and fixed + found.peak > self.capacity):
@@ -181,16 +175,23 @@ class CostModel:
         seconds, copied = np.zeros(len(self.graph.ops)), np.zeros(self.memory.size)
         return Cost(seconds, numbers, copied, StepTime(0, 0, ()), 0, {}, self._table)
 
-    def _numbered(self, plans: Sequence[ValuePlan], indices: Iterable[int]) -> list[int]:
-        """The numbers in the table of the plans of some value classes."""
-        known, found = self._numbers, []
-        for index in indices:
-            plan = plans[index]
-            number = known.get(plan)
-            if number is None:
-                number = known[plan] = self._number(index, plan)
-            found.append(number)
-        return found
+    def _priced(self, lowering: Lowering) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of every operation class, and for every value class the number in the table of
+        what happens to it."""
+        if lowering.known is not self._of:
+            self._of, self._form_seconds, self._plan_numbers = lowering.known, Column(), Column()
+        ops, of = self.graph.ops, self.compute.seconds
+        self._form_seconds.fill(lowering.known.forms, lambda form: of(ops[form.op], form))
+        self._plan_numbers.fill(lowering.known.plans, self._numbered)
+        numbers = self._plan_numbers.all[lowering.plans.numbers].astype(np.int32)
+        return self._form_seconds.all[lowering.forms.numbers], numbers
+
+    def _numbered(self, plan: ValuePlan) -> int:
+        """The number in the table of a plan."""
+        number = self._numbers.get(plan)
+        if number is None:
+            number = self._numbers[plan] = self._number(plan.value, plan)
+        return number
 
     def _copied(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
         """How many bytes more of copies there are at every position than at the one before it,

@@ -6,6 +6,8 @@ A lowering has one such way for each of its value classes. So its cost is a sum 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from partita.analysis import Between
 from partita.cost.combining import Part
 from partita.cost.memory import Changes, Copies
 from partita.cost.regather import Again
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +109,25 @@ class PlanTable:
             np.pad(each, (0, more))
             for each in (self.moves, self.copied, self.again, self.combined, self.inside)
         )
+
+
+class Column:
+    """A figure of each of some numbered things, which become more."""
+
+    def __init__(self) -> None:
+        self.all = np.zeros(256)
+        """By number; those of the last ones are of no account."""
+        self._count = 0
+
+    def fill(self, things: Sequence[T], figure: Callable[[T], float]) -> None:
+        """Takes the figures of those that there were not before."""
+        if len(things) == self._count:
+            return
+        if len(things) > len(self.all):
+            self.all = np.pad(self.all, (0, len(things)))
+        more = [figure(thing) for thing in things[self._count :]]
+        self.all[self._count : len(things)] = more
+        self._count = len(things)
 
 
 def total(rows: np.ndarray) -> np.ndarray:

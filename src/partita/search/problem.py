@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import operator
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -238,9 +237,7 @@ class Problem:
         if known is None:
             self.evaluations += 1
             base, tiling = like or way.base, way.tiling
-            ops = _different(base.tiling.ops, tiling.ops)
-            values = _different(base.tiling.values, tiling.values)
-            lowering = self.lowerer.lower(tiling, base.lowering, ops, values)
+            lowering = self.lowerer.lower(tiling, base.lowering)
             cost = self.cost_model.cost(lowering, base.cost)
             known = SearchState(tiling, lowering, cost, way.moves, way.key)
             self._states[way.key] = known
@@ -281,11 +278,6 @@ class _Way:
             ops.update(taken.ops)
             values.update(taken.values)
         return self.base.tiling.changed(ops, values)
-
-
-def _different(a: Sequence[Layout], b: Sequence[Layout]) -> list[int]:
-    """Where two rows of layouts are not the same."""
-    return list(itertools.compress(range(len(a)), map(operator.ne, a, b)))
 
 
 def alike(a: Cost, b: Cost) -> bool:

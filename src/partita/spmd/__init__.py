@@ -2,7 +2,7 @@
 
 from partita.program.collectives import COLLECTIVES
 from partita.spmd.instructions import Buffer, Collective, Reshard, Run
-from partita.spmd.lower import Lowerer, Lowering, ValuePlan
+from partita.spmd.lower import Known, Lowerer, Lowering, ValuePlan
 from partita.spmd.program import SpmdProgram
 from partita.spmd.replication import ReplicatedUse, added, replicated_uses
 from partita.spmd.reshard import reshard
@@ -13,6 +13,7 @@ __all__ = [
     "COLLECTIVES",
     "Buffer",
     "Collective",
+    "Known",
     "Lowerer",
     "Lowering",
     "ReplicatedUse",

@@ -7,18 +7,15 @@ have been together before, it is known what was decided then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from partita.spmd.situations import Situations
 from partita.tiling import OpForm
 
 T = TypeVar("T")
-
-
-def getter(indices: Sequence[int]) -> Callable[[Sequence[OpForm]], object]:
-    """Picks these items of a list, as quickly as Python can."""
-    return itemgetter(*indices) if indices else lambda _: None
 
 
 class Decisions(Generic[T]):
@@ -28,36 +25,44 @@ class Decisions(Generic[T]):
         self,
         groups: Sequence[Sequence[int]],
         decide: Callable[[int, Sequence[OpForm]], T],
+        seed: int,
     ) -> None:
         """Takes the groups.
 
         Args:
           groups: the operation classes whose forms matter, by group.
           decide: what to decide, given the number of a group and the forms of all classes.
+          seed: of the marks that tell situations apart.
         """
         self._decide = decide
-        self._pick = [getter(ops) for ops in groups]
-        self._known: list[dict[object, T]] = [{} for _ in groups]
-        self._readers: dict[int, list[int]] = {}
-        for number, ops in enumerate(groups):
-            for op in ops:
-                self._readers.setdefault(op, []).append(number)
+        self._known: dict[int, T] = {}
+        self._situations = Situations(groups, seed)
+        self._decides = np.array([len(ops) > 0 for ops in groups], dtype=bool)
+        """Whether there is anything to decide by, for each group."""
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._decides)
 
-    def touched(self, ops: Iterable[int]) -> set[int]:
-        """The groups for which the forms of any of these operation classes matter."""
-        readers = self._readers
-        return {number for op in ops if op in readers for number in readers[op]}
+    def situations(self, marks: np.ndarray) -> np.ndarray:
+        """The situation of every group, given the marks of the forms of all classes."""
+        return self._situations.of(marks)
 
-    def of(self, number: int, forms: Sequence[OpForm]) -> T:
-        """What is decided for a group, given the forms of all operation classes."""
-        key = self._pick[number](forms)
-        found = self._known[number].get(key)
-        if found is None:
-            found = self._known[number][key] = self._decide(number, forms)
-        return found
+    def of(
+        self, before: np.ndarray, now: np.ndarray, forms: Sequence[OpForm]
+    ) -> Iterator[tuple[int, T]]:
+        """What is decided for the groups that are in another situation than before, by number.
+
+        Args:
+          before: the situations of all groups before.
+          now: those now.
+          forms: how all operation classes run.
+        """
+        changed = np.flatnonzero((before != now) & self._decides)
+        for number, key in zip(changed.tolist(), now[changed].tolist(), strict=True):
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._decide(number, forms)
+            yield number, found
 
 
 def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:

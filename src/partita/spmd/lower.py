@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from partita.analysis import Between, ClassGraph, ValueClass
 from partita.mesh import Mesh
-from partita.spmd.decisions import getter
 from partita.spmd.generated import Generated
 from partita.spmd.reshard import reshard, traffic
+from partita.spmd.situations import Marks, Situations, View
 from partita.spmd.steps import Step
 from partita.spmd.unreduced import NONE, NOTHING, Sums, UnreducedAxes, UnreducedSums
-from partita.tiling import Forms, Layout, Need, OpForm, Tiling
+from partita.tiling import LAYOUTS, Forms, Layout, Need, OpForm, Tiling
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +42,35 @@ class ValuePlan:
     """How each use needs it."""
     reshards: tuple[tuple[Need, tuple[Step, ...]], ...]
     """For each different need that it does not meet as kept, the steps from kept to there."""
+    value: int
+    """The value class."""
 
     def windows(self, value: ValueClass, need: Need, between: Between) -> int:
         """How many use windows of the value class there are in which it is needed so."""
         uses = zip(value.uses, self.needs, strict=True)
         return len({use.windows[between] for use, other in uses if other == need})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Situation:
+    """How everything in a lowering is situated, by number, to start the next one from."""
+
+    asked: np.ndarray
+    """How the tiling asks operation classes to run: numbers of forms."""
+    running: np.ndarray
+    """How they run: as asked, but for what gives way and what is made from nothing."""
+    planned: np.ndarray
+    """What happens to value classes: numbers of plans."""
+    sums: list[Sums]
+    """What is decided about unreduced values, by the group that decides."""
+    summed: np.ndarray
+    """Marks of what is decided so, by value class."""
+    groups: np.ndarray
+    """The situations of these groups."""
+    generated: np.ndarray
+    """The situations of the groups of values made from nothing."""
+    values: np.ndarray
+    """The situations of value classes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +80,12 @@ class Lowering:
     graph: ClassGraph
     mesh: Mesh
     tiling: Tiling
-    asked: list[OpForm]
-    """How the tiling asks operations to run."""
-    forms: list[OpForm]
-    """How they run: `asked`, but for what gives way and what is made from nothing."""
-    plans: list[ValuePlan]
-    unreduced_sums: list[Sums]
-    """What is decided about unreduced values, by the group that decides."""
-    changed_ops: list[int]
-    """Operation classes that run otherwise than in the lowering this was derived from."""
-    changed_values: list[int]
-    """Value classes planned anew since then."""
+    forms: View[OpForm]
+    """How operations run."""
+    plans: View[ValuePlan]
+    situation: Situation
+    known: Known
+    """All forms and plans that these are of."""
     regathered: Mapping[int, Between] = dataclasses.field(default_factory=dict)
     """The value classes that are gathered again, and between which uses; others are kept."""
 
@@ -75,13 +96,13 @@ class Lowering:
     @functools.cached_property
     def unreduced(self) -> UnreducedAxes:
         """Value classes kept unreduced, with the axes."""
-        return {v: axes for each in self.unreduced_sums for v, axes in each.unreduced.items()}
+        return {v: axes for each in self.situation.sums for v, axes in each.unreduced.items()}
 
     @functools.cached_property
     def outstanding(self) -> UnreducedAxes:
         """Axes over which value classes are made unreduced, those of unreduced operands
         included."""
-        return {v: axes for each in self.unreduced_sums for v, axes in each.outstanding.items()}
+        return {v: axes for each in self.situation.sums for v, axes in each.outstanding.items()}
 
     def sums(self, value_class: int) -> frozenset[int]:
         """Axes over which a value is made unreduced, those of its operands included."""
@@ -113,6 +134,14 @@ class Lowering:
         return found
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Known:
+    """All forms and plans that a lowerer has made, by number."""
+
+    forms: list[OpForm]
+    plans: list[ValuePlan]
+
+
 class Lowerer:
     """Lowers tilings of one class graph over one mesh, remembering what it has lowered.
 
@@ -127,136 +156,147 @@ class Lowerer:
         self._generated = Generated(graph, self._forms)
         self._sums = UnreducedSums(graph, self._forms, self._generated.ops)
         self._group_of = [self._sums.group_of.get(v, -1) for v in range(len(graph.values))]
-        self._plans: dict[object, ValuePlan] = {}
-        self._situations: dict[object, ValuePlan] = {}
-        self._users = [getter([use.op for use in value.uses]) for value in graph.values]
-        # Scalars that are read need no plan of their own: there is nothing to move.
-        self._around = [
-            tuple(v for classes in op.operands for v in classes if graph.values[v].colors)
-            + tuple(v for classes in op.results for v in classes)
-            for op in graph.ops
-        ]
-        self._producer = [None if v.producer is None else v.producer[0] for v in graph.values]
+        self._plans: dict[object, int] = {}
+        self._planned: dict[int, int] = {}
+        """The numbers of plans, by the situation of the value class."""
+        self.known = Known(self._forms.all, [])
+        self._around = Situations(list(map(_around, graph.values)), seed=3)
+        self._marks = Marks(4), Marks(5), Marks(6)
+        """Of forms, of layouts, and of what is decided about unreduced values."""
+        self._summed: dict[object, int] = {}
+        """Numbers of what is decided about one of them."""
+        self._of_sums: dict[Sums, tuple[np.ndarray, np.ndarray]] = {}
+        self._free = np.ones(len(graph.ops), dtype=bool)
+        """Whether an operation class runs as it is asked to, but for giving way."""
+        self._free[list(self._generated.ops)] = False
 
-    def lower(
-        self,
-        tiling: Tiling,
-        base: Lowering | None = None,
-        ops: Collection[int] = (),
-        values: Collection[int] = (),
-    ) -> Lowering:
+    def lower(self, tiling: Tiling, base: Lowering | None = None) -> Lowering:
         """Lowers a tiling.
 
         Args:
           tiling: of this lowerer's graph.
-          base: a lowering of another tiling of it, to start from.
-          ops: the operation classes whose layout differs from that of `base`.
-          values: the value classes whose layout differs.
+          base: a lowering by this lowerer of another tiling of it, to start from.
         """
-        graph = self.graph
+        count = tiling.count
+        before = self._start() if base is None else base.situation
         if base is None:
-            base = self._start(tiling)
-            ops, values = range(len(graph.ops)), range(len(graph.values))
-        asked, forms = base.asked.copy(), base.forms.copy()
-        for index in ops:
-            asked[index] = self._forms.of(graph.ops[index], tiling.ops[index])
-        sums, again = base.unreduced_sums.copy(), set(values)
-        changed = self._give_way(ops, asked, forms, sums, again)
-        changed_ops = [index for index in changed if forms[index] is not base.forms[index]]
-        changed_ops += self._generate(changed_ops, forms)
-        for index in changed_ops:
-            again.update(self._around[index])
-        plans, changed_values = base.plans.copy(), list(again)
-        self._replan(changed_values, tiling, forms, sums, plans)
-        return Lowering(
-            graph, self.mesh, tiling, asked, forms, plans, sums, changed_ops, changed_values
-        )
+            ops = np.arange(count)
+        else:
+            ops = np.flatnonzero(tiling.row[:count] != base.tiling.row[:count])
+        asked = before.asked.copy()
+        asked[ops] = self._forms.numbers(ops, tiling.row[ops])
+        running, sums, summed = before.running.copy(), before.sums.copy(), before.summed.copy()
+        free = ops[self._free[ops]]
+        running[free] = asked[free]
+        groups = self._give_way(before, asked, running, sums, summed)
+        generated = self._generate(before, running)
+        values = self._around.of(self._form_marks(running)) + summed
+        values += self._marks[1].of(tiling.row[count:], len(LAYOUTS.all))
+        forms, planned = View(self.known.forms, running), before.planned.copy()
+        changed = np.flatnonzero(values != before.values)
+        keys = values[changed].tolist()
+        numbers = list(map(self._planned.get, keys))
+        for place, number in enumerate(numbers):
+            if number is None:
+                index = int(changed[place])
+                number = self._plan_of(index, tiling.values[index], forms, sums)
+                numbers[place] = self._planned[keys[place]] = number
+        planned[changed] = numbers
+        plans = View(self.known.plans, planned)
+        situation = Situation(asked, running, planned, sums, summed, groups, generated, values)
+        return Lowering(self.graph, self.mesh, tiling, forms, plans, situation, self.known)
 
-    def _start(self, tiling: Tiling) -> Lowering:
-        """A lowering in which nothing is known yet, to start from."""
-        graph, forms = self.graph, [_UNFORMED] * len(self.graph.ops)
+    def _start(self) -> Situation:
+        """A situation in which nothing is known yet, to start from."""
+        graph = self.graph
+        asked, running = (np.zeros(len(graph.ops), dtype=np.int32) for _ in range(2))
         for index, form in self._generated.unread:
-            forms[index] = form
-        sums, plans = [NOTHING] * len(self._sums.decisions), [_UNPLANNED] * len(graph.values)
-        return Lowering(graph, self.mesh, tiling, forms, forms, plans, sums, [], [])
+            running[index] = form.number
+        planned = np.zeros(len(graph.values), dtype=np.int32)
+        sums = [NOTHING] * len(self._sums.decisions)
+        summed, groups, generated, values = (
+            np.zeros(size, dtype=np.uint64)
+            for size in (len(planned), len(sums), len(self._generated.decisions), len(planned))
+        )
+        return Situation(asked, running, planned, sums, summed, groups, generated, values)
+
+    def _form_marks(self, numbers: np.ndarray) -> np.ndarray:
+        return self._marks[0].of(numbers, len(self.known.forms))
 
     def _give_way(
         self,
-        ops: Iterable[int],
-        asked: Sequence[OpForm],
-        forms: list[OpForm],
+        before: Situation,
+        asked: np.ndarray,
+        running: np.ndarray,
         sums: list[Sums],
-        again: set[int],
-    ) -> Iterable[int]:
+        summed: np.ndarray,
+    ) -> np.ndarray:
         """Has operations run as they are asked to, but for those that give way.
 
         Args:
-          ops: the operation classes that are asked for something else than before.
-          asked: how they are asked to run.
-          forms: how all run; replaced.
+          before: the situation to start from.
+          asked: how operation classes are asked to run.
+          running: how they run; replaced.
           sums: what is decided about unreduced values; replaced.
-          again: gets the value classes of which something else is decided now.
+          summed: the marks of that; replaced.
 
         Returns:
-          The operation classes whose form may have changed.
+          The situations of the groups that decide.
         """
-        given = self._generated.ops
-        own = dict.fromkeys(index for index in ops if index not in given)
-        for index in own:
-            forms[index] = asked[index]
-        decisions = self._sums.decisions
-        for number in decisions.touched(own):
-            before, now = sums[number], decisions.of(number, asked)
-            for index, _ in before.forms:
-                own[index], forms[index] = None, asked[index]
-            for index, form in now.forms:
-                own[index], forms[index] = None, form
-            if now is not before:
+        decisions, forms = self._sums.decisions, View(self.known.forms, asked)
+        groups = decisions.situations(self._form_marks(asked))
+        for number, now in decisions.of(before.groups, groups, forms):
+            old = sums[number]
+            if now is not old:
                 sums[number] = now
-                again |= now.differing(before)
-        return own
+                for index, _ in old.forms:
+                    running[index] = asked[index]
+                if old.concerns:
+                    values, marks = self._marks_of(old)
+                    summed[values] -= marks
+                if now.concerns:
+                    values, marks = self._marks_of(now)
+                    summed[values] += marks
+            for index, form in now.forms:
+                running[index] = form.number
+        return groups
 
-    def _generate(self, changed: Iterable[int], forms: list[OpForm]) -> list[int]:
+    def _marks_of(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+        """The value classes about which something is decided, and marks of that."""
+        found = self._of_sums.get(sums)
+        if found is None:
+            pairs = [(sums.outstanding.get(v), sums.unreduced.get(v)) for v in sums.concerns]
+            numbers = [self._summed.setdefault(pair, len(self._summed)) for pair in pairs]
+            marks = self._marks[2].of(np.array(numbers), len(self._summed))
+            found = self._of_sums[sums] = np.array(sums.concerns), marks
+        return found
+
+    def _generate(self, before: Situation, running: np.ndarray) -> np.ndarray:
         """Has values made from nothing in the layout that all of their uses need, or replicated.
 
         Args:
-          changed: the operation classes whose form has changed.
-          forms: of all; replaced.
+          before: the situation to start from.
+          running: how operation classes run; replaced.
 
         Returns:
-          The operation classes of such values whose form has changed.
+          The situations of the groups of such values.
         """
-        found, decisions = [], self._generated.decisions
-        for number in decisions.touched(changed):
-            for index, form in decisions.of(number, forms):
-                if form is not forms[index]:
-                    forms[index] = form
-                    found.append(index)
-        return found
+        decisions, forms = self._generated.decisions, View(self.known.forms, running)
+        groups = decisions.situations(self._form_marks(running))
+        for _, made in decisions.of(before.generated, groups, forms):
+            for index, form in made:
+                running[index] = form.number
+        return groups
 
-    def _replan(
-        self,
-        indices: Iterable[int],
-        tiling: Tiling,
-        forms: Sequence[OpForm],
-        sums: Sequence[Sums],
-        plans: list[ValuePlan],
-    ) -> None:
-        """Plans these value classes, from memory where they have been in the same situation."""
-        known, layouts, producers = self._situations, tiling.values, self._producer
-        users, group_of = self._users, self._group_of
-        for index in indices:
-            producer = producers[index]
-            maker = None if producer is None else forms[producer]
-            group = sums[group_of[index]] if group_of[index] >= 0 else NOTHING
-            made, kept = group.outstanding.get(index), group.unreduced.get(index)
-            key = (index, maker, made, kept, layouts[index], users[index](forms))
-            plan = known.get(key)
-            if plan is None:
-                made = made or (NONE if maker is None else maker.sums)
-                plan = self._plan(index, layouts[index], forms, maker, made, kept or NONE)
-                known[key] = plan
-            plans[index] = plan
+    def _plan_of(
+        self, index: int, layout: Layout, forms: Sequence[OpForm], sums: Sequence[Sums]
+    ) -> int:
+        """The number of the plan of a value class, given the layout in which it is to be kept."""
+        producer = self.graph.values[index].producer
+        maker = None if producer is None else forms[producer[0]]
+        group = sums[self._group_of[index]] if self._group_of[index] >= 0 else NOTHING
+        made = group.outstanding.get(index) or (NONE if maker is None else maker.sums)
+        return self._plan(index, layout, forms, maker, made, group.unreduced.get(index) or NONE)
 
     def _plan(
         self,
@@ -266,7 +306,7 @@ class Lowerer:
         maker: OpForm | None,
         made: frozenset[int],
         kept: frozenset[int],
-    ) -> ValuePlan:
+    ) -> int:
         value = self.graph.values[index]
         needs = tuple(forms[use.op].need(use.number) for use in value.uses)
         source, combine = wanted, "add"
@@ -279,8 +319,7 @@ class Lowerer:
         if known is not None:
             return known
         if source == layout and kept == made and needs.count((layout, ())) == len(needs):
-            plan = self._plans[key] = ValuePlan(layout, kept, (), needs, ())  # nothing moves
-            return plan
+            return self._add(key, ValuePlan(layout, kept, (), needs, (), index))  # nothing moves
         mesh, left, latency = self.mesh, made - kept, self.latency_bytes
         way = functools.partial(reshard, value.value.type, latency_bytes=latency)
         steps: tuple[Step, ...] = ()
@@ -299,9 +338,17 @@ class Lowerer:
             for need in different
             if need != (layout, ())
         )
-        plan = self._plans[key] = ValuePlan(layout, kept, steps, needs, reshards)
-        return plan
+        return self._add(key, ValuePlan(layout, kept, steps, needs, reshards, index))
+
+    def _add(self, key: object, plan: ValuePlan) -> int:
+        number = self._plans[key] = len(self.known.plans)
+        self.known.plans.append(plan)
+        return number
 
 
-_UNPLANNED = ValuePlan((), NONE, (), (), ())
-_UNFORMED = OpForm((), (), (), NONE, NONE, ())
+def _around(value: ValueClass) -> list[int]:
+    """The operation classes on which it depends what happens to a value class."""
+    made = [] if value.producer is None else [value.producer[0]]
+    if not value.colors:
+        return made  # a scalar: nothing moves for its uses
+    return list(dict.fromkeys([*made, *(use.op for use in value.uses)]))

@@ -21,6 +21,7 @@ once, when they have been added up.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
@@ -45,7 +46,7 @@ class _Link:
     """Operands of the producer that may stay unreduced."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Sums:
     """What is decided for a group of operation classes."""
 
@@ -56,17 +57,10 @@ class Sums:
     outstanding: UnreducedAxes
     """Axes over which value classes are made unreduced, those of unreduced operands included."""
 
-    known: dict[Sums, set[int]] = dataclasses.field(default_factory=dict)
-    """By what else is decided for the group, what differs."""
-
-    def differing(self, other: Sums) -> set[int]:
-        """The value classes that are made unreduced, or kept so, over other axes."""
-        found = self.known.get(other)
-        if found is None:
-            found = _differing(self.unreduced, other.unreduced)
-            found |= _differing(self.outstanding, other.outstanding)
-            self.known[other] = found
-        return found
+    @functools.cached_property
+    def concerns(self) -> list[int]:
+        """The value classes that are made or kept unreduced."""
+        return sorted(self.unreduced.keys() | self.outstanding.keys())
 
 
 NOTHING = Sums((), {}, {})
@@ -102,7 +96,7 @@ class UnreducedSums:
             (maker[0], op) for maker, op in makers if maker and maker[0] not in generated
         )
         """The operation classes of every group."""
-        self.decisions = Decisions(self._groups, self._decide)
+        self.decisions = Decisions(self._groups, self._decide, seed=2)
         numbers = {op: number for number, ops in enumerate(self._groups) for op in ops}
         self.group_of = {
             v: number
@@ -259,11 +253,6 @@ class UnreducedSums:
                 # Of operands that it is linear in one by one, the others are reduced.
                 axes = axes & theirs if other == number or additive else axes - theirs
         return axes
-
-
-def _differing(a: UnreducedAxes, b: UnreducedAxes) -> set[int]:
-    """Keys under which two dicts hold different sets."""
-    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 
 
 def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:

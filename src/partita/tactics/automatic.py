@@ -274,7 +274,7 @@ class Tile:
                 case LocalAction():
                     taken = action.take(propagator, tiling)
             if action not in change.without_actions:
-                tiling = dataclasses.replace(taken.tiling, pinned=tiling.pinned)
+                tiling = taken.tiling.pinning(tiling.pinned)
         return assignment(graph, tiling)
 
 

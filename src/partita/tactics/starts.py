@@ -65,7 +65,7 @@ class Placed:
         """What takes the axis, as by `Placement.follow`."""
         axis, classes = self.axis, propagator.graph.value_class
         pins = tiling.pinned.union((classes[value], axis) for value in self.placement.pinned)
-        start = dataclasses.replace(tiling, pinned=pins)
+        start = tiling.pinning(pins)
         seeds = list(dict.fromkeys(self._seeds(propagator, start)))
         roles = dict(self.placement.roles) or named_roles(propagator, seeds)
         taken = tile_with_parts(propagator, start, seeds, axis, roles)

@@ -15,6 +15,7 @@ from partita.tiling.local import NOWHERE, LocalAction, take_each
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
+    LAYOUTS,
     Assignment,
     Axes,
     Layout,
@@ -28,6 +29,7 @@ from partita.tiling.tiling import (
 
 __all__ = [
     "EVERY_COLOR",
+    "LAYOUTS",
     "NOWHERE",
     "Assignment",
     "Axes",

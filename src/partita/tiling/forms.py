@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
+
 from partita.analysis import ClassGraph, OpClass
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
 from partita.program.rule import Halo, Rule
-from partita.tiling.tiling import Axes, Layout
+from partita.tiling.tiling import LAYOUTS, Axes, Layout
 
 Need = tuple[Layout, Halo]
 """How a use needs a value: its layout, and what of neighbouring shards."""
@@ -34,6 +36,9 @@ class OpForm:
     """All axes that the operation works along."""
     layout: Layout
     """The layout of its factors."""
+    op: int = -1
+    """The operation class, of those that `Forms` has made; and its number among these."""
+    number: int = -1
 
     def need(self, number: int) -> Need:
         """How the operand of this number is needed."""
@@ -44,6 +49,10 @@ class Forms:
     """The forms of the operation classes of one graph, each made once."""
 
     def __init__(self, graph: ClassGraph) -> None:
+        self._graph = graph
+        self.all: list[OpForm] = []
+        """By number."""
+        self._numbers = _Numbers(self)
         self._known: list[dict[Layout, OpForm]] = [{} for _ in graph.ops]
         by_rule: dict[Rule, dict[Layout, OpForm]] = {}
         self._alike = [by_rule.setdefault(op.op.rule, {}) for op in graph.ops]
@@ -58,8 +67,32 @@ class Forms:
             if alike is None:
                 alike = self._alike[op.index][layout] = form_of(op.op.rule, layout)
             needs, halos, makes, sums = alike.needs, alike.halos, alike.makes, alike.sums
-            form = known[layout] = OpForm(needs, halos, makes, sums, alike.axes, layout)
+            number = len(self.all)
+            form = OpForm(needs, halos, makes, sums, alike.axes, layout, op.index, number)
+            self.all.append(form)
+            known[layout] = form
         return form
+
+    def numbers(self, ops: np.ndarray, layouts: np.ndarray) -> list[int]:
+        """The numbers of the forms of operation classes, given those of their layouts."""
+        keys = ops.astype(np.int64) << 32 | layouts
+        return list(map(self._numbers.__getitem__, keys.tolist()))
+
+    def made(self, key: int) -> int:
+        """The number of the form of an operation class under a layout, by both numbers as one."""
+        return self.of(self._graph.ops[key >> 32], LAYOUTS.all[key & 0xFFFFFFFF]).number
+
+
+class _Numbers(dict[int, int]):
+    """The numbers of forms by those of the class and of the layout as one."""
+
+    def __init__(self, forms: Forms) -> None:
+        super().__init__()
+        self._forms = forms
+
+    def __missing__(self, key: int) -> int:
+        number = self[key] = self._forms.made(key)
+        return number
 
 
 def form_of(rule: Rule, layout: Layout) -> OpForm:

@@ -88,8 +88,8 @@ def take_each(
         for index, layout in action.layouts(propagator, now, tiling.pinned).items():
             now[index] = layout
             taken[action.kind][index] = action.place
-    after = Tiling(tuple(layouts["op"]), tuple(layouts["value"]), tiling.pinned)
-    return Propagation(after, taken["op"], taken["value"])
+    changed = [{index: layouts[kind][index] for index in taken[kind]} for kind in ("op", "value")]
+    return Propagation(tiling.changed(*changed), taken["op"], taken["value"])
 
 
 def _sharing(propagator: Propagator, index: int) -> list[int]:

@@ -8,7 +8,11 @@ is never changed in place. `assignment` unfolds it to single operations and valu
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from partita.analysis import Analysis, ClassGraph, fold
 from partita.program import Program
@@ -23,21 +27,85 @@ Pinned = frozenset[tuple[int, int]]
 """`(value class, axis)` pairs: values that must not be tiled along that axis."""
 
 
-@dataclasses.dataclass(frozen=True)
+class Layouts(dict[Layout, int]):
+    """Layouts by number, and their numbers; those that come up first are numbered first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Layout] = []
+        self._lock = threading.Lock()
+
+    def __missing__(self, layout: Layout) -> int:
+        with self._lock:
+            number = self.get(layout)
+            if number is None:
+                number = len(self.all)
+                self.all.append(layout)
+                self[layout] = number
+        return number
+
+
+LAYOUTS = Layouts()
+"""All layouts that have come up in this process, so that tilings are rows of numbers."""
+
+
 class Tiling:
     """The layout of every operation class, by factors, and of every value class, by dimensions."""
 
-    ops: tuple[Layout, ...]
-    values: tuple[Layout, ...]
-    pinned: Pinned = frozenset()
+    def __init__(
+        self, ops: Sequence[Layout], values: Sequence[Layout], pinned: Pinned = frozenset()
+    ) -> None:
+        row = np.array([LAYOUTS[layout] for layout in (*ops, *values)], dtype=np.int32)
+        self._set(row, len(ops), pinned)
+
+    def _set(self, row: np.ndarray, count: int, pinned: Pinned) -> Tiling:
+        self.row = row
+        """The number of the layout of every operation class, then of every value class."""
+        self.count = count
+        """Of operation classes."""
+        self.pinned = pinned
+        return self
+
+    @cached_property
+    def ops(self) -> tuple[Layout, ...]:
+        """The layout of every operation class."""
+        return tuple(map(LAYOUTS.all.__getitem__, self.row[: self.count].tolist()))
+
+    @cached_property
+    def values(self) -> tuple[Layout, ...]:
+        """The layout of every value class."""
+        return tuple(map(LAYOUTS.all.__getitem__, self.row[self.count :].tolist()))
 
     def changed(self, ops: Mapping[int, Layout], values: Mapping[int, Layout]) -> Tiling:
         """The same with other layouts of some operation and value classes."""
-        rows = list(self.ops), list(self.values)
-        for row, layouts in zip(rows, (ops, values), strict=True):
-            for index, layout in layouts.items():
-                row[index] = layout
-        return Tiling(tuple(rows[0]), tuple(rows[1]), self.pinned)
+        places = [*ops, *(self.count + index for index in values)]
+        layouts = map(LAYOUTS.__getitem__, (*ops.values(), *values.values()))
+        return self.with_rows(places, list(layouts))
+
+    def pinning(self, pinned: Pinned) -> Tiling:
+        """The same with these values pinned, and no others."""
+        return Tiling.__new__(Tiling)._set(self.row, self.count, pinned)
+
+    def with_rows(self, places: Sequence[int], layouts: Sequence[int]) -> Tiling:
+        """The same with the layouts of these numbers at these places of the row."""
+        row = self.row.copy()
+        row[places] = layouts
+        return Tiling.__new__(Tiling)._set(row, self.count, self.pinned)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tiling):
+            return NotImplemented
+        same = self.count == other.count and self.pinned == other.pinned
+        return same and np.array_equal(self.row, other.row)
+
+    def __hash__(self) -> int:
+        return hash((self.row.tobytes(), self.count, self.pinned))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Tiling, (self.ops, self.values, self.pinned)  # numbers differ between processes
+
+    def __repr__(self) -> str:
+        return f"Tiling(ops={self.ops}, values={self.values}, pinned={self.pinned})"
 
 
 @dataclasses.dataclass(frozen=True)

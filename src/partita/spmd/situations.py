@@ -1,0 +1,76 @@
+"""What is decided before is told by numbers: of how operations run, one for each situation.
+
+A search lowers tilings that differ little. What becomes of a value, or of a group of operations,
+depends on how a few operations run, and nearly always the same has been decided for them before. So
+every form has a random mark of 64 bits, and a situation is told by the sum of the marks in it, for
+all values at once. That two situations have the same sum is as unlikely as that two states of a
+search have the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, overload
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class Marks:
+    """Random marks of numbered things, always the same for the same number."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._all = self._more(256)
+
+    def of(self, numbers: np.ndarray, count: int) -> np.ndarray:
+        """The marks of some of the first `count` things."""
+        if count > len(self._all):
+            self._all = np.concatenate([self._all, self._more(2 * count)])
+        found: np.ndarray = self._all[numbers]
+        return found
+
+    def _more(self, count: int) -> np.ndarray:
+        return self._random.integers(0, 2**64, count, dtype=np.uint64)
+
+
+class Situations:
+    """Which situation each of several things is in, given the marks of all operation classes."""
+
+    def __init__(self, around: Sequence[Sequence[int]], seed: int) -> None:
+        """Takes the operation classes on which each of the things depends."""
+        filled = [list(ops) or [0] for ops in around]  # one for those without: sums need something
+        self._own = Marks(seed).of(np.arange(len(filled)), len(filled))
+        self._ops = np.array([op for ops in filled for op in ops], dtype=np.int64)
+        self._starts = np.cumsum([0, *map(len, filled)])[:-1]
+
+    def of(self, marks: np.ndarray) -> np.ndarray:
+        """A number of 64 bits for each: equal numbers, equal situations."""
+        if not len(self._own) or not len(marks):
+            return self._own
+        found: np.ndarray = np.add.reduceat(marks[self._ops], self._starts)
+        found += self._own
+        return found
+
+
+class View(Sequence[T]):
+    """A sequence of numbered things, by their numbers."""
+
+    def __init__(self, things: Sequence[T], numbers: np.ndarray) -> None:
+        self._things, self.numbers = things, numbers
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self._things[number] for number in self.numbers[index].tolist()]
+        return self._things[int(self.numbers[index])]
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._things.__getitem__, self.numbers.tolist())
+
+    def __len__(self) -> int:
+        return len(self.numbers)

@@ -22,6 +22,7 @@ from partita.search.laid import relaxed_starts
 from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import changes, climb, polish
+from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
 from partita.tiling import LocalAction
 
@@ -115,7 +116,8 @@ class _Search:
             return
         problem.least = bound.seconds
         for moves in relaxed_starts(problem, RELAXED, self._share(PRICING), bound):
-            polish(problem, problem.replay(moves), self.limit, self.progress)
+            state = simplified(problem, problem.replay(moves))
+            polish(problem, state, self.limit, self.progress)
 
     def _change(self, rng: random.Random) -> None:
         """Makes one change to the moves of the best, and decides single classes again then."""

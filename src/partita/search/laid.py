@@ -10,6 +10,9 @@ from partita.search.bounds import Bound, lower_bound
 from partita.search.problem import Move, Problem
 from partita.tiling import Layout, LocalAction, Propagation, Propagator, Tiling, take_each
 
+HARD = 30
+"""Changes of single classes, more of which make a plan no harder to read."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
@@ -18,8 +21,11 @@ class Laid:
     actions: tuple[LocalAction, ...]
     axis: int = 0
     """The first of those that it is about."""
-    weight: int = 30
-    """As how many moves it counts: what it gains has to be worth the plan that is hard to read."""
+
+    @property
+    def weight(self) -> int:
+        """As how many moves it counts: its gain has to be worth a plan that is hard to read."""
+        return min(len(self.actions), HARD)
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
         """All classes that change."""

@@ -20,6 +20,7 @@ from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algo
 from partita.search.bounds import Bound
 from partita.search.laid import Laid
 from partita.search.record import record
+from partita.search.simplified import simplified
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.padding import paddings
@@ -122,6 +123,7 @@ class AutomaticPartition:
                 best = team.search(
                     algorithm(self.search), problem, self.budget, self.seed, report, self.workers
                 )
+                best = simplified(problem, best)
                 report.finish(problem.evaluations, best)
             except EnoughError:
                 best, number = problem.best, problem.evaluations

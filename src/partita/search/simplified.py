@@ -1,0 +1,182 @@
+"""The same plan in fewer decisions: what color groups say of it, and the classes that differ.
+
+A plan that lays out every class for itself says nothing to its reader. Most of it is what a few
+tile actions do; of the rest, much makes no difference that the cost model can tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from partita.search.laid import Laid
+from partita.search.problem import NOISE, Move, Problem, SearchState
+from partita.search.starts import followers
+from partita.tiling import NOWHERE, Axes, Layout, LocalAction, Node, TileAction, Tiling
+
+ClassNode = tuple[Literal["op", "value"], int]
+"""A class of operations or of values."""
+
+FEW = 30
+"""Changes of classes that are moves of their own; more are one, as nobody reads them."""
+
+MOST_TILES = 24
+"""Tile actions at most."""
+
+MEMORY = 1.1
+"""How much more memory the plan may take then, if it fits."""
+
+EACH = 3
+"""Places that a tile action has to have right, more than wrong."""
+
+
+def simplified(problem: Problem, state: SearchState) -> SearchState:
+    """A state that costs the same but for the noise, whose moves are fewer if it can be.
+
+    Some states more are evaluated, about two for each class that tile actions do not lay out as
+    this state does.
+    """
+    local = sum(isinstance(move, LocalAction) for move in state.moves)
+    if local <= FEW and not any(isinstance(move, Laid) for move in state.moves):
+        return state
+    tiles, tiling = covering(problem, state.tiling)
+    left = _without_needless(problem, state, tiling)
+    rest: tuple[Move, ...] = tuple(changed(problem, tiling, left.tiling))
+    if len(rest) > FEW:
+        actions = tuple(action for action in rest if isinstance(action, LocalAction))
+        rest = (Laid(actions, problem.axes[0]),)
+    found = problem.replay((*tiles, *rest))
+    return found if _as_good(problem, found, state) else state
+
+
+def covering(problem: Problem, target: Tiling) -> tuple[tuple[TileAction, ...], Tiling]:
+    """Tile actions after which as few classes as possible are laid out otherwise than in a tiling.
+
+    One after the other, always the one after which fewest are.
+
+    Returns:
+      The actions, and where they lead.
+    """
+    tiling, chosen = problem.start.tiling, list[TileAction]()
+    every = [*problem.moves, *followers(problem)]
+    while len(chosen) < MOST_TILES:
+        found = [_fitted(problem, tiling, move, target) for move in every]
+        gain, move = max(found, key=lambda each: each[0], default=(0, None))
+        if move is None or gain < EACH:
+            break
+        tiling = problem.propagator.tile(tiling, move).tiling
+        chosen.append(move)
+    return tuple(chosen), tiling
+
+
+def _fitted(
+    problem: Problem, tiling: Tiling, move: TileAction, target: Tiling
+) -> tuple[int, TileAction]:
+    """A tile action without the parts of it that a plan lays out otherwise, and how many places it
+    has right, more than wrong."""
+    propagation = problem.propagator.tile_all(tiling, move)
+    gains = [
+        sum(_right(propagation.tiling, target, node, move.axis) for node in part)
+        for part in problem.parts(propagation, move)
+    ]
+    without = tuple(number for number, gain in enumerate(gains) if gain <= 0)
+    return sum(max(gain, 0) for gain in gains), dataclasses.replace(move, without=without)
+
+
+def _right(tiling: Tiling, target: Tiling, node: Node, axis: int) -> int:
+    """Whether an axis is where a plan has it, as 1 or -1."""
+    kind, index, place = node
+    here, there = ((t.ops if kind == "op" else t.values)[index][place] for t in (tiling, target))
+    return 1 if _prefix(here, there) == here else -1
+
+
+def changed(problem: Problem, before: Tiling, after: Tiling) -> Iterator[LocalAction]:
+    """The local actions that lead from one tiling to another, class by class.
+
+    What has an axis at the start of the problem keeps it.
+    """
+    for node in _differing(before, after):
+        yield from _moved(problem, node, _layout(before, node), _layout(after, node))
+
+
+def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> SearchState:
+    """The state with as many classes as possible laid out as in a tiling, at the same cost.
+
+    Half of the classes that differ are tried at once, then quarters, and so on.
+    """
+    nodes = list(_differing(state.tiling, tiling))
+    size, left = len(nodes), state
+    while size and nodes:
+        size = math.ceil(size / 2)
+        kept: list[ClassNode] = []
+        for first in range(0, len(nodes), size):
+            some = nodes[first : first + size]
+            back = [
+                action
+                for node in some
+                for action in _moved(
+                    problem, node, _layout(left.tiling, node), _layout(tiling, node)
+                )
+            ]
+            after = problem.step(left, Laid(tuple(back), problem.axes[0])) if back else left
+            if after is not None and _as_good(problem, after, state):
+                left = after
+            else:
+                kept += some
+        nodes = kept
+        if size == 1:
+            break
+    return left
+
+
+def _as_good(problem: Problem, state: SearchState, other: SearchState) -> bool:
+    """Whether a state costs as much as another, but for the noise."""
+    room = problem.cost_model.capacity
+    if other.cost.peak > room and state.cost.peak > other.cost.peak * (1 + NOISE):
+        return False
+    if state.cost.peak > min(room, other.cost.peak * MEMORY) >= other.cost.peak:
+        return False
+    return problem.time(state) <= problem.time(other) * (1 + NOISE)
+
+
+def _differing(before: Tiling, after: Tiling) -> Iterator[ClassNode]:
+    for index, (old, new) in enumerate(zip(before.ops, after.ops, strict=True)):
+        if old != new:
+            yield "op", index
+    for index, (old, new) in enumerate(zip(before.values, after.values, strict=True)):
+        if old != new:
+            yield "value", index
+
+
+def _layout(tiling: Tiling, node: ClassNode) -> Layout:
+    return (tiling.ops if node[0] == "op" else tiling.values)[node[1]]
+
+
+def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[LocalAction]:
+    """The actions that change the layout of a class: they take axes off, then put them on."""
+    kind, index = node
+    member = (problem.graph.ops if kind == "op" else problem.graph.values)[index].members[0]
+    given = {axis for axes in _layout(problem.start.tiling, node) for axis in axes}
+    kept = {axis for a, b in zip(old, new, strict=True) for axis in _prefix(a, b)} | given
+    places = {axis: place for place, axes in enumerate(new) for axis in axes}
+    yield from (  # what goes to another place leaves the one before by itself
+        LocalAction(kind, member, axis, NOWHERE)
+        for place, axes in enumerate(old)
+        for axis in axes
+        if axis not in kept and places.get(axis, place) == place
+    )
+    yield from (
+        LocalAction(kind, member, axis, place)
+        for place, axes in enumerate(new)
+        for axis in axes
+        if axis not in kept
+    )
+
+
+def _prefix(a: Axes, b: Axes) -> Axes:
+    """What both begin with."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
+    return tuple(axis for axis, _ in pairs)

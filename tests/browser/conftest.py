@@ -52,7 +52,7 @@ def searched(folder):
     tactics = [
         pt.ManualPartition({"batch['tokens']": 1}, axis="data"),
         pt.ManualPartition({"*['w_in']": 0}, axis="odd"),
-        pt.AutomaticPartition(budget=300),
+        pt.AutomaticPartition("data", budget=300),
     ]
     plan = pt.plan(*[model.fn, *model.args], mesh="data=2,odd=3", hardware="h100", tactics=tactics)
     plan.report(folder / "gpt-tiny.html")

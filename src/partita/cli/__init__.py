@@ -8,6 +8,7 @@ import jax
 import typer
 
 from partita.cli.check import check
+from partita.cli.compare import compare
 from partita.cli.explain import explain
 from partita.cli.hardware import calibrate, hardware
 from partita.cli.models import models
@@ -20,7 +21,7 @@ from partita.version import __version__
 __all__ = ["app", "main", "run"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (plan, show, check, explain, verify, simulate, models, hardware, calibrate):
+for command in (plan, show, compare, check, explain, verify, simulate, models, hardware, calibrate):
     app.command()(command)
 
 

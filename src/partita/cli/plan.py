@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import partita as pt
 from partita import models
 from partita.cli import output
+from partita.cli.compare import hand_out
 from partita.cli.options import (
     HARDWARE,
     AnnotatedOption,
@@ -40,7 +41,10 @@ from partita.cli.planned import (
     schedule,
     strictness,
 )
+from partita.cli.sweep import SWEPT, swept, tactics_of
+from partita.cli.sweep import sweep as sweep_of
 from partita.frontend.files import format_of
+from partita.report.compare import ComparisonData
 from partita.report.json import summary
 from partita.report.plan import view
 from partita.report.write import ending
@@ -76,12 +80,25 @@ def plan(
             "fits, in place of --manual and a search; on its mesh and hardware, or those given."
         ),
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME='VALUE VALUE ...': a plan for each value of an option, side by side; of "
+            f"{', '.join(SWEPT)}. Repeatable: every combination."
+        ),
+    ] = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     forbidden = strictness(strict)
     files = _files(partitioned, annotated, html)
+    if sweep:
+        given = dict(mesh=mesh, devices=devices, hardware=hardware, memory=memory, budget=budget)
+        every = dict(manual=manual, axes=axes, seed=seed, search=search, workers=workers)
+        hoist = hoist_constants or lift_constants
+        hand_out(_sweep(model, sweep, hoist, **given, **every), f"{model}: a sweep", html, as_json)
+        return
     if rebase is not None:
         if devices is not None or manual or axes is not None:
             raise pt.TacticError(
@@ -100,6 +117,33 @@ def plan(
     _hand_out(made, files, html, as_json)
     check_manual(made, manual or [])
     check_strict(made, forbidden)
+
+
+def _sweep(model: str, options: list[str], hoist: bool, **given: Any) -> ComparisonData:
+    """The plans of a sweep, side by side."""
+    values = swept(options)
+    if {"mesh", "devices"} & values.keys():
+        given |= {"mesh": None, "devices": None}
+
+    def make(tactics: str | None = None, **chosen: str) -> pt.Plan:
+        o = given | chosen
+        budget, seed = int(o["budget"]), int(o["seed"])
+        devices = None if o["devices"] is None else int(o["devices"])
+        if o["hardware"] is None:
+            raise pt.HardwareError("give --hardware, a device type such as tpu_v5e or a .toml file")
+        check_mesh(o["mesh"], devices)
+        own = schedule(o["manual"] or [], o["axes"], budget, seed, o["search"], o["workers"])
+        if tactics is not None:
+            own = tactics_of(tactics, lambda: _searching(o, budget, seed))
+        return planned(model, o["mesh"], o["hardware"], own, o["memory"], hoist, devices)
+
+    return sweep_of(values, make)
+
+
+def _searching(o: dict[str, Any], budget: int, seed: int) -> pt.Tactic:
+    """The search that a sweep's `tactics=search` stands for."""
+    (found,) = schedule([], o["axes"], budget, seed, o["search"], o["workers"])
+    return found
 
 
 def show(

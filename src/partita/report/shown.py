@@ -61,6 +61,11 @@ class Shown:
         several = [verified] if hasattr(verified, "as_dict") else verified
         write_report(self.done, self.meshes, path, [each.as_dict() for each in several])
 
+    def _repr_html_(self) -> str:
+        from partita.report.notebook import cell
+
+        return cell(self.done, self.meshes)
+
     def __str__(self) -> str:
         from partita.report.plan import view
         from partita.text import plain

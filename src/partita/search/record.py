@@ -50,19 +50,23 @@ class SearchRecord:
     """The best plans, best first; of those that cost the same, one."""
 
 
-def record(problem: Problem, describe: Callable[[SearchState], tuple[str, ...]]) -> SearchRecord:
+def record(
+    problem: Problem, taken: SearchState, describe: Callable[[SearchState], tuple[str, ...]]
+) -> SearchRecord:
     """What has been done so far on a problem.
 
     Args:
       problem: that was searched.
+      taken: the state that is taken, which another process may have found.
       describe: says what was decided in a state.
     """
     capacity, graph = problem.cost_model.capacity, problem.graph
     curve: list[Found] = []
     best: SearchState | None = None
-    for number, state in enumerate(problem.states):
+    for number, state in enumerate((*problem.states, taken)):
         if best is None or problem.better(state, best):
             best, peak = state, state.cost.peak
+            number = min(number, problem.evaluations)
             curve.append(Found(number, state.cost.time.step_time, peak, peak <= capacity))
     classes = [graph.value_class[value] for value in graph.program.arguments]
     proposals = tuple(
@@ -74,6 +78,6 @@ def record(problem: Problem, describe: Callable[[SearchState], tuple[str, ...]])
             state.lowering.counts(),
             tuple(state.tiling.values[index] for index in classes),
         )
-        for state in problem.proposals(PROPOSALS)
+        for state in problem.different((taken, *problem.states), PROPOSALS)
     )
     return SearchRecord(problem.evaluations, tuple(curve), proposals)

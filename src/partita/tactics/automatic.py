@@ -160,7 +160,7 @@ class AutomaticPartition:
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
             directives=self._directives(stage, best.moves),
-            search=record(problem, lambda state: _moves(stage, state)),
+            search=record(problem, best, lambda state: _moves(stage, state)),
         )
 
     def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:

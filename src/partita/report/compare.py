@@ -1,0 +1,252 @@
+"""Plans side by side: what they cost, what they exchange, and what they shard otherwise.
+
+Of plan files as of plans that are at hand; meshes, device types and tactics may differ, and the
+arguments that only some plans have are left out where others do not have them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from partita.planning.schedule import Scheduled
+from partita.program.names import pattern, shared_pattern
+from partita.report.collect import estimate_data
+from partita.report.data import Entries, EstimateData
+from partita.saved.restore import estimate_of, read_plan
+from partita.text import new_table, seconds, show_entries, size, times
+from partita.tiling import spec
+
+FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("step_time", "step time", seconds),
+    ("compute_time", "  compute", seconds),
+    ("exposed_time", "  collectives, exposed", seconds),
+    ("hidden_time", "  collectives, hidden", seconds),
+    ("peak_memory", "peak memory", size),
+    ("argument_memory", "  of which arguments", size),
+)
+"""The figures that are compared: name, label, and how to show it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SideData:
+    """One of the plans."""
+
+    name: str
+    program: str
+    mesh: dict[str, int]
+    hardware: str
+    tactics: list[str]
+    estimate: EstimateData
+
+
+@dataclasses.dataclass(frozen=True)
+class ExchangeData:
+    """Collectives of one kind over the same axes: of each plan, count, bytes and seconds."""
+
+    kind: str
+    axes: list[str]
+    count: list[int]
+    bytes: list[int]
+    seconds: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitData:
+    """Arguments and results that are alike: the sharding in each plan; None where it is not."""
+
+    name: str
+    count: int
+    type: str
+    shardings: list[Entries | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonData:
+    """Plans side by side."""
+
+    plans: list[SideData]
+    collectives: list[ExchangeData]
+    shardings: list[SplitData]
+    """What is not sharded alike in all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """A plan to compare: its data, and the sharding of every argument and result."""
+
+    data: SideData
+    traffic: Mapping[tuple[str, tuple[str, ...]], tuple[int, int, float]]
+    tensors: Mapping[str, tuple[str, tuple[object, ...]]]
+    """Type and sharding, by name."""
+
+
+def side_of_plan(name: str, plan: Scheduled) -> Side:
+    """A plan that is at hand."""
+    program, spmd = plan.program, plan.spmd
+    kinds = (
+        ("argument", program.argument_names, program.arguments, spmd.argument_layouts),
+        ("result", program.result_names, program.results, spmd.result_layouts),
+    )
+    tensors = {
+        f"{kind} {label}": (str(program.values[value].type), tuple(spec(layout, plan.mesh)))
+        for kind, labels, values, layouts in kinds
+        for label, value, layout in zip(labels, values, layouts, strict=True)
+    }
+    tactics = [entry.name for entry in plan.history]
+    estimate = estimate_data(plan.estimate)
+    target = program.name, dict(plan.mesh), plan.hardware.name
+    data = SideData(name, *target, tactics, estimate)
+    return Side(data, _traffic(plan.estimate.traffic), tensors)
+
+
+def side_of_file(path: str | Path, name: str = "") -> Side:
+    """A plan file, as it is; no program is needed.
+
+    Raises:
+      FileError: it cannot be read.
+    """
+    table = read_plan(path).table
+    estimate = estimate_of(table.estimate)
+    kinds = (("argument", table.program.arguments), ("result", table.program.results))
+    tensors = {
+        f"{kind} {each.name}": (each.type, tuple(each.sharding))
+        for kind, found in kinds
+        for each in found
+    }
+    data = SideData(
+        name or str(path),
+        table.program.name,
+        dict(table.mesh),
+        table.hardware,
+        [entry.name for entry in table.history],
+        estimate_data(estimate),
+    )
+    return Side(data, _traffic(estimate.traffic), tensors)
+
+
+def _traffic(
+    found: Mapping[tuple[str, tuple[str, ...]], object],
+) -> dict[tuple[str, tuple[str, ...]], tuple[int, int, float]]:
+    return {
+        key: (each.count, each.bytes, each.seconds)  # type: ignore[attr-defined]
+        for key, each in found.items()
+    }
+
+
+def comparison(sides: Sequence[Side]) -> ComparisonData:
+    """Plans side by side."""
+    keys = sorted({key for side in sides for key in side.traffic})
+    collectives = []
+    for kind, axes in keys:
+        counts, sizes, times_ = zip(
+            *(side.traffic.get((kind, axes), (0, 0, 0.0)) for side in sides), strict=True
+        )
+        collectives.append(ExchangeData(kind, list(axes), list(counts), list(sizes), list(times_)))
+    return ComparisonData([side.data for side in sides], collectives, _shardings(sides))
+
+
+def _shardings(sides: Sequence[Side]) -> list[SplitData]:
+    """What is not sharded alike in all plans; what has names alike once."""
+    names = dict.fromkeys(name for side in sides for name in side.tensors)
+    groups: dict[tuple[str, str, tuple[tuple[object, ...] | None, ...]], list[str]] = {}
+    for name in names:
+        found = [side.tensors.get(name) for side in sides]
+        types = " or ".join(dict.fromkeys(each[0] for each in found if each))
+        split = tuple(each[1] if each else None for each in found)
+        if len(set(split)) > 1:
+            groups.setdefault((pattern(name), types, split), []).append(name)
+    differ = []
+    for (_, types, split), group in groups.items():
+        shardings = [None if each is None else _listed(each) for each in split]
+        differ.append(SplitData(shared_pattern(group), len(group), types, shardings))
+    return differ
+
+
+def _listed(entries: Sequence[object]) -> Entries:
+    return [list(e) if isinstance(e, tuple) else e for e in entries]  # type: ignore[misc]
+
+
+def shown(entries: Entries | None) -> str:
+    """A sharding of a comparison as text."""
+    if entries is None:
+        return "not there"
+    return show_entries([tuple(e) if isinstance(e, list) else e for e in entries])
+
+
+def change(values: Sequence[float]) -> str:
+    """By how much the last of two values differs from the first; nothing for more than two."""
+    if len(values) != 2 or values[0] == values[1] or not values[0]:
+        return ""
+    return f"{values[1] / values[0] - 1:+.1%}"
+
+
+def view(found: ComparisonData) -> RenderableType:
+    """A comparison as something that rich can print: two plans by figures, more as one table."""
+    return _two(found) if len(found.plans) == 2 else _many(found)
+
+
+def _two(found: ComparisonData) -> RenderableType:
+    names = [side.name for side in found.plans]
+    costs = new_table("Cost of a step, per device", "what", *names, "change")
+    for label, told in (("mesh", _mesh), ("hardware", lambda side: side.hardware)):
+        costs.add_row(label, *map(told, found.plans), "")
+    for key, label, show in FIGURES:
+        values = [getattr(side.estimate, key) for side in found.plans]
+        costs.add_row(label, *map(show, values), change(values))
+    costs.add_row("fits", *("yes" if s.estimate.fits else "NO" for s in found.plans), "")
+    parts: list[RenderableType] = [costs]
+    if found.collectives:
+        table = new_table("Collectives: count, time", "kind", "axes", *names, "change")
+        for each in found.collectives:
+            figures = (f"{n}, {seconds(t)}" for n, t in zip(each.count, each.seconds, strict=True))
+            table.add_row(each.kind, ", ".join(each.axes), *figures, change(each.seconds))
+        parts += [Text(), table]
+    if found.shardings:
+        table = new_table("Sharded otherwise", "value", "type", *names)
+        for split in found.shardings:
+            row = map(shown, split.shardings)
+            table.add_row(split.name + times(split.count), split.type, *row)
+        parts += [Text(), table]
+    else:
+        parts += [Text(), Text("Arguments and results are sharded alike.")]
+    return Group(*parts)
+
+
+def _mesh(side: SideData) -> str:
+    return ",".join(f"{axis}={number}" for axis, number in side.mesh.items())
+
+
+def _many(found: ComparisonData) -> RenderableType:
+    columns = [
+        "plan",
+        "step time",
+        "compute",
+        "exposed",
+        "hidden",
+        "peak memory",
+        "collectives",
+        "",
+    ]
+    table = new_table("Plans, best first", *columns)
+    for number, side in enumerate(found.plans):
+        e = side.estimate
+        counts = sum(each.count[number] for each in found.collectives)
+        figures = [getattr(e, key) for key, _, _ in FIGURES[:5]]
+        row = [show(v) for v, (_, _, show) in zip(figures, FIGURES, strict=False)]
+        table.add_row(side.name, *row, str(counts), "" if e.fits else "DOES NOT FIT")
+    return table
+
+
+def best_first(sides: Sequence[Side]) -> list[Side]:
+    """Those that fit by time, the others behind them by peak memory."""
+
+    def rank(side: Side) -> tuple[bool, float]:
+        e = side.data.estimate
+        return not e.fits, e.step_time if e.fits else float(e.peak_memory)
+
+    return sorted(sides, key=rank)

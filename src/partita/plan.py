@@ -327,7 +327,8 @@ class Plan(Shown):
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
 
-        A name that ends in `.bin` makes it a serialized `jax.export.Exported`.
+        A name that ends in `.bin` makes it a serialized `jax.export.Exported`; in `.jaxexport`,
+        one that needs no class of the model.
 
         Args:
           path: of the file, which is written whole or not at all.

@@ -27,8 +27,9 @@ from partita.stablehlo.reading import UnreadableError
 from partita.stablehlo.signature import donate
 
 _BYTECODE = b"ML\xefR"
-SUFFIXES = (".mlir", ".mlirbc", ".bin")
-"""How names of such files end by convention: text, portable artifact, `jax.export` file."""
+SUFFIXES = (".mlir", ".mlirbc", ".bin", ".jaxexport")
+"""How names of such files end by convention: text, portable artifact, `jax.export` file, and one
+that needs no code of the model."""
 
 MOST = 2**32
 """Bytes that such a file may have."""
@@ -145,7 +146,8 @@ def format_of(path: str | Path) -> str:
     if suffix not in SUFFIXES:
         raise FileError(
             f"what should {str(path)!r} be? expected a name that ends in .mlir (text), .mlirbc "
-            "(portable artifact) or .bin (a serialized jax.export.Exported)"
+            "(portable artifact), .bin (a serialized jax.export.Exported) or .jaxexport (one that "
+            "needs no code of the model)"
         )
     return suffix
 
@@ -169,6 +171,25 @@ def contents(module: Any, suffix: str, exported: Callable[[Any], jax.export.Expo
         return bytes(exported(module).serialize())
     except ValueError as error:
         raise FileError(f"JAX cannot serialize the arguments: {error}") from None
+
+
+def plain(tree: Any) -> Any:
+    """A pytree nested in dicts, lists and tuples alone: what is of other classes is a tuple.
+
+    So whoever reads a file of it needs none of these classes.
+    """
+    structure: Any = jax.tree.structure(tree)
+    return jax.tree.unflatten(jax.tree.structure(_plain(structure)), jax.tree.leaves(tree))
+
+
+def _plain(structure: Any) -> Any:
+    node, children = structure.node_data(), [_plain(child) for child in structure.children()]
+    if node is None:
+        return 0  # a leaf
+    kind, keys = node
+    if kind is dict:
+        return dict(zip(keys, children, strict=True))
+    return None if kind is type(None) else children if kind is list else tuple(children)
 
 
 def _decode(data: bytes, path: Path) -> tuple[str, jax.export.Exported | None]:

@@ -19,7 +19,7 @@ from partita.emit.spmd import emit
 from partita.errors import FileError, MeshError, TacticError
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
-from partita.frontend.files import contents, format_of
+from partita.frontend.files import contents, format_of, plain
 from partita.mesh import Mesh
 from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
@@ -233,7 +233,8 @@ class Executable:
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
 
-        A name that ends in `.bin` makes it a serialized `jax.export.Exported`.
+        A name that ends in `.bin` makes it a serialized `jax.export.Exported`, and one in
+        `.jaxexport` one whose arguments and results are nested in dicts, lists and tuples alone.
 
         Args:
           path: of the file, which is written whole or not at all.
@@ -246,13 +247,16 @@ class Executable:
         """
         emitter = _emitter(form)
         suffix = format_of(path)
+        sides = self.signature, self.results
+        if suffix == ".jaxexport":
+            sides = plain(sides[0]), plain(sides[1])
         with mlir.context():
             written = emitter(self.spmd)
             adapt(written, self.spmd.program)
             data = contents(
                 written,
                 suffix,
-                lambda module: export(self.spmd, self.signature, self.results, module),
+                lambda module: export(self.spmd, *sides, module),
             )
         write(path, data)
 

@@ -128,7 +128,7 @@ models: venv
 # The documentation site, in build/site; fails on broken links and on pages that it has no place for.
 site: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
-	$(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # The layers of the package, drawn from the sources; docs/architecture.md shows them.
 architecture: venv

@@ -17,6 +17,7 @@ import dataclasses
 import doctest
 import functools
 import importlib
+import importlib.util
 import inspect
 import io
 import os
@@ -43,6 +44,9 @@ PAGES = [
 REFERENCE = ROOT / "docs" / "reference.md"
 COLUMNS = 100
 """Width of the terminal that the pages show."""
+
+TORCH = importlib.util.find_spec("torch") is not None
+"""Whether what needs PyTorch can be run."""
 
 METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.cached_property)
 
@@ -250,7 +254,8 @@ def modules_with_examples():
     source = ROOT / "src"
     files = sorted(f for f in source.rglob("*.py") if ">>> " in f.read_text("utf-8"))
     names = (".".join(f.relative_to(source).with_suffix("").parts) for f in files)
-    return [name.removesuffix(".__init__") for name in names]
+    found = [name.removesuffix(".__init__") for name in names]
+    return [name for name in found if TORCH or not name.startswith("partita.torch")]
 
 
 @pytest.mark.parametrize("module", modules_with_examples())

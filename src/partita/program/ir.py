@@ -233,6 +233,22 @@ class GivenSharding:
         return show_axes(self.axes)
 
 
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """What arguments and results are, where a front end knows it better than their names say."""
+
+    parameters: frozenset[int]
+    """Values."""
+    optimizer: frozenset[int]
+    """Optimizer state."""
+    examples: frozenset[int]
+
+    def renumbered(self, place: Mapping[int, int]) -> Roles:
+        """The same for a program whose values have other numbers."""
+        each = (self.parameters, self.optimizer, self.examples)
+        return Roles(*(frozenset(place[value] for value in values) for values in each))
+
+
 def show_axes(axes: Iterable[Sequence[str]]) -> str:
     """The axes of every dimension for people: `(data, -, replica+model)`."""
     return f"({', '.join('+'.join(names) or '-' for names in axes)})"
@@ -280,6 +296,8 @@ class Program:
     """Functions that say themselves how they are split, by what their calls name."""
     platform: str = ""
     """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
+    roles: Roles | None = None
+    """What arguments and results are; None where only their names say it."""
 
     @functools.cached_property
     def tagged(self) -> tuple[tuple[str, int], ...]:

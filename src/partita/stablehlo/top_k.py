@@ -64,6 +64,9 @@ def read_again(text: str, original: Program) -> Program:
     place = dict(zip(old, new, strict=True))
     return dataclasses.replace(
         program,
+        argument_names=original.argument_names,
+        result_names=original.result_names,
+        roles=original.roles and original.roles.renumbered(place),
         aliases=original.aliases,
         keys=frozenset(place[value] for value in original.keys),
         given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),

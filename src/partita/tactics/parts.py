@@ -52,14 +52,20 @@ def train_state(
       program: whose arguments and results to look through.
       patterns: of the parameters. By default those with a part `params` or `parameters` in their
         path; if there are none, those that the optimizer state mirrors (the same shape, and the
-        same path behind `mu` or what it is called).
+        same path behind `mu` or what it is called). Where the program says what they are, that
+        counts.
       optimizer: patterns of the optimizer state. By default what has a part such as `opt_state`,
         `mu` or `nu` in its path.
 
     Raises:
       UnknownNameError: a pattern matches nothing.
     """
-    named = _named(program)
+    named, roles = _named(program), program.roles
+    if roles is not None and patterns is None and optimizer is None:
+        return TrainState(
+            tuple((name, value) for name, value in named if value in roles.parameters),
+            tuple((name, value) for name, value in named if value in roles.optimizer),
+        )
     moments = (
         [(n, v) for n, v in named if not OPTIMIZER.isdisjoint(path(n))]
         if optimizer is None
@@ -110,7 +116,12 @@ def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> 
     program = stage.context.analysis.program
     if patterns is None:
         named = zip(program.argument_names, program.arguments, strict=True)
-        found = [(name, value) for name, value in named if path(name)[0] in BATCH]
+        roles = program.roles
+        found = [
+            (name, value)
+            for name, value in named
+            if (path(name)[0] in BATCH if roles is None else value in roles.examples)
+        ]
         missing = f"is called {', '.join(sorted(BATCH))}"
     else:
         found = matched(program, patterns)

@@ -1,0 +1,165 @@
+"""`partita.torch.plan`: from a module to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from partita.cost import Hardware
+from partita.errors import OptionError, TraceError, UnsupportedError
+from partita.frontend.calling import Marked
+from partita.frontend.trace import Traced, trace
+from partita.mesh import Mesh, MeshInput
+from partita.options import function, integer
+from partita.plan import Plan
+from partita.planning.prepare import Prepared, rewritten, targeted
+from partita.search import BUDGET
+from partita.tactics import AutomaticPartition, Tactic
+from partita.tactics.options import as_tactics, named_axes
+from partita.tactics.protocol import Progress
+from partita.torch.capture import Captured, capture
+from partita.torch.optimizers import optimizer_of
+from partita.torch.plan import TorchPlan
+from partita.torch.step import Step, forward, training
+
+
+def plan(
+    module: torch.nn.Module,
+    args: Sequence[Any] | Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mesh: MeshInput | Mesh | Any,
+    hardware: str | Hardware,
+    tactics: Sequence[Tactic] | Tactic | None = None,
+    loss: Callable[..., Any] | None = None,
+    targets: Any = None,
+    optimizer: Any = None,
+    memory: float | str | None = None,
+    seed: int = 0,
+    budget: int = BUDGET,
+    progress: Progress = lambda done, total, text: None,
+) -> TorchPlan:
+    """Decides how a module of torch is split over a mesh, and what that costs.
+
+    Nothing is run and no device memory is touched. A module on the meta device is planned like any
+    other.
+
+    Args:
+      module: in the mode that it is planned for, `train()` or `eval()`.
+      args: example inputs of its `forward`: tensors, of which only shapes and types count.
+      kwargs: the same by keyword.
+      mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, or a `DeviceMesh`.
+      hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`.
+      tactics: the schedule, as `partita.plan` takes it.
+      loss: a function of the outputs, and of `targets` if they are given. With it, a whole step of
+        training is planned: forward, backward, and the update if there is an `optimizer`.
+      targets: what the loss compares with: tensors, nested anyhow.
+      optimizer: `"adamw"`, `"adam"`, `"sgd"`, one of these classes of `torch.optim`, or an
+        instance, whose options count.
+      memory: bytes per device that the plan may use, or a string such as `"12GiB"`.
+      seed: of the default tactic's search.
+      budget: of the default tactic's search, in plans evaluated.
+      progress: called with (done, total, text) while a search runs.
+
+    Raises:
+      TraceError: `torch.export` cannot capture the module; the message says where.
+      UnsupportedError: an operation is not known; the message names it, and its line.
+      PartitaError: of the kind that fits.
+
+    Example:
+      >>> import torch
+      >>> layer = torch.nn.Linear(64, 32)
+      >>> made = plan(layer, torch.zeros(16, 64), mesh={"data": 8}, hardware="h100",
+      ...             tactics=[])
+      >>> made.placements["weight"]
+      (Replicate(),)
+    """
+    step, captured = stepped(module, args, kwargs, loss, targets, optimizer)
+    return planned(
+        step,
+        captured,
+        mesh=mesh,
+        hardware=hardware,
+        tactics=tactics,
+        memory=memory,
+        seed=seed,
+        budget=budget,
+        progress=progress,
+    )
+
+
+def stepped(
+    module: torch.nn.Module,
+    args: Sequence[Any] | Any,
+    kwargs: Mapping[str, Any] | None,
+    loss: Callable[..., Any] | None,
+    targets: Any,
+    optimizer: Any,
+) -> tuple[Step, Captured]:
+    """What is planned of a module: its forward, or its step of training."""
+    if loss is None and (targets is not None or optimizer is not None):
+        raise OptionError("targets= and optimizer= are for training: give loss=, too")
+    if loss is not None:
+        function(loss, "loss")
+    known = None if optimizer is None else optimizer_of(optimizer)
+    positional = tuple(args) if isinstance(args, tuple | list) else (args,)
+    captured = capture(module, positional, kwargs or {}, loss, targets)
+    return (forward(captured) if loss is None else training(captured, known)), captured
+
+
+def planned(
+    step: Step,
+    captured: Captured,
+    *,
+    mesh: Any,
+    hardware: str | Hardware,
+    tactics: Sequence[Tactic] | Tactic | None,
+    memory: float | str | None,
+    seed: int,
+    budget: int,
+    progress: Progress,
+) -> TorchPlan:
+    """The plan of a step."""
+    known = mesh_of(mesh)
+    integer(seed, "seed")
+    integer(budget, "budget", 1)
+    default = AutomaticPartition(budget=budget, seed=seed)
+    schedule = as_tactics(default if tactics is None else tactics)
+    for tactic in schedule:
+        for name in named_axes(tactic):
+            known.axis(name)
+    function(progress, "progress")
+    target = targeted(hardware, memory)
+    traced = _traced(step, known, target[0].platform)
+    program = step.named(rewritten(traced.program, known))
+    prepared = Prepared(step.fn, _with(traced, program), program, known, *target)
+    return TorchPlan(Plan.of(prepared, prepared.schedule(schedule, progress)), step, captured)
+
+
+def _traced(step: Step, mesh: Mesh, platform: str) -> Traced:
+    marked = Marked(donate_argnums=step.donate)
+    try:
+        return trace(step.fn, step.args, {}, marked, mesh=mesh, platform=platform)
+    except TraceError as error:
+        if isinstance(error.__cause__, UnsupportedError):
+            raise error.__cause__ from None
+        raise
+
+
+def _with(traced: Traced, program: Any) -> Traced:
+    return Traced(program, traced.arguments, traced.results, traced.donate_argnums)
+
+
+def mesh_of(mesh: Any) -> Mesh:
+    """The mesh given as `partita.plan` takes it, or as a `DeviceMesh`, whose axes have names."""
+    names = getattr(mesh, "mesh_dim_names", None)
+    if names is not None:
+        return Mesh(tuple(names), tuple(int(size) for size in mesh.shape))
+    if hasattr(mesh, "mesh_dim_names"):
+        raise OptionError(
+            "mesh= is a DeviceMesh without names: make it with mesh_dim_names=, as in "
+            'init_device_mesh("cuda", (8, 4), mesh_dim_names=("data", "model"))'
+        )
+    return Mesh.of(mesh)

@@ -1,0 +1,342 @@
+"""A torch module on example inputs -> its graph of ATen operations, with torch's own names.
+
+`torch.export` captures the module without running it on real data; what it cannot capture is an
+error that says where. Composite operations that say what they mean (`linear`, attention, layer
+norm) stay as they are: their parts would only hide which dimensions go together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import logging
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from partita.errors import TraceError, UnsupportedError, warn
+
+KEPT = (
+    "cross_entropy_loss dropout einsum embedding gelu group_norm layer_norm linear log_softmax "
+    "matmul mse_loss one_hot rms_norm scaled_dot_product_attention silu softmax"
+).split()
+"""Composite operations that are not taken apart."""
+
+_INSIDE = str(Path(torch.__file__).parent)
+
+_PREFIX = "module."
+"""Of the names of parameters, while the module is part of `_Called`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor of the graph: its name in torch, and what is known of it without its numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A module, captured: the graph, and what its inputs and outputs are."""
+
+    name: str
+    """The class of the module."""
+    nodes: tuple[torch.fx.Node, ...]
+    """The operations in order."""
+    parameters: Mapping[str, Tensor]
+    """By the name of their input in the graph."""
+    trainable: frozenset[str]
+    """Names of the parameters that are trained."""
+    buffers: Mapping[str, Tensor]
+    """Those that the graph reads, by the name of their input in the graph."""
+    inputs: Mapping[str, Tensor]
+    """Tensors among the arguments of the module, by the name of their input in the graph."""
+    constants: Mapping[str, np.ndarray[Any, Any]]
+    """Tensors that the module has made itself, by the name of their input in the graph."""
+    outputs: Mapping[str, torch.fx.Node]
+    """What the module returns, or the loss."""
+    mutated: Mapping[str, torch.fx.Node]
+    """The new values of buffers that the module changes, by name."""
+    tied: Mapping[str, str]
+    """Further inputs of the graph that are one of its parameters, with the first one for it."""
+    aliases: Mapping[str, str]
+    """Further names of parameters that have several: tied ones."""
+    paths: tuple[str, ...]
+    """The modules inside, by path."""
+
+
+class _Called(torch.nn.Module):
+    """A module with its arguments in one place, and a loss behind it."""
+
+    def __init__(self, module: torch.nn.Module, loss: Callable[..., Any] | None, targets: bool):
+        super().__init__()
+        self.module = module
+        self._loss, self._targets = loss, targets
+        self.training = module.training
+
+    def forward(self, args: Any, kwargs: Any, targets: Any) -> Any:
+        """The outputs, or the loss."""
+        made = self.module(*args, **kwargs)
+        if self._loss is None:
+            return made
+        return self._loss(made, targets) if self._targets else self._loss(made)
+
+
+def capture(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: Callable[..., Any] | None = None,
+    targets: Any = None,
+) -> Captured:
+    """Captures a module on example inputs, of which only shapes and types count.
+
+    Args:
+      module: in the mode, `train()` or `eval()`, that it is planned for; its parameters may be on
+        the meta device or fake.
+      args: positional arguments.
+      kwargs: keyword arguments.
+      loss: a function of the outputs, and of the targets if there are any.
+      targets: tensors, nested anyhow.
+
+    Raises:
+      TraceError: `torch.export` cannot capture the module on these inputs.
+      UnsupportedError: it has inputs or outputs that are no tensors in the graph.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    called = _Called(module, loss, targets is not None)
+    given = (tuple(args), dict(kwargs), targets)
+    if any(p.is_meta for p in module.parameters()):
+        given = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), given)
+    exported = _exported(called, given)
+    _warn_of_dropout(exported.graph, type(module).__name__)
+    signature, constants = exported.graph_signature, exported.constants
+    names = iter(_input_names(module, given))
+    found: dict[str, dict[str, Any]] = {k: {} for k in ("parameters", "buffers", "inputs", "made")}
+    aliases, tied = _aliases(module), {}
+    first: dict[str, str] = {}
+    values = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
+    for spec in signature.input_specs:
+        kind, at, value = spec.kind.name, spec.arg.name, values.get(spec.arg.name)
+        if kind == "USER_INPUT":
+            name = next(names)
+            if isinstance(value, torch.Tensor):
+                found["inputs"][at] = _tensor(name, value)
+        elif kind in ("PARAMETER", "BUFFER"):
+            name = spec.target.removeprefix(_PREFIX)
+            name = aliases.get(name, name)
+            if first.setdefault(name, at) != at:
+                tied[at] = first[name]
+                continue
+            found["parameters" if kind == "PARAMETER" else "buffers"][at] = _tensor(name, value)
+        elif kind == "CONSTANT_TENSOR":
+            found["made"][at] = _numbers(constants[spec.target], spec.target)
+        else:
+            raise UnsupportedError(
+                f"{type(module).__name__} reads {spec.target or at}, a {kind.lower()}; only "
+                "tensors can be planned"
+            )
+    outputs, mutated = _outputs(exported)
+    read = {p.name for p in found["parameters"].values()}
+    return Captured(
+        type(module).__name__,
+        tuple(n for n in exported.graph.nodes if n.op == "call_function"),
+        found["parameters"],
+        frozenset(n for n, p in module.named_parameters() if p.requires_grad and n in read),
+        found["buffers"],
+        found["inputs"],
+        found["made"],
+        outputs,
+        mutated,
+        tied,
+        aliases,
+        tuple(path for path, _ in module.named_modules()),
+    )
+
+
+def _exported(called: _Called, given: Any) -> Any:
+    """The module under `torch.export`, its composite operations taken apart but for `KEPT`."""
+    name = type(called.module).__name__
+    table = torch.export.default_decompositions()
+    for kept in KEPT:
+        packet = getattr(torch.ops.aten, kept)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    try:
+        with _quiet():
+            exported = torch.export.export(called, given, strict=False)
+            _keep_detached(exported)
+            return exported.run_decompositions(table)
+    except Exception as error:
+        where = _line(error)
+        reason = str(error).strip().split("\n")[0]
+        hint = (
+            "; what the numbers of a tensor decide cannot be planned: compute it for all and mask"
+            if "data-dependent" in str(error) or "DataDependent" in type(error).__name__
+            else ""
+        )
+        raise TraceError(
+            f"torch.export cannot capture {name} on the inputs given"
+            f"{f', at {where}' if where else ''}: {type(error).__name__}: {reason}{hint}"
+        ) from error
+
+
+def read_exported(exported: Any, name: str) -> Captured:
+    """What a file of `torch.export.save` holds, which is a forward without a module."""
+    module = exported.module()
+    args, kwargs = exported.example_inputs
+    return dataclasses.replace(capture(module, args, kwargs), name=name)
+
+
+@torch.library.custom_op("partita::stop_gradient", mutates_args=())
+def stop_gradient(value: torch.Tensor) -> torch.Tensor:
+    """What `detach` is while a graph is taken apart, where it would become an alias."""
+    return value.clone()
+
+
+@stop_gradient.register_fake
+def _(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(value)
+
+
+def _keep_detached(exported: Any) -> None:
+    """Puts an operation of its own in place of every `detach`."""
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten.detach.default:
+            node.target = torch.ops.partita.stop_gradient.default
+    exported.graph_module.recompile()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from logging a graph that it fails to make: the error says it."""
+    loggers = [logging.getLogger(n) for n in ("torch.fx", "torch._dynamo", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _line(error: BaseException) -> str:
+    """The user's line at which a capture fails; empty if it is not known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parents[1])
+    for frame in reversed(frames):
+        if not frame.filename.startswith((_INSIDE, ours, "<")):
+            return f"{frame.filename}:{frame.lineno} ({frame.line})"
+    return ""
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    return Tensor(name, tuple(int(size) for size in value.shape), value.dtype)
+
+
+def _numbers(tensor: torch.Tensor, name: str) -> np.ndarray[Any, Any]:
+    if tensor.is_meta:
+        raise UnsupportedError(
+            f"the module makes a tensor ({name}) on the meta device, whose numbers are part of the "
+            "program; make it in forward, or register it as a buffer"
+        )
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.asarray(tensor.numpy())
+
+
+def _input_names(module: torch.nn.Module, given: Any) -> list[str]:
+    """A name for every leaf of the arguments, as the module's `forward` calls it."""
+    args, kwargs, targets = given
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    firsts = [
+        plain[n].name if n < len(plain) else f"{rest}[{n - len(plain)}]" for n in range(len(args))
+    ]
+    rows = [*zip(firsts, args, strict=True), *kwargs.items()]
+    if targets is not None:
+        rows.append(("targets", targets))
+    names = [first + path for first, value in rows for path in _paths(pytree.tree_structure(value))]
+    if targets is None:
+        names.append("targets")  # None is a leaf
+    return names
+
+
+def _paths(spec: Any) -> list[str]:
+    """The paths of the leaves of a nested value, as Python would write them."""
+    if spec.is_leaf():
+        return [""]
+    children, keys = spec.children(), spec.context
+    if isinstance(keys, list | tuple) and keys and isinstance(keys[0], list | tuple):
+        keys = keys[0]  # a data class: names of its fields, and of those that are None
+    if not isinstance(keys, list | tuple) or len(keys) != len(children):
+        shown = [f"[{number}]" for number in range(len(children))]
+    elif spec.type in (dict, OrderedDict):
+        shown = [f"[{key!r}]" for key in keys]
+    else:
+        shown = [f".{key}" for key in keys]
+    return [
+        first + path for first, child in zip(shown, children, strict=True) for path in _paths(child)
+    ]
+
+
+def _outputs(exported: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors that a graph returns, by name, and the buffers that it changes."""
+    (node,) = (n for n in exported.graph.nodes if n.op == "output")
+    specs = exported.graph_signature.output_specs
+    outputs: dict[str, Any] = {}
+    mutated: dict[str, Any] = {}
+    spec = exported.call_spec.out_spec
+    users = iter(_paths(spec))
+    for each, value in zip(specs, node.args[0], strict=True):
+        if each.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
+            path = next(users)
+            if isinstance(value, torch.fx.Node):
+                outputs[f"output{path}"] = value
+        elif each.kind.name == "BUFFER_MUTATION":
+            mutated[each.target.removeprefix(_PREFIX)] = value
+        else:
+            raise UnsupportedError(
+                f"the module changes its input {each.target or each.arg.name} in place; make it "
+                "return what it changes"
+            )
+    return outputs, mutated
+
+
+def _aliases(module: torch.nn.Module) -> dict[str, str]:
+    """Names of tied parameters, but for the first of each, with the first."""
+    first: dict[int, str] = {}
+    return {
+        name: kept
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if (kept := first.setdefault(id(parameter), name)) != name
+    }
+
+
+def _warn_of_dropout(graph: torch.fx.Graph, name: str) -> None:
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.dropout.default:
+            _, rate, training = node.args
+            if rate and training:
+                warn(
+                    f"{name} is in training mode with dropout of {rate}: it is planned without "
+                    "the masks, which every device draws for itself",
+                    UserWarning,
+                )
+                return

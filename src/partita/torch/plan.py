@@ -1,0 +1,235 @@
+"""The plan of a module of torch: placements by name, and all that a plan has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement
+
+from partita.cost import Estimate
+from partita.plan import Plan
+from partita.spmd import Collective
+from partita.tactics import Tactic
+from partita.torch import activations
+from partita.torch.boundaries import Boundaries, boundaries
+from partita.torch.capture import Captured
+from partita.torch.parallelize import Distribution, ModulePlacements, distribute, parallelize
+from partita.torch.placements import Placements, out_of_order, placements_of
+from partita.torch.repeats import Run, layer_of, runs
+from partita.torch.step import Step
+from partita.torch.uses import Uses
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TorchPlan:
+    """How a module of torch is split over a mesh. Made by `partita.torch.plan`.
+
+    `print(plan)` shows a report. What a `partita.Plan` has is at `plan`; the most used is here.
+    """
+
+    plan: Plan
+    """The plan of the program that was captured, in the names of torch."""
+    step: Step
+    """What was planned."""
+    captured: Captured
+    """The module, as it was captured."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, in the order of the placements."""
+        return self.plan.mesh.names
+
+    @cached_property
+    def _by_name(self) -> dict[str, Placements]:
+        """The placements of arguments and results, by name."""
+        program, spmd = self.plan.program, self.plan.spmd
+        rows = [
+            *zip(program.argument_names, spmd.argument_layouts, strict=True),
+            *zip(program.result_names, spmd.result_layouts, strict=True),
+        ]
+        return {name: placements_of(layout, len(self.axes)) for name, layout in rows}
+
+    @cached_property
+    def placements(self) -> Mapping[str, tuple[Placement, ...]]:
+        """The placements of every parameter and buffer by its name in the module.
+
+        One for each axis of the mesh. Tied parameters have theirs under each of their names.
+        """
+        tensors = (*self.captured.parameters.values(), *self.captured.buffers.values())
+        found = {t.name: self._by_name[t.name] for t in tensors}
+        tied = {
+            name: found[first] for name, first in self.captured.aliases.items() if first in found
+        }
+        return found | tied
+
+    @cached_property
+    def optimizer_placements(self) -> Mapping[str, Mapping[str, tuple[Placement, ...]]]:
+        """The placements of the optimizer's state, by parameter and by what torch calls it."""
+        found: dict[str, dict[str, Placements]] = {}
+        for tensor in self.captured.parameters.values():
+            for name, placements in self._by_name.items():
+                key = name.removeprefix("optimizer.").removesuffix(f".{tensor.name}")
+                if name == f"optimizer.{key}.{tensor.name}":
+                    found.setdefault(tensor.name, {})[key] = placements
+        return found
+
+    @cached_property
+    def input_placements(self) -> Mapping[str, tuple[Placement, ...]]:
+        """The placements of the inputs and targets, by the names of `forward`'s arguments."""
+        return {t.name: self._by_name[t.name] for t in self.captured.inputs.values()}
+
+    @cached_property
+    def output_placements(self) -> Mapping[str, tuple[Placement, ...]]:
+        """The placements of what the module returns; of the loss, where a step is planned."""
+        names = self.plan.program.result_names
+        wanted = [n for n in names if n == "loss" or n in self.captured.outputs]
+        return {name: self._by_name[name] for name in wanted}
+
+    @cached_property
+    def module_placements(self) -> Mapping[str, ModulePlacements]:
+        """The placements of activations at the boundaries of modules, by the module's path."""
+        found, values, uses = self.boundaries, self._values, self._uses
+        scopes = activations.scopes(self._runs)
+
+        def scope(path: str) -> str:
+            layer = layer_of(path)
+            return scopes.get(layer, layer) + path.removeprefix(layer)
+
+        return {
+            path: ModulePlacements(
+                tuple(
+                    uses.read(values[node], scope(path))
+                    for node in found.inputs.get(path, ())
+                    if node in values
+                ),
+                tuple(
+                    uses.kept(values[node])
+                    for node in found.outputs.get(path, ())
+                    if node in values
+                ),
+            )
+            for path in self.captured.paths
+            if path in found.inputs or path in found.outputs
+        }
+
+    @cached_property
+    def used_placements(self) -> Mapping[str, tuple[Placement, ...]]:
+        """The placements in which parameters are used; what is stored otherwise is gathered."""
+        program = self.plan.program
+        values = dict(zip(program.argument_names, program.arguments, strict=True))
+        named = {t.name: self._uses.read(values[t.name]) for t in self.captured.parameters.values()}
+        return named | {
+            name: named[first] for name, first in self.captured.aliases.items() if first in named
+        }
+
+    @cached_property
+    def boundaries(self) -> Boundaries:
+        """The activations at the boundaries of modules, in the graph that was captured."""
+        return boundaries(self.captured)
+
+    @cached_property
+    def _runs(self) -> list[Run]:
+        return runs(self.captured.nodes)
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(self.plan)
+
+    @cached_property
+    def _values(self) -> Mapping[torch.fx.Node, int]:
+        return activations.boundary_values(
+            self.plan, self._runs, self.boundaries, self.captured
+        )
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """What `parallelize` needs of the plan: plain data, which can be pickled."""
+        return Distribution(
+            self.axes,
+            self.plan.mesh.sizes,
+            self.placements,
+            self.used_placements,
+            self.input_placements,
+            self.module_placements,
+            self.refusals,
+        )
+
+    def parallelize(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        """Makes the parameters of a module DTensors, placed and used as planned, in place.
+
+        Called on every rank. What goes in is the whole input, on each rank, or DTensors; what comes
+        out is DTensors. Optimizers of torch take its parameters as they are.
+
+        Args:
+          module: the one that was planned, with real parameters.
+          device_mesh: of the axes of the plan, with their names.
+
+        Raises:
+          UnsupportedError: DTensor cannot do what was planned; see `refusals`.
+          MeshError: it is another mesh than that of the plan.
+        """
+        return parallelize(self.distribution, module, device_mesh)
+
+    def distribute(
+        self, tensors: Mapping[str, torch.Tensor], device_mesh: DeviceMesh
+    ) -> dict[str, torch.Tensor]:
+        """Inputs and targets by name, which all ranks have, as DTensors placed as planned."""
+        return distribute(self.distribution, tensors, device_mesh)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Predicted time and memory of a step."""
+        return self.plan.estimate
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective of a step, in program order."""
+        return self.plan.collectives
+
+    @property
+    def history(self) -> Any:
+        """What each tactic did."""
+        return self.plan.history
+
+    def explain(self, what: str | int | Collective, alternatives: int = 6) -> Any:
+        """Why values are split as they are, as `Plan.explain` says it."""
+        return self.plan.explain(what, alternatives)
+
+    def then(self, *tactics: Tactic) -> TorchPlan:
+        """The plan with further tactics applied; this one stays as it is."""
+        return dataclasses.replace(self, plan=self.plan.then(*tactics))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan to a JSON file."""
+        self.plan.save(path)
+
+    @cached_property
+    def refusals(self) -> tuple[str, ...]:
+        """What DTensor cannot do of this plan, each with the reason; empty if it can do all."""
+        program, spmd, names = self.plan.program, self.plan.spmd, self.axes
+        found = []
+        for name, layout in zip(program.argument_names, spmd.argument_layouts, strict=True):
+            for dim in out_of_order(layout):
+                said = ", then ".join(names[axis] for axis in layout[dim])
+                found.append(
+                    f"{name} is split in dimension {dim} along {said}; DTensor splits along axes "
+                    "in the order of the mesh: name them in that order there"
+                )
+        if any(c.kind == "collective_permute" for c in self.collectives):
+            found.append(
+                "shards exchange their borders (collective_permute), which DTensor does not: leave "
+                "that dimension replicated along the axis"
+            )
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+    def __repr__(self) -> str:
+        return f"<TorchPlan of {self.plan.done}>"

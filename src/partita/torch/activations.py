@@ -11,7 +11,6 @@ import torch
 from partita.plan import Plan
 from partita.torch.boundaries import Boundaries
 from partita.torch.capture import Captured
-from partita.torch.placements import Placements, placements_of
 from partita.torch.repeats import Run
 
 
@@ -22,34 +21,29 @@ def shared_name(run: Run, name: str) -> str:
     return re.sub(r"\d+$", "*", run.layer) + name.removeprefix(run.layer)
 
 
-def value_placements(plan: Plan, value: int) -> Placements:
-    """How a value of the program is kept, outstanding sums included."""
-    lowering = plan.spmd.lowering
-    kept = lowering.plans[lowering.graph.value_class[value]]
-    return placements_of(kept.layout, len(plan.mesh.names), kept.unreduced)
-
-
-def boundary_placements(
+def boundary_values(
     plan: Plan, runs: list[Run], found: Boundaries, captured: Captured
-) -> Mapping[torch.fx.Node, Placements]:
-    """How the values at the boundaries of modules are kept.
+) -> dict[torch.fx.Node, int]:
+    """The values of the program at the boundaries of modules.
 
     A layer that is traced once is in the program as often as it is called, and in that order.
     """
     named: dict[str, deque[int]] = defaultdict(deque)
     for name, value in plan.program.tagged:
         named[name].append(value)
-    made: dict[torch.fx.Node, Placements] = {}
+    made: dict[torch.fx.Node, int] = {}
     for run in runs:
         for node in run.nodes:
             values = named.get(shared_name(run, found.tags[node])) if node in found.tags else None
             if values:
-                made[node] = value_placements(plan, values.popleft())
-    inputs = {t.name: at for at, t in captured.inputs.items()}
-    for name, value in zip(plan.program.argument_names, plan.program.arguments, strict=True):
-        if name in inputs:
-            for nodes in found.inputs.values():
-                for node in nodes:
-                    if node.name == inputs[name]:
-                        made[node] = value_placements(plan, value)
+                made[node] = values.popleft()
+    arguments = dict(zip(plan.program.argument_names, plan.program.arguments, strict=True))
+    inputs: Mapping[str, int] = {at: arguments[t.name] for at, t in captured.inputs.items()}
+    for nodes in found.inputs.values():
+        made |= {node: inputs[node.name] for node in nodes if node.name in inputs}
     return made
+
+
+def scopes(runs: list[Run]) -> dict[str, str]:
+    """The layers that are traced once, with what their paths are called in the program."""
+    return {run.layer: shared_name(run, run.layer) for run in runs if run.layer}

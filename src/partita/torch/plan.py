@@ -9,29 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
 from partita.cost import Estimate
 from partita.plan import Plan
 from partita.spmd import Collective
 from partita.tactics import Tactic
-from partita.torch.activations import boundary_placements
+from partita.torch import activations
 from partita.torch.boundaries import Boundaries, boundaries
 from partita.torch.capture import Captured
+from partita.torch.parallelize import Distribution, ModulePlacements, distribute, parallelize
 from partita.torch.placements import Placements, out_of_order, placements_of
-from partita.torch.repeats import runs
+from partita.torch.repeats import Run, layer_of, runs
 from partita.torch.step import Step
-
-
-@dataclasses.dataclass(frozen=True)
-class ModulePlacements:
-    """How the activations are placed that go into a module and come out of it.
-
-    Floating-point tensors only, each once, in the order in which the module reads or makes them.
-    """
-
-    inputs: tuple[Placements, ...]
-    outputs: tuple[Placements, ...]
+from partita.torch.uses import Uses
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -102,14 +94,38 @@ class TorchPlan:
     @cached_property
     def module_placements(self) -> Mapping[str, ModulePlacements]:
         """The placements of activations at the boundaries of modules, by the module's path."""
-        found, placed = self.boundaries, self._activations
+        found, values, uses = self.boundaries, self._values, self._uses
+        scopes = activations.scopes(self._runs)
+
+        def scope(path: str) -> str:
+            layer = layer_of(path)
+            return scopes.get(layer, layer) + path.removeprefix(layer)
+
         return {
             path: ModulePlacements(
-                tuple(placed[node] for node in found.inputs.get(path, ()) if node in placed),
-                tuple(placed[node] for node in found.outputs.get(path, ()) if node in placed),
+                tuple(
+                    uses.read(values[node], scope(path))
+                    for node in found.inputs.get(path, ())
+                    if node in values
+                ),
+                tuple(
+                    uses.kept(values[node])
+                    for node in found.outputs.get(path, ())
+                    if node in values
+                ),
             )
             for path in self.captured.paths
             if path in found.inputs or path in found.outputs
+        }
+
+    @cached_property
+    def used_placements(self) -> Mapping[str, tuple[Placement, ...]]:
+        """The placements in which parameters are used; what is stored otherwise is gathered."""
+        program = self.plan.program
+        values = dict(zip(program.argument_names, program.arguments, strict=True))
+        named = {t.name: self._uses.read(values[t.name]) for t in self.captured.parameters.values()}
+        return named | {
+            name: named[first] for name, first in self.captured.aliases.items() if first in named
         }
 
     @cached_property
@@ -118,9 +134,53 @@ class TorchPlan:
         return boundaries(self.captured)
 
     @cached_property
-    def _activations(self) -> Mapping[torch.fx.Node, Placements]:
-        every = runs(self.captured.nodes)
-        return boundary_placements(self.plan, every, self.boundaries, self.captured)
+    def _runs(self) -> list[Run]:
+        return runs(self.captured.nodes)
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses(self.plan)
+
+    @cached_property
+    def _values(self) -> Mapping[torch.fx.Node, int]:
+        return activations.boundary_values(
+            self.plan, self._runs, self.boundaries, self.captured
+        )
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """What `parallelize` needs of the plan: plain data, which can be pickled."""
+        return Distribution(
+            self.axes,
+            self.plan.mesh.sizes,
+            self.placements,
+            self.used_placements,
+            self.input_placements,
+            self.module_placements,
+            self.refusals,
+        )
+
+    def parallelize(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        """Makes the parameters of a module DTensors, placed and used as planned, in place.
+
+        Called on every rank. What goes in is the whole input, on each rank, or DTensors; what comes
+        out is DTensors. Optimizers of torch take its parameters as they are.
+
+        Args:
+          module: the one that was planned, with real parameters.
+          device_mesh: of the axes of the plan, with their names.
+
+        Raises:
+          UnsupportedError: DTensor cannot do what was planned; see `refusals`.
+          MeshError: it is another mesh than that of the plan.
+        """
+        return parallelize(self.distribution, module, device_mesh)
+
+    def distribute(
+        self, tensors: Mapping[str, torch.Tensor], device_mesh: DeviceMesh
+    ) -> dict[str, torch.Tensor]:
+        """Inputs and targets by name, which all ranks have, as DTensors placed as planned."""
+        return distribute(self.distribution, tensors, device_mesh)
 
     @property
     def estimate(self) -> Estimate:

@@ -1,0 +1,228 @@
+"""A plan applied to a module of torch: DTensors for parameters, hooks for activations.
+
+The code of the module stays as it is, and so do the names of its parameters. Where a parameter is
+stored otherwise than it is used, it is redistributed when the module reads it: gathered in the
+forward, and its gradient reduced and scattered in the backward. At the boundaries of modules
+activations are redistributed to where the plan has them; in between, DTensor decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.placement_types import Placement
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from partita.errors import ArgumentError, MeshError, UnsupportedError, closest
+from partita.torch.placements import Placements
+
+
+@dataclasses.dataclass(frozen=True)
+class ModulePlacements:
+    """How the activations are placed that go into a module and come out of it.
+
+    Floating-point tensors only, each once, in the order in which the module reads or makes them;
+    inputs as the module reads them, outputs as they are kept.
+    """
+
+    inputs: tuple[Placements, ...]
+    outputs: tuple[Placements, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """What is needed of a plan to distribute its module; everything by name."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    parameters: Mapping[str, Placements]
+    """How parameters and buffers are stored."""
+    used: Mapping[str, Placements]
+    """How parameters are used."""
+    inputs: Mapping[str, Placements]
+    modules: Mapping[str, ModulePlacements]
+    refusals: tuple[str, ...]
+
+
+def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Distributes a module in place; `TorchPlan.parallelize` says how."""
+    if plan.refusals:
+        raise UnsupportedError(f"DTensor cannot do this plan: {'; '.join(plan.refusals)}")
+    _check(plan, mesh)
+    made: dict[int, nn.Parameter] = {}
+    for path, child in list(module.named_modules()):
+        names = {key: f"{path}.{key}" if path else key for key in child._parameters}
+        own = {key: name for key, name in names.items() if name in plan.parameters}
+        for key, name in own.items():
+            child._parameters[key] = _distributed(child, key, plan.parameters[name], mesh, made)
+        moved = {
+            key: plan.used[name] for key, name in own.items() if _gathers(plan, name)
+        }
+        if moved:
+            _read_as(child, moved)
+        if path and path in plan.modules:
+            _hook(child, plan.modules[path])
+    _whole_module(plan, module, mesh)
+    return module
+
+
+def distribute(
+    plan: Distribution, tensors: Mapping[str, torch.Tensor], mesh: DeviceMesh
+) -> dict[str, torch.Tensor]:
+    """Inputs by name as DTensors."""
+    for name in tensors:
+        if name not in plan.inputs:
+            raise ArgumentError(
+                f"{name!r} is no input of the plan{closest(name, plan.inputs)}; they are "
+                f"{', '.join(plan.inputs)}"
+            )
+    return {name: _placed(t, plan.inputs[name], mesh) for name, t in tensors.items()}
+
+
+def _check(plan: Distribution, mesh: DeviceMesh) -> None:
+    names, sizes = mesh.mesh_dim_names, tuple(mesh.shape)
+    if names != plan.axes or sizes != plan.sizes:
+        wanted = ", ".join(f"{a}={n}" for a, n in zip(plan.axes, plan.sizes, strict=True))
+        shown = ", ".join(f"{a}={n}" for a, n in zip(names or ("?",) * len(sizes), sizes))  # noqa: B905
+        raise MeshError(f"the plan is for a mesh of {wanted}, and the DeviceMesh has {shown}")
+
+
+def _distributed(
+    module: nn.Module,
+    key: str,
+    placements: Placements,
+    mesh: DeviceMesh,
+    made: dict[int, nn.Parameter],
+) -> nn.Parameter | None:
+    """A parameter as a DTensor; a tied one is made once."""
+    parameter = module._parameters[key]
+    if parameter is None:
+        return None
+    known = made.get(id(parameter))
+    if known is None:
+        tensor = distribute_tensor(parameter.detach(), mesh, placements)
+        known = made[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)
+        made[id(known)] = known
+    return known
+
+
+def _gathers(plan: Distribution, name: str) -> bool:
+    return name in plan.used and plan.used[name] != plan.parameters[name]
+
+
+def _read_as(module: nn.Module, used: Mapping[str, Placements]) -> None:
+    """Redistributes parameters whenever the module reads them.
+
+    A property of a class of its own comes before what `nn.Module` keeps under the same name, so
+    that state dicts and optimizers see the parameter as it is stored.
+    """
+
+    def reader(key: str, placements: Placements) -> property:
+        def read(self: nn.Module) -> Any:
+            stored = self._parameters[key]
+            if isinstance(stored, DTensor):
+                return stored.redistribute(placements=placements)
+            return stored
+
+        def write(self: nn.Module, value: Any) -> None:
+            self._parameters[key] = value
+
+        return property(read, write)
+
+    kind = type(module)
+    members = {key: reader(key, placements) for key, placements in used.items()}
+    module.__class__ = type(kind.__name__, (kind,), members)
+
+
+def _hook(module: nn.Module, planned: ModulePlacements) -> None:
+    """Redistributes what goes into a module and comes out of it, where that is one tensor."""
+    if len(planned.inputs) == 1:
+        (into,) = planned.inputs
+
+        def before(_: nn.Module, args: tuple[Any, ...]) -> Any:
+            if args and isinstance(args[0], DTensor) and args[0].is_floating_point():
+                return (_moved(args[0], into), *args[1:])
+            return None
+
+        module.register_forward_pre_hook(before)
+    if len(planned.outputs) == 1:
+        (out_of,) = planned.outputs
+
+        def after(_: nn.Module, __: Any, made: Any) -> Any:
+            return _moved(made, out_of) if isinstance(made, DTensor) else made
+
+        module.register_forward_hook(after)
+
+
+def _moved(tensor: DTensor, planned: Placements) -> DTensor:
+    """A tensor as planned; sums that stay outstanding there are left as they are."""
+    if tensor.ndim == 0:
+        return tensor
+    target = tuple(
+        now if isinstance(wanted, Partial) else wanted
+        for now, wanted in zip(tensor.placements, planned, strict=True)
+    )
+    return tensor if target == tensor.placements else tensor.redistribute(placements=target)
+
+
+def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> None:
+    """Distributes the inputs, and lets plain tensors of the code stand for replicated ones."""
+    forward: Callable[..., Any] = module.forward
+    default = tuple(Replicate() for _ in plan.axes)
+    parameters = list(_names_of(forward))
+
+    def placed(name: str, value: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(value)
+        found = [p for n, p in plan.inputs.items() if n == name or n.startswith((f"{name}.", f"{name}["))]
+        planned = iter(found)
+        made = [
+            _placed(leaf, next(planned, default), mesh) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves
+        ]
+        return pytree.tree_unflatten(made, spec)
+
+    def distributed(*args: Any, **kwargs: Any) -> Any:
+        names = [*parameters, *("",) * len(args)]
+        placed_args = [placed(name, value) for name, value in zip(names, args, strict=False)]
+        placed_kwargs = {name: placed(name, value) for name, value in kwargs.items()}
+        with running(mesh):
+            return forward(*placed_args, **placed_kwargs)
+
+    module.forward = distributed
+
+
+def _names_of(forward: Callable[..., Any]) -> Iterator[str]:
+    import inspect
+
+    for each in inspect.signature(forward).parameters.values():
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            yield each.name
+
+
+def _placed(tensor: torch.Tensor, placements: tuple[Placement, ...], mesh: DeviceMesh) -> Any:
+    if isinstance(tensor, DTensor):
+        return tensor.redistribute(placements=placements)
+    # Every rank has all of it, so each takes its part of its own.
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+
+@contextlib.contextmanager
+def running(mesh: DeviceMesh) -> Iterator[None]:
+    """What a step of DTensors runs in: plain tensors count as replicated ones.
+
+    On CPUs attention is computed in parts, as DTensor knows no fused kernel there.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(implicit_replication())
+        if mesh.device_type == "cpu":
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield

@@ -1,0 +1,53 @@
+"""How a plan's program reads its values where a module uses them, as placements.
+
+A parameter may be stored in shards and gathered for its use, and an activation kept otherwise than
+a module reads it. Both are read from the lowering, in the forward part of the program.
+"""
+
+from __future__ import annotations
+
+from partita.plan import Plan
+from partita.program.ir import Operation
+from partita.torch.placements import Placements, placements_of
+
+
+class Uses:
+    """The uses of the values of one plan's program."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.uses = plan.program.uses()
+
+    def kept(self, value: int) -> Placements:
+        """How a value is kept, outstanding sums included."""
+        lowering = self.plan.spmd.lowering
+        kept = lowering.plans[lowering.graph.value_class[value]]
+        return placements_of(kept.layout, self._axes, kept.unreduced)
+
+    def read(self, value: int, scope: str = "") -> Placements:
+        """How a value is read by the first operation that uses it.
+
+        Conversions to another type are looked through: what they make is what is gathered.
+
+        Args:
+          value: of the program.
+          scope: of the uses that count, if any is in it: the path of a module.
+        """
+        program = self.plan.program
+        uses = self.uses[value]
+        inside = [use for use in uses if scope and scope in program.operations[use[0]].scope]
+        if not (inside or uses):
+            return self.kept(value)
+        op, number = (inside or uses)[0]
+        operation = program.operations[op]
+        if self._converts(operation):
+            return self.read(operation.results[0], scope)
+        layout, _ = self.plan.spmd.form(op).need(number)
+        return placements_of(layout, self._axes)
+
+    def _converts(self, op: Operation) -> bool:
+        return op.kind == "stablehlo.convert" and bool(self.uses[op.results[0]])
+
+    @property
+    def _axes(self) -> int:
+        return len(self.plan.mesh.names)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Protocol
+
+import numpy as np
 
 from partita.analysis import Analysis, ClassGraph
 from partita.cost import Cost, CostModel
 from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
-from partita.tiling import Layout, Node, Propagation, Propagator, TileAction, Tiling
+from partita.spmd.situations import Marks
+from partita.tiling import LAYOUTS, Node, Propagation, Propagator, TileAction, Tiling
 
 NOISE = 3e-4
 """What a move has to gain of the step, or of what is too large: the model cannot tell less."""
@@ -91,6 +94,8 @@ class Problem:
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
         self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
+        self._marks = Marks(1), Marks(2)
+        """Of layouts, and of classes: states are told apart by sums of their products."""
         self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}
         self.least = 0.0
@@ -207,7 +212,7 @@ class Problem:
         taken = self._taken.get(known)
         if taken is None:
             taken = self._taken[known] = self._take(way, move)
-        if not taken.ops and not taken.values:
+        if not len(taken.classes):
             return None
         moves = (*way.moves, move)
         reached = self._states.get(taken.key)
@@ -216,15 +221,14 @@ class Problem:
         return _Way(way.base, moves, taken.key, (*way.since, taken))
 
     def _take(self, way: _Way, move: Move) -> _Taken:
-        before, key = way.tiling, way.key
-        found = self._propagation(before, move)
-        ops = {index: found.tiling.ops[index] for index in found.ops}
-        values = {index: found.tiling.values[index] for index in found.values}
-        for index, layout in ops.items():
-            key ^= hash((index, before.ops[index])) ^ hash((index, layout))
-        for index, layout in values.items():
-            key ^= hash((~index, before.values[index])) ^ hash((~index, layout))
-        return _Taken(ops, values, key)
+        before = way.tiling
+        after = self._propagation(before, move).tiling
+        classes = np.flatnonzero(before.row != after.row)
+        old, new = before.row[classes], after.row[classes]
+        count = len(LAYOUTS.all)
+        more = self._marks[0].of(new, count) - self._marks[0].of(old, count)
+        more *= self._marks[1].of(classes, len(before.row))
+        return _Taken(classes, new, (way.key + int(more.sum())) % 2**64)
 
     def improve(self, state: SearchState) -> None:
         """Takes note of a state that is better than all before."""
@@ -250,10 +254,10 @@ class Problem:
 class _Taken:
     """What a move does in some tiling."""
 
-    ops: Mapping[int, Layout]
-    """The new layouts of operation classes."""
-    values: Mapping[int, Layout]
-    """Those of value classes."""
+    classes: np.ndarray
+    """The classes that change, by their places in the row of a tiling."""
+    layouts: np.ndarray
+    """The numbers of their new layouts."""
     key: int
     """That of the tiling to which it leads."""
 
@@ -273,11 +277,10 @@ class _Way:
         """Where they lead."""
         if not self.since:
             return self.base.tiling
-        ops, values = dict[int, Layout](), dict[int, Layout]()
+        row = self.base.tiling.row.copy()
         for taken in self.since:
-            ops.update(taken.ops)
-            values.update(taken.values)
-        return self.base.tiling.changed(ops, values)
+            row[taken.classes] = taken.layouts
+        return self.base.tiling.with_row(row)
 
 
 def alike(a: Cost, b: Cost) -> bool:

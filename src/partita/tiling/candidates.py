@@ -8,36 +8,59 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import TypeVar
 
+import numpy as np
+
 from partita.mesh import Mesh
-from partita.tiling.tiling import Layout, Tiling
-
-Places = tuple[dict[int, int], dict[int, int]]
-"""By operation class a factor, and by value class a dimension: the first that is reached. Shared:
-not to be changed."""
+from partita.tiling.tiling import LAYOUTS, Tiling
 
 
-class Room(dict[Layout, bool]):
-    """Which layouts have room for an axis at a place, where it divides the size; found as asked."""
+class Places:
+    """By operation class a factor, and by value class a dimension. Not to be changed."""
 
-    def __init__(self, mesh: Mesh, axis: int, place: int, size: int, least: int) -> None:
-        """Takes the place, its size, and the fewest indices that a shard may have."""
-        super().__init__()
-        self._mesh, self._axis, self._place = mesh, axis, place
-        self._size, self._least = size, least
+    def __init__(self, ops: dict[int, int], values: dict[int, int], count: int) -> None:
+        """Takes them, and the number of all operation classes."""
+        self.ops, self.values = ops, values
+        self.row = np.array([*ops, *(count + index for index in values)], dtype=np.int64)
+        """The classes by their places in the row of a tiling."""
+        self.place = np.array([*ops.values(), *values.values()], dtype=np.int64)
+        """For each of them, the factor or dimension."""
 
-    def __missing__(self, layout: Layout) -> bool:
-        found = self[layout] = self._has_room(layout)
+
+class Rooms:
+    """Which layouts have room for an axis at places of some sizes; found as asked."""
+
+    def __init__(self, mesh: Mesh, axis: int) -> None:
+        self._mesh, self._axis = mesh, axis
+        self._rooms: dict[tuple[int, int, int], int] = {}
+        self._known = np.zeros((0, 0), dtype=np.int8)
+        """By room and layout: whether there is room; -1 where that is not known yet."""
+
+    def number(self, place: int, size: int, least: int) -> int:
+        """The number of a place with a size that the axis divides, and the fewest indices that a
+        shard may have."""
+        return self._rooms.setdefault((place, size, least), len(self._rooms))
+
+    def at(self, rooms: np.ndarray, layouts: np.ndarray) -> np.ndarray:
+        """Whether there is room at places, by number, in layouts, by number."""
+        missing = len(self._rooms) - len(self._known), len(LAYOUTS.all) - self._known.shape[1]
+        if max(missing) > 0:
+            grown = [(0, max(0, 2 * more)) for more in missing]
+            self._known = np.pad(self._known, grown, constant_values=-1)
+        found: np.ndarray = self._known[rooms, layouts]
+        for number in np.flatnonzero(found < 0).tolist():
+            room, layout = int(rooms[number]), int(layouts[number])
+            found[number] = self._known[room, layout] = self._has_room(room, layout)
         return found
 
-    def _has_room(self, layout: Layout) -> bool:
+    def _has_room(self, room: int, number: int) -> bool:
+        (place, size, least), layout = list(self._rooms)[room], LAYOUTS.all[number]
         if any(self._axis in axes for axes in layout):
             return False
-        here = layout[self._place]
+        here = layout[place]
         shards = self._mesh.size(here) * self._mesh.sizes[self._axis]
-        return not here or (self._size % shards == 0 and self._size // shards >= self._least)
+        return not here or (size % shards == 0 and size // shards >= least)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +71,8 @@ class Candidate:
     """Of the operation or value class."""
     place: int
     """The factor or dimension."""
-    room: Room
+    room: int
+    """The number of its place and size among `Rooms`."""
 
 
 class Candidates:
@@ -61,6 +85,8 @@ class Candidates:
         seeds: Sequence[int],
         neighbours: Mapping[int, Sequence[int]],
         axis: int,
+        rooms: Rooms,
+        count: int,
     ) -> None:
         """Takes them.
 
@@ -71,30 +97,33 @@ class Candidates:
           neighbours: for each number the values joined to it; operations need not be reached, all
             are seeds.
           axis: the axis.
+          rooms: where there is room for it.
+          count: of all operation classes.
         """
         self._sides = ops, values
         self._seeds = seeds
         self._neighbours = neighbours
         self._axis = axis
-        self._picks = [_getter([c.index for c in side]) for side in self._sides]
-        self._rooms = [[c.room for c in side] for side in self._sides]
+        self._rooms = rooms
+        self._count = count
+        indices = [each.index for each in ops], [count + each.index for each in values]
+        self._index = np.array([*indices[0], *indices[1]], dtype=np.int64)
+        self._room = np.array([each.room for each in (*ops, *values)], dtype=np.int64)
         self._known: dict[bytes, Places] = {}
 
     def reached(self, tiling: Tiling) -> Places:
         """Where the axis gets to in a tiling."""
-        layouts = self._picks[0](tiling.ops), self._picks[1](tiling.values)
-        can = [room[layout] for room, layout in zip(self._rooms[0], layouts[0], strict=True)]
-        can += [room[layout] for room, layout in zip(self._rooms[1], layouts[1], strict=True)]
+        can = self._rooms.at(self._room, tiling.row[self._index])
         if tiling.pinned:
             for number, value in enumerate(self._sides[1], len(self._sides[0])):
-                can[number] = can[number] and (value.index, self._axis) not in tiling.pinned
-        key = bytes(can)
+                can[number] &= (value.index, self._axis) not in tiling.pinned
+        key = can.tobytes()
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._spread(can)
+            found = self._known[key] = self._spread(can.tolist())
         return found
 
-    def _spread(self, can: Sequence[bool]) -> Places:
+    def _spread(self, can: Sequence[int]) -> Places:
         """The candidates that are reached, given which can take the axis."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
@@ -106,21 +135,14 @@ class Candidates:
             else:
                 each = self._sides[1][number - first]
                 values.setdefault(each.index, each.place)
-        return ops, values
-
-
-def _getter(indices: Sequence[int]) -> Callable[[Sequence[Layout]], Sequence[Layout]]:
-    """Picks these items of a sequence."""
-    if len(indices) > 1:
-        return itemgetter(*indices)
-    return lambda layouts: [layouts[index] for index in indices]
+        return Places(ops, values, self._count)
 
 
 N = TypeVar("N", tuple[str, int, int], int)
 
 
 def reached(
-    seeds: Iterable[N], can_take: Callable[[N], bool], neighbours: Mapping[N, Sequence[N]]
+    seeds: Iterable[N], can_take: Callable[[N], bool | int], neighbours: Mapping[N, Sequence[N]]
 ) -> set[N]:
     """The seeds, and from there on their neighbours, as long as those can take the axis."""
     found: set[N] = set()

@@ -17,12 +17,12 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
 from partita.tiling.action import EVERY_COLOR, TileAction
-from partita.tiling.candidates import Candidate, Candidates, Places, Room, reached
+from partita.tiling.candidates import Candidate, Candidates, Places, Rooms, reached
 from partita.tiling.tiling import Axes, Layout, Pinned, Tiling, uses_axis
 
 Node = tuple[str, int, int]
@@ -73,6 +73,7 @@ class Propagator:
         self.graph = graph
         self.mesh = mesh
         self._known: dict[tuple[int, int, frozenset[int]], Candidates] = {}
+        self._rooms: dict[int, Rooms] = {}
         self._parts: dict[object, list[frozenset[Node]]] = {}
         self._some: dict[object, Places] = {}
         self.conflict_of = {
@@ -220,7 +221,7 @@ class Propagator:
             return resolution.get(conflict) == role
 
         taken = sorted(reached(dict.fromkeys(seeds), can_take, self.neighbours))
-        propagation = self._taken(tiling, *_places(taken), axis)
+        propagation = self._taken(tiling, self._places(taken), axis)
         return dataclasses.replace(
             propagation,
             stops=tuple(stops.values()),
@@ -239,8 +240,8 @@ class Propagator:
             taken = (
                 node for number, part in parts if number not in action.without for node in part
             )
-            self._some[key] = _places(sorted(node for node in taken if not self.given(node)))
-        return self._taken(tiling, *self._some[key], action.axis)
+            self._some[key] = self._places(sorted(node for node in taken if not self.given(node)))
+        return self._taken(tiling, self._some[key], action.axis)
 
     def tile_all(self, tiling: Tiling, action: TileAction) -> Propagation:
         """Tiles a color group, or all of them, whatever an action leaves out."""
@@ -271,23 +272,21 @@ class Propagator:
     ) -> Propagation:
         """Propagates an axis from every operation and argument of a color group."""
         candidates = self._candidates(color, axis, frozenset(resolution.values()))
-        return self._taken(tiling, *candidates.reached(tiling), axis)
+        return self._taken(tiling, candidates.reached(tiling), axis)
 
     def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> Candidates:
         key = (color, axis, chosen)
         if key not in self._known:
             shards = self.mesh.sizes[axis]
             numbers: dict[Node, int] = {}
-            rooms: dict[tuple[int, int, int], Room] = {}
+            rooms = self._rooms.setdefault(axis, Rooms(self.mesh, axis))
             sides: dict[str, list[Candidate]] = {"op": [], "value": []}
             for node, size, least in self._colored[color]:
                 role = self.role(node)
                 if size % shards == 0 and size // shards >= least and (role < 0 or role in chosen):
                     numbers[node] = len(numbers)
                     kind, index, place = node
-                    if (place, size, least) not in rooms:
-                        rooms[place, size, least] = Room(self.mesh, axis, place, size, least)
-                    sides[kind].append(Candidate(index, place, rooms[place, size, least]))
+                    sides[kind].append(Candidate(index, place, rooms.number(place, size, least)))
             seeds = [
                 number
                 for (kind, index, _), number in numbers.items()
@@ -299,7 +298,10 @@ class Propagator:
                 ]
                 for node, number in numbers.items()
             }
-            self._known[key] = Candidates(sides["op"], sides["value"], seeds, neighbours, axis)
+            count = len(self.graph.ops)
+            self._known[key] = Candidates(
+                sides["op"], sides["value"], seeds, neighbours, axis, rooms, count
+            )
         return self._known[key]
 
     @cached_property
@@ -347,40 +349,21 @@ class Propagator:
     def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
         """The action by which just these nodes take the axis, where they still can."""
         can = sorted(node for node in taken if self.refusal(tiling, node, axis) is None)
-        return self._taken(tiling, *_places(can), axis)
+        return self._taken(tiling, self._places(can), axis)
 
-    def _taken(
-        self, tiling: Tiling, ops: dict[int, int], values: dict[int, int], axis: int
-    ) -> Propagation:
+    def _taken(self, tiling: Tiling, places: Places, axis: int) -> Propagation:
         """Takes the axis at these places."""
-        return Propagation(self._commit(tiling, ops, values, axis), ops, values)
+        return Propagation(tiling.split(places.row, places.place, axis), places.ops, places.values)
 
-    def _commit(
-        self, tiling: Tiling, ops: Mapping[int, int], values: Mapping[int, int], axis: int
-    ) -> Tiling:
-        if not ops and not values:
-            return tiling
-        return tiling.changed(
-            {index: _split(tiling.ops[index], place, axis) for index, place in ops.items()},
-            {index: _split(tiling.values[index], dim, axis) for index, dim in values.items()},
-        )
-
-
-@cache
-def _split(layout: Layout, place: int, axis: int) -> Layout:
-    """The layout in which an axis splits a place, too, inside of those that do already."""
-    return (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
+    def _places(self, nodes: Iterable[Node]) -> Places:
+        """The first of the nodes of each operation and value."""
+        ops: dict[int, int] = {}
+        values: dict[int, int] = {}
+        for kind, index, place in nodes:
+            (ops if kind == "op" else values).setdefault(index, place)
+        return Places(ops, values, len(self.graph.ops))
 
 
 def _key(propagation: Propagation) -> tuple[object, object]:
     """What a propagation has taken, to look it up by."""
     return tuple(propagation.ops.items()), tuple(propagation.values.items())
-
-
-def _places(nodes: Iterable[Node]) -> Places:
-    """The first of the nodes of each operation and value."""
-    ops: dict[int, int] = {}
-    values: dict[int, int] = {}
-    for kind, index, place in nodes:
-        (ops if kind == "op" else values).setdefault(index, place)
-    return ops, values

@@ -33,6 +33,8 @@ class Layouts(dict[Layout, int]):
     def __init__(self) -> None:
         super().__init__()
         self.all: list[Layout] = []
+        self._splits: dict[int, np.ndarray] = {}
+        """By axis: of every layout and place, the layout in which it splits that; -1 if unknown."""
         self._lock = threading.Lock()
 
     def __missing__(self, layout: Layout) -> int:
@@ -43,6 +45,24 @@ class Layouts(dict[Layout, int]):
                 self.all.append(layout)
                 self[layout] = number
         return number
+
+    def split(self, layouts: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+        """The layouts in which an axis splits these places, too, inside of those that do already.
+
+        All by number.
+        """
+        most = len(self.all), int(places.max(initial=0)) + 1
+        known = self._splits.setdefault(axis, np.zeros((0, 0), dtype=np.int32))
+        if known.shape[0] < most[0] or known.shape[1] < most[1]:
+            sizes = zip(most, known.shape, strict=True)
+            more = [(0, max(0, 2 * (size - before))) for size, before in sizes]
+            known = self._splits[axis] = np.pad(known, more, constant_values=-1)
+        found: np.ndarray = known[layouts, places]
+        for number in np.flatnonzero(found < 0).tolist():
+            layout, place = self.all[layouts[number]], int(places[number])
+            after = (*layout[:place], (*layout[place], axis), *layout[place + 1 :])
+            found[number] = known[layouts[number], place] = self[after]
+        return found
 
 
 LAYOUTS = Layouts()
@@ -76,6 +96,13 @@ class Tiling:
         """The layout of every value class."""
         return tuple(map(LAYOUTS.all.__getitem__, self.row[self.count :].tolist()))
 
+    def split(self, classes: np.ndarray, places: np.ndarray, axis: int) -> Tiling:
+        """The same with an axis splitting one place each of some classes, by their places in the
+        row, inside of the axes that do already."""
+        if not len(classes):
+            return self
+        return self.with_rows(classes, LAYOUTS.split(self.row[classes], places, axis))
+
     def changed(self, ops: Mapping[int, Layout], values: Mapping[int, Layout]) -> Tiling:
         """The same with other layouts of some operation and value classes."""
         places = [*ops, *(self.count + index for index in values)]
@@ -86,10 +113,16 @@ class Tiling:
         """The same with these values pinned, and no others."""
         return Tiling.__new__(Tiling)._set(self.row, self.count, pinned)
 
-    def with_rows(self, places: Sequence[int], layouts: Sequence[int]) -> Tiling:
+    def with_rows(
+        self, places: Sequence[int] | np.ndarray, layouts: Sequence[int] | np.ndarray
+    ) -> Tiling:
         """The same with the layouts of these numbers at these places of the row."""
         row = self.row.copy()
         row[places] = layouts
+        return self.with_row(row)
+
+    def with_row(self, row: np.ndarray) -> Tiling:
+        """The same with other layouts, by number."""
         return Tiling.__new__(Tiling)._set(row, self.count, self.pinned)
 
     def __eq__(self, other: object) -> bool:

@@ -288,7 +288,7 @@ def test_pricing_what_changed_equals_pricing_from_scratch(program, gpt_program, 
     for color, axis, resolution in random_actions(analysis, mesh, seed):
         propagation = propagator.tile_color(tiling, color, axis, resolution)
         tiling = propagation.tiling
-        lowering = lowerer.lower(tiling, lowering, propagation.ops, propagation.values)
+        lowering = lowerer.lower(tiling, lowering)
         priced = cost.cost(lowering, priced)
         fresh = CostModel(graph, analysis, mesh, TOY).cost(Lowerer(graph, mesh).lower(tiling))
         assert same(priced, fresh)
@@ -310,7 +310,7 @@ def test_what_is_gathered_again_does_not_depend_on_what_was_priced_before(
     for color, axis, resolution in random_actions(analysis, mesh, seed):
         propagation = propagator.tile_color(tiling, color, axis, resolution)
         tiling = propagation.tiling
-        lowering = lowerer.lower(tiling, lowering, propagation.ops, propagation.values)
+        lowering = lowerer.lower(tiling, lowering)
         priced = cost.cost(lowering, priced)
         other = CostModel(graph, analysis, mesh, TOY, capacity)
         assert same(priced, other.cost(Lowerer(graph, mesh).lower(tiling)))

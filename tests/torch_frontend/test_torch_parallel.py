@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import torch
-from torch_frontend.torch_models import Images, Transformer, next_token_loss, tokens
-from torch_frontend.torch_workers import Case, trained
 
 import partita as pt
 import partita.torch as ptt
+from torch_frontend.torch_models import Images, Transformer, next_token_loss, tokens
+from torch_frontend.torch_workers import Case, trained
 
 
 def transformer():

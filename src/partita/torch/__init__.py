@@ -19,7 +19,8 @@ except ModuleNotFoundError as error:  # pragma: no cover
 
 from partita.torch.api import plan
 from partita.torch.operations import operation
-from partita.torch.plan import ModulePlacements, TorchPlan
+from partita.torch.parallelize import ModulePlacements
+from partita.torch.plan import TorchPlan
 
 __all__ = ["ModulePlacements", "TorchPlan", "operation", "plan"]
 

@@ -64,9 +64,7 @@ def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.M
         own = {key: name for key, name in names.items() if name in plan.parameters}
         for key, name in own.items():
             child._parameters[key] = _distributed(child, key, plan.parameters[name], mesh, made)
-        moved = {
-            key: plan.used[name] for key, name in own.items() if _gathers(plan, name)
-        }
+        moved = {key: plan.used[name] for key, name in own.items() if _gathers(plan, name)}
         if moved:
             _read_as(child, moved)
         if path and path in plan.modules:
@@ -182,7 +180,9 @@ def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> No
 
     def placed(name: str, value: Any) -> Any:
         leaves, spec = pytree.tree_flatten(value)
-        found = [p for n, p in plan.inputs.items() if n == name or n.startswith((f"{name}.", f"{name}["))]
+        found = [
+            p for n, p in plan.inputs.items() if n == name or n.startswith((f"{name}.", f"{name}["))
+        ]
         planned = iter(found)
         made = [
             _placed(leaf, next(planned, default), mesh) if isinstance(leaf, torch.Tensor) else leaf

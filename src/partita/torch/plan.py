@@ -143,9 +143,7 @@ class TorchPlan:
 
     @cached_property
     def _values(self) -> Mapping[torch.fx.Node, int]:
-        return activations.boundary_values(
-            self.plan, self._runs, self.boundaries, self.captured
-        )
+        return activations.boundary_values(self.plan, self._runs, self.boundaries, self.captured)
 
     @cached_property
     def distribution(self) -> Distribution:

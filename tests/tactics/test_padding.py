@@ -84,3 +84,14 @@ def test_a_vocabulary_that_does_not_divide_is_worth_padding():
 
 def test_what_divides_is_not():
     assert planned(batch=2, vocabulary=50264).history[-1].refused == ()
+
+
+def test_a_length_that_earlier_tactics_would_not_divide_is_not_looked_at():
+    """Of a sequence of 32 in two parts, 33 would be worth it for an axis of 3 alone."""
+    step, state, batch, _ = train_step()
+    sequence = pt.ManualPartition({"batch['tokens']": 1}, axis="data")
+    search = pt.AutomaticPartition(budget=50)
+    made = pt.plan(
+        step, state, batch, mesh="data=2,odd=3", hardware="h100", tactics=[sequence, search]
+    )
+    assert not [each for each in made.history[-1].refused if "33 instead" in str(each)]

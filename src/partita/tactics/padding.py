@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from partita.cost import Cost
+from partita.program import Program
 from partita.program.resized import resized
 from partita.search import Move, Problem, SearchState
 from partita.search.refine import climb
@@ -112,7 +113,7 @@ def _padded(
         if each == color
     ]
     program = resized(context.analysis.program, dims, old, new)
-    if program is None:
+    if program is None or not _divided(stage, program):
         return None
     analysis = dataclasses.replace(context.analysis, program=program)
     padded = Stage(dataclasses.replace(context, analysis=analysis), stage.assignment, stage.memory)
@@ -123,6 +124,16 @@ def _padded(
             problem.replay((*chosen, *moves))
             problem.replay((*moves, *chosen))
     return problem
+
+
+def _divided(stage: Stage, program: Program) -> bool:
+    """Whether what is decided so far divides the sizes of another program, too."""
+    mesh = stage.context.mesh
+    return all(
+        length % mesh.size(along) == 0
+        for value, layout in zip(program.values, stage.tiling.values, strict=True)
+        for length, along in zip(value.type.shape, layout, strict=True)
+    )
 
 
 def _gain(before: Cost, after: Cost, capacity: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,8 +31,10 @@ from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.run.executable import Form
 from partita.search import BUDGET
+from partita.verify import Verification
 from partita.verify.backends import backend_for, topologies
 from partita.verify.compile import compiler_options
+from partita.verify.profile import Profile
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "partitioned": ("partitioned",),
@@ -91,6 +94,13 @@ def verify(
     workers: WorkersOption = 1,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder that jax.profiler.trace has written to while the plan ran: measured "
+            "beside predicted, per operation."
+        ),
+    ] = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -122,9 +132,15 @@ def verify(
             )
     if html is not None:
         made.report(html, found)
+    measured = [] if profile is None else [each.profile(profile) for each in found]
     if as_json:
-        show_json([each.as_dict() for each in found])
+        show_json([_data(each, *measured[n : n + 1]) for n, each in enumerate(found)])
     else:
-        show(*(each.view() for each in found))
+        show(*(each.view() for each in found), *(each.view() for each in measured))
     check_manual(made, manual or [])
     raise typer.Exit(0 if all(each.passed for each in found) else 1)
+
+
+def _data(found: Verification, measured: Profile | None = None) -> dict[str, Any]:
+    """A verification as JSON, with a profile if there is one."""
+    return found.as_dict() | ({} if measured is None else {"profile": measured.as_dict()})

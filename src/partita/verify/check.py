@@ -76,6 +76,7 @@ def verified(
         runs.unknown,
         compiled.seconds,
         _computed_again(module),
+        compiled.text,
     )
 
 

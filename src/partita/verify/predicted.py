@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from partita.cost import Estimate, Hardware
+from partita.cost.intervals import Timeline
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.run.executable import Form
@@ -42,6 +43,11 @@ class Predicted(Protocol):
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective of a step, in program order."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """One step in time, as it is priced."""
         ...
 
     def lower(self, mesh: Any = None, form: Form = "partitioned") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,6 +19,7 @@ from partita.verify.comparison import Comparison
 from partita.verify.compile import OutOfMemoryError
 from partita.verify.memory import Memory
 from partita.verify.predicted import Predicted
+from partita.verify.profile import Profile, profile
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -44,6 +46,8 @@ class Verification:
     """How long compiling took."""
     computed_again: int = 0
     """Operations that the compiler has run once more than the program, to save memory."""
+    program: str = dataclasses.field(default="", compare=False)
+    """The compiled program, as HLO; empty if it did not fit."""
 
     @property
     def topology(self) -> str | None:
@@ -100,6 +104,15 @@ class Verification:
             f"<Verification of {name} on {mesh}, {self.form}, "
             f"for {self.topology or 'host devices'}: {found}>"
         )
+
+    def profile(self, folder: str | Path) -> Profile:
+        """A profile that `jax.profiler.trace(folder)` made of the same program, beside the
+        prediction.
+
+        Raises:
+          FileError: there is no trace in the folder, or none of this program.
+        """
+        return profile(self.plan.timeline, self.program, folder)
 
     def view(self) -> RenderableType:
         """The report as something that rich can print."""

@@ -1,0 +1,219 @@
+"""A profile of a real run beside the prediction: operation by operation, where names match.
+
+`jax.profiler.trace(folder)` leaves a trace of what ran, in which every kernel has the name of its
+HLO instruction. The compiled program says which operation and line of the user's that is. Of a
+fused kernel it says one, that of its root, so part of a step has no counterpart; how much is told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from partita import files
+from partita.cost.intervals import COMPUTE, Timeline
+from partita.errors import FileError
+from partita.program.collectives import COLLECTIVES
+from partita.text import new_table, plain, relative, seconds
+from partita.verify.hlo import HloInstruction, HloModule, parse
+
+MOST_BYTES = 2**31
+"""Bytes that a trace may have, unpacked or not."""
+
+MOST_ROWS = 30
+"""Operations that a report lists."""
+
+Key = tuple[str, str]
+"""An operation as reports name it, and the user's line."""
+
+_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.M)
+_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", re.M)
+_FILE = re.compile(r'^(\d+) "(.*)"$', re.M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One operation at one line: seconds per step and device."""
+
+    name: str
+    source: str
+    predicted: float
+    measured: float
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Profile:
+    """Predicted beside measured. Seconds per step and device; printed, a report."""
+
+    module: str
+    """The compiled program that the trace is of."""
+    runs: int
+    """How often it ran in the trace, on all devices together."""
+    operations: tuple[Measured, ...]
+    """Operations that both have, longest first."""
+    predicted_rest: float
+    """Seconds of operations that were predicted and not found."""
+    measured_rest: float
+    """Seconds of operations that were found and not predicted by that name and line."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    def view(self) -> RenderableType:
+        """The report as something that rich can print."""
+        title = f"Profile of {self.module}: seconds per step and device, {self.runs} runs"
+        table = new_table(title, "operation", "line", "predicted", "measured", "predicted/measured")
+        for each in self.operations[:MOST_ROWS]:
+            share = f"{each.predicted / each.measured:.2f}" if each.measured else ""
+            times = seconds(each.predicted), seconds(each.measured)
+            table.add_row(each.name, relative(each.source), *times, share)
+        both = [
+            sum(getattr(o, side) for o in self.operations) for side in ("predicted", "measured")
+        ]
+        rest = (
+            f"matched: predicted {seconds(both[0])}, measured {seconds(both[1])}; not matched, "
+            f"since kernels are fused otherwise: predicted {seconds(self.predicted_rest)}, "
+            f"measured {seconds(self.measured_rest)}"
+        )
+        return Group(table, Text(rest))
+
+    def __str__(self) -> str:
+        return plain(self.view())
+
+    def __repr__(self) -> str:
+        return f"<Profile of {self.module}: {len(self.operations)} operations>"
+
+
+def profile(timeline: Timeline, program: str, folder: str | Path) -> Profile:
+    """Lays a profile beside a prediction.
+
+    Args:
+      timeline: the step as it is predicted.
+      program: the compiled program, as HLO, of which the profile is.
+      folder: that `jax.profiler.trace` was given.
+
+    Raises:
+      FileError: there is no trace in the folder, or none of this program.
+    """
+    module = parse(program)
+    name = re.match(r"HloModule ([\w.\-]+)", program)
+    told = name[1].rstrip(",") if name else ""
+    times, runs = _kernels(module, told, folder)
+    measured: dict[Key, float] = defaultdict(float)
+    keys = _keys(module, program)
+    for kernel, total in times.items():
+        measured[keys.get(kernel, (kernel, ""))] += total / runs
+    predicted = _predicted(timeline)
+    both = [Measured(*key, predicted[key], measured[key]) for key in predicted if key in measured]
+    return Profile(
+        told,
+        runs,
+        tuple(sorted(both, key=lambda each: -each.measured)),
+        sum(t for key, t in predicted.items() if key not in measured),
+        sum(t for key, t in measured.items() if key not in predicted),
+    )
+
+
+def _predicted(timeline: Timeline) -> dict[Key, float]:
+    """Seconds of every operation; of collectives on their links, whatever they are of."""
+    found: dict[Key, float] = defaultdict(float)
+    for each in timeline.intervals:
+        if each.lane == COMPUTE and each.kind == "compute" and each.collective is None:
+            found[each.name, each.source] += each.busy
+        elif each.kind in ("exposed", "hidden") and each.collective is not None:
+            found[each.name.split()[0], ""] += each.busy
+    return dict(found)
+
+
+def _kernels(module: HloModule, name: str, folder: str | Path) -> tuple[dict[str, float], int]:
+    """Seconds of every instruction in a trace, all devices and steps together, and how often the
+    program ran."""
+    times: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    others = set[str]()
+    for event in _events(folder):
+        args = event.get("args", {})
+        kernel, of = args.get("hlo_op"), args.get("hlo_module", "")
+        if kernel is None or not _same(of, name):
+            others |= {of} if kernel is not None else set()
+            continue
+        times[kernel] += event.get("dur", 0.0) * 1e-6
+        counts[kernel] += 1
+    entry = module.computations.get(module.entry)
+    outermost = [counts[each.name] for each in entry or () if each.name in counts]
+    if not outermost:
+        what = f"; it has {', '.join(sorted(others))}" if others else ""
+        raise FileError(f"the trace in {str(folder)!r} has no run of {name}{what}")
+    return dict(times), max(outermost)
+
+
+def _same(of: str, name: str) -> bool:
+    """Whether a trace's module is the program: some write a number behind its name."""
+    return re.sub(r"\(\d+\)$", "", of) == name
+
+
+def _events(folder: str | Path) -> Iterator[Mapping[str, Any]]:
+    """The events of all traces that a folder has."""
+    found = sorted(Path(folder).rglob("*.trace.json.gz"))
+    if not found:
+        raise FileError(
+            f"there is no *.trace.json.gz in {str(folder)!r}; jax.profiler.trace({str(folder)!r}) "
+            "around some steps writes one"
+        )
+    for path in found:
+        try:
+            events = json.loads(gzip.decompress(files.read(path, MOST_BYTES)))["traceEvents"]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
+            raise FileError(f"{str(path)!r} is no trace that can be read: {error}") from None
+        yield from (e for e in events if isinstance(e, dict) and e.get("ph") == "X")
+
+
+def _keys(module: HloModule, program: str) -> dict[str, Key]:
+    """Of every instruction the operation and line; of collectives their kind."""
+    lines, found = _Lines(program), dict[str, Key]()
+    kinds = {code: kind for kind, each in COLLECTIVES.items() for code in each.hlo.opcodes}
+    for computation in module.computations.values():
+        for each in computation:
+            opcode = each.opcode.removesuffix("-start").removesuffix("-done")
+            key = (kinds[opcode], "") if opcode in kinds else lines.of(each)
+            if key is not None:
+                found[each.name] = key
+    return found
+
+
+class _Lines:
+    """The lines of the user's that instructions come from, from the tables of a module."""
+
+    def __init__(self, program: str) -> None:
+        head = program.split("\n\n%", 1)[0]
+        names = head.split("FileNames", 1)[-1].split("FunctionNames", 1)[0]
+        self._files = dict(_FILE.findall(names))
+        self._locations = {at: (file, line) for at, file, line in _LOCATION.findall(head)}
+        self._frames = dict(_FRAME.findall(head))
+
+    def of(self, instruction: HloInstruction) -> Key | None:
+        """The operation and the line of one."""
+        name = re.search(r'op_name="([^"]*)"', instruction.attributes)
+        if name is None:
+            return None
+        primitive = re.sub(r"^reduce_\w+$", "reduce", name[1].rsplit("/", 1)[-1])
+        return primitive, self._line(instruction.attributes)
+
+    def _line(self, attributes: str) -> str:
+        frame = re.search(r"stack_frame_id=(\d+)", attributes)
+        if frame is not None:
+            file, line = self._locations.get(self._frames.get(frame[1], ""), ("", ""))
+            return f"{relative(self._files.get(file, ''))}:{line}" if line else ""
+        told = re.search(r'source_file="([^"]*)" source_line=(\d+)', attributes)
+        return f"{relative(told[1])}:{told[2]}" if told else ""

@@ -1,83 +1,25 @@
 """Two processes of four devices each, beside one of eight, and beside the step unpartitioned."""
 
-import os
 import pickle
 import runpy
-import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from processes import all_succeed, run_together
+
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "many_hosts.py"
-SECONDS = 120
-"""How long the processes may take before they are ended; a few seconds is usual."""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run_together(commands, environments, logs):
-    """Runs processes until all have ended, one has failed, or it takes too long."""
-    processes = []
-    try:
-        for command, environment, log in zip(commands, environments, logs, strict=True):
-            with log.open("w") as output:
-                processes.append(
-                    subprocess.Popen(
-                        command, env=environment, stdout=output, stderr=subprocess.STDOUT
-                    )
-                )
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            codes = [process.poll() for process in processes]
-            if None not in codes or any(codes):
-                break
-            time.sleep(0.1)
-    finally:
-        for process in processes:
-            process.kill()
-        codes = [process.wait() for process in processes]
-    text = "\n".join(
-        f"--- {log.name}, exit code {code}\n{log.read_text()}"
-        for log, code in zip(logs, codes, strict=True)
-    )
-    assert codes == [0] * len(codes), text
 
 
 def run_example(folder):
     """What the two processes write."""
     results = [folder / f"{number}.pickle" for number in range(2)]
-    address = f"127.0.0.1:{free_port()}"
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    run_together(
-        [
-            [
-                *(sys.executable, "-W", "error", HERE / "many_hosts_worker.py", EXAMPLE, result),
-                *("--coordinator", address, "--processes", "2", "--process", str(number)),
-            ]
-            for number, result in enumerate(results)
-        ],
-        [
-            # What a process hashes to must not matter.
-            os.environ
-            | {
-                "XLA_FLAGS": flags,
-                "JAX_PLATFORMS": "cpu",
-                "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-                "PYTHONHASHSEED": str(number),
-            }
-            for number in range(2)
-        ],
-        [folder / f"{number}.log" for number in range(2)],
-    )
+    worker = (sys.executable, "-W", "error", HERE / "many_hosts_worker.py", EXAMPLE)
+    codes, logs = run_together([[*worker, result] for result in results], 4, folder)
+    all_succeed(codes, logs)
     return [pickle.loads(result.read_bytes()) for result in results]
 
 

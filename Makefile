@@ -1,10 +1,13 @@
-# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-browser | test-newest
+# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
 #      bench | coverage-models | paper-table | accuracy | models | architecture | site | page-library
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
 #   VENV=path             where the environment is
 #   COMPILERS=path        where that with the compilers for accelerators is
+#   TORCH=path            where that with PyTorch is
+#   TORCH_VERSION=2.13.0  which PyTorch that is; its build for CPUs by default
+#   TORCH_TESTS=tests     which tests test-torch runs; all that need PyTorch
 #   PYTEST_ARGS="-k spmd" further arguments for pytest
 #   NEWEST=tests          which tests test-newest runs; all of them
 #   ACCURACY_ARGS="gpt --topology h100:8"  models and options for accuracy; --help lists them
@@ -15,6 +18,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 COMPILERS ?= .venv-compilers
+TORCH ?= .venv-torch
+TORCH_VERSION ?= 2.13.0+cpu
+TORCH_TESTS ?= tests/torch_frontend tests/docs/test_docs.py -k 'torch'
 PYTEST_ARGS ?=
 COVERAGE_ARGS ?=
 ACCURACY_ARGS ?=
@@ -23,13 +29,13 @@ NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/te
 PAPER_ARGS ?=
 
 # What has a target of its own.
-SUITES := tests/browser tests/docs tests/tools tests/whole
+SUITES := tests/browser tests/docs tests/tools tests/torch_frontend tests/whole
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-browser test-newest check bench coverage-models paper-table accuracy models architecture site page-library clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest check bench coverage-models paper-table accuracy models architecture site page-library clean
 
 venv: $(STAMP)
 
@@ -76,6 +82,19 @@ test-gpu: $(COMPILERS)/bin/pip
 	else \
 	  echo "skipped: the GPU compiler cannot be installed on this machine"; \
 	fi
+
+# The front end for PyTorch, in an environment of its own: torch is large, and starts threads of its
+# own. The build for CPUs is at https://download.pytorch.org/whl/cpu, where no index at hand has it.
+test-torch: $(TORCH)/bin/pip
+	@if $(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    'torch==$(TORCH_VERSION)' -e '.[torch-examples,tests]'; then \
+	  set -x; JAX_PLATFORMS=cpu $(TORCH)/bin/python -m pytest $(TORCH_TESTS) $(PYTEST_ARGS); \
+	else \
+	  echo "skipped: PyTorch cannot be installed on this machine"; \
+	fi
+
+$(TORCH)/bin/pip:
+	$(PYTHON) -m venv $(TORCH)
 
 $(COMPILERS)/bin/pip:
 	$(PYTHON) -m venv $(COMPILERS)

@@ -48,6 +48,8 @@ COLUMNS = 100
 TORCH = importlib.util.find_spec("torch") is not None
 """Whether what needs PyTorch can be run."""
 
+NEEDS_TORCH = ("docs/pytorch.md",)
+
 METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.cached_property)
 
 # Commands that a page may show and that are not run here.
@@ -159,6 +161,8 @@ def stripped(text):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_runs_and_prints_what_it_says(page, monkeypatch, tmp_path):
+    if page in NEEDS_TORCH and not TORCH:
+        pytest.skip("PyTorch is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     monkeypatch.setattr(custom, "RULES", {})  # rules that a page registers stay on the page

@@ -6,6 +6,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 import partita as pt
 import partita.torch as ptt
+from partita import cli
 from torch_frontend.torch_models import (
     MLP,
     Tied,
@@ -69,6 +70,51 @@ def test_activations_are_placed_at_the_boundaries_of_modules():
     assert at["layers.1.mlp.up"].outputs == (split,)
     assert at["layers.1.mlp.down"].inputs == (split,)
     assert at["layers.0"].outputs == (whole,)
+
+
+def test_what_torch_has_a_style_for_gets_it():
+    module = Transformer()
+    plan = planned(
+        pt.DataParallel("data"), pt.SequenceParallel("model", vocabulary=False), module=module
+    )
+    styles = plan.styles(module, "model")
+    own = {path: type(style).__name__ for path, style in styles.items() if "layers.0" in path}
+    assert own == {
+        "layers.0.norm1": "SequenceParallel",
+        "layers.0.norm2": "SequenceParallel",
+        "layers.0.q_proj": "ColwiseParallel",
+        "layers.0.k_proj": "ColwiseParallel",
+        "layers.0.v_proj": "ColwiseParallel",
+        "layers.0.o_proj": "RowwiseParallel",
+        "layers.0.mlp.up": "ColwiseParallel",
+        "layers.0.mlp.down": "RowwiseParallel",
+    }
+    assert styles["layers.0.q_proj"].input_layouts == (Shard(1),)
+    assert styles["layers.0.o_proj"].output_layouts == (Shard(1),)
+
+
+def test_files_of_torch_export_are_read(tmp_path):
+    file = tmp_path / "mlp.pt2"
+    torch.export.save(torch.export.export(MLP(), (torch.zeros(8, 32),)), file)
+    plan = ptt.read(
+        file,
+        mesh="data=2",
+        hardware="h100",
+        tactics=[pt.ManualPartition({"up.weight": 0}, axis="data")],
+    )
+    assert plan.placements["up.weight"] == (Shard(0),)
+    assert plan.placements["down.weight"] == (Shard(1),)
+    assert plan.module_placements["up"].outputs == ((Shard(1),),)
+
+
+def test_the_command_plans_modules_and_files(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(32, 16), torch.zeros(8, 32)\n"
+    )
+    words = ["plan", f"{file}:make", "--frontend", "torch", "--mesh", "data=2", "--hardware"]
+    cli.app([*words, "h100", "--manual", "input:0@data", "--axes", "none"], standalone_mode=False)
+    assert "weight" in capsys.readouterr().out
 
 
 def test_a_forward_needs_no_loss():

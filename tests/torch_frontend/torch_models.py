@@ -46,7 +46,7 @@ class Experts(nn.Module):
 class Block(nn.Module):
     def __init__(self, width, heads, experts):
         super().__init__()
-        self.heads = heads
+        self.width = width // heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             setattr(self, name, nn.Linear(width, width, bias=False))
@@ -55,7 +55,7 @@ class Block(nn.Module):
     def attention(self, x):
         batch, length, _ = x.shape
         q, k, v = (
-            proj(x).view(batch, length, self.heads, -1).transpose(1, 2)
+            proj(x).view(batch, length, -1, self.width).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         made = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)

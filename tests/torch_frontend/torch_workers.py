@@ -11,8 +11,10 @@ import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import parallelize_module
 
 from partita.torch.parallelize import Distribution, distribute, parallelize, running
+from partita.torch.styles import styles
 
 STEPS = 3
 
@@ -26,6 +28,8 @@ class Case:
     make: object
     """Makes the module and its inputs by name."""
     loss: object
+    styled: bool = False
+    """Whether it is run with the styles of torch."""
 
 
 def free_port():
@@ -36,7 +40,7 @@ def free_port():
 
 def train(module, loss, inputs, targets, within=contextlib.nullcontext):
     """Losses and parameters after some steps of AdamW."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -57,6 +61,23 @@ def _made(case):
     return case.make()
 
 
+def _styled(case, mesh):
+    """The same with what torch has by name: `parallelize_module`."""
+    module, inputs, targets = _made(case)
+    expected_losses, expected = train(module, case.loss, inputs, targets)
+    module, inputs, targets = _made(case)
+    parallelize_module(module, mesh, styles(case.plan, module, 0))
+    losses, made = train(module, case.loss, inputs, targets)
+    return _how_far(losses, expected_losses, made, expected)
+
+
+def _how_far(losses, expected_losses, made, expected):
+    return {
+        "loss": max(abs(a - b) for a, b in zip(losses, expected_losses, strict=True)),
+        "parameters": max((made[n] - expected[n]).abs().max().item() for n in expected),
+    }
+
+
 def _difference(case, mesh):
     """How far the losses and parameters are from those of one process, and torch's collectives."""
     module, inputs, targets = _made(case)
@@ -68,11 +89,8 @@ def _difference(case, mesh):
         case.loss(module(*inputs.values()), given).backward()
     module.zero_grad()
     losses, made = train(module, case.loss, inputs, given, lambda: running(mesh))
-    return {
-        "loss": max(abs(a - b) for a, b in zip(losses, expected_losses, strict=True)),
-        "parameters": max((made[n] - expected[n]).abs().max().item() for n in expected),
-        "comms": {str(k).rpartition(".")[2]: v for k, v in comms.get_comm_counts().items()},
-    }
+    issued = {str(kind): count for kind, count in comms.get_comm_counts().items()}
+    return _how_far(losses, expected_losses, made, expected) | {"issued": issued}
 
 
 def _work(rank, size, port, cases, results):
@@ -85,7 +103,7 @@ def _work(rank, size, port, cases, results):
         if key not in meshes:
             meshes[key] = init_device_mesh("cpu", key[1], mesh_dim_names=key[0])
         try:
-            found = _difference(case, meshes[key])
+            found = (_styled if case.styled else _difference)(case, meshes[key])
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
             if rank == 0 and os.environ.get("SHOW"):

@@ -11,6 +11,8 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     DevicesOption,
+    Frontend,
+    FrontendOption,
     HardwareOption,
     HoistOption,
     JsonOption,
@@ -55,6 +57,7 @@ def explain(
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
     workers: WorkersOption = 1,
+    frontend: FrontendOption = Frontend.JAX,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     as_json: JsonOption = False,
@@ -68,7 +71,7 @@ def explain(
         )
     tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
     found = [made.explain(what, alternatives) for what in wanted]
     if as_json:
         show_json([entry for each in found for entry in each.as_dicts()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,24 @@ Model = Annotated[
         help="A built-in model (gpt-tiny, llama3-8b, ...; a wrong name lists them), "
         "path/to/file.py:function, where function() returns (fn, args), or a StableHLO file "
         "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
+    ),
+]
+
+
+class Frontend(enum.StrEnum):
+    """What a program is written in."""
+
+    JAX = "jax"
+    TORCH = "torch"
+
+
+FrontendOption = Annotated[
+    Frontend,
+    typer.Option(
+        "--frontend",
+        help="What the model is written in. With torch, function() returns (module, args), "
+        "(module, args, kwargs), or a dict of arguments of partita.torch.plan; a .pt2 file of "
+        "torch.export.save needs no option.",
     ),
 ]
 MeshOption = Annotated[

@@ -18,6 +18,8 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     DevicesOption,
+    Frontend,
+    FrontendOption,
     HoistOption,
     HtmlOption,
     JsonOption,
@@ -64,6 +66,7 @@ def plan(
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
     workers: WorkersOption = 1,
+    frontend: FrontendOption = Frontend.JAX,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,
@@ -111,7 +114,7 @@ def plan(
         check_mesh(mesh, devices)
         tactics = schedule(manual or [], axes, budget, seed, search, workers)
         hoist = hoist_constants or lift_constants
-        made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
+        made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
     if save is not None:
         made.save(save)
     _hand_out(made, files, html, as_json)

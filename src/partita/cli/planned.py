@@ -12,7 +12,9 @@ from rich.console import Console
 import partita as pt
 from partita import models
 from partita.cli.interrupt import Interruptible
+from partita.cli.options import Frontend
 from partita.cli.output import error, note
+from partita.cli.torch import from_torch
 from partita.planning.strict import Strict, kinds
 from partita.report.progress import progress_bar
 
@@ -25,11 +27,14 @@ def planned(
     memory: str | None,
     hoist_constants: bool,
     devices: int | None = None,
+    frontend: Frontend = Frontend.JAX,
 ) -> pt.Plan:
     """The plan of a model over a mesh, or over the best of so many devices.
 
     It is named as on the command line; a terminal shows how far a search is.
     """
+    if frontend is Frontend.TORCH or Path(model).suffix == ".pt2":
+        return from_torch(model, mesh, hardware, tactics, memory, devices)
     loaded = models.load(model)
     with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
         made = pt.plan(

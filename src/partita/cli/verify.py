@@ -14,6 +14,8 @@ from partita.cli.options import (
     AxesOption,
     BudgetOption,
     DevicesOption,
+    Frontend,
+    FrontendOption,
     HardwareOption,
     HoistOption,
     HtmlOption,
@@ -92,6 +94,7 @@ def verify(
     seed: SeedOption = 0,
     search: SearchOption = "iterated",
     workers: WorkersOption = 1,
+    frontend: FrontendOption = Frontend.JAX,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     profile: Annotated[
@@ -116,7 +119,7 @@ def verify(
     options = compiler_options(compiler_option or [])
     tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist, devices)
+    made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
     found = []
     for each in FORMS[form]:
         with Console(stderr=True).status(f"compiling the {each} form"):

@@ -113,6 +113,11 @@ def load(name: str) -> Model:
         return Model(name, read(name), ())
     if ".py:" not in name and not name.endswith(".py"):
         return build(name)
+    return _from_user(name, maker(name))
+
+
+def maker(name: str) -> Callable[[], Any]:
+    """The function that `path/to/file.py:function` names, or a `ModelError`."""
     path, _, function = name.rpartition(":") if ".py:" in name else (name, "", "")
     if not function:
         raise ModelError(f"{name!r} names no function; expected path/to/file.py:function")
@@ -130,7 +135,8 @@ def load(name: str) -> Model:
     if not callable(make):
         known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ModelError(f"{path} has no function {function!r}{closest(function, known)}")
-    return _from_user(name, make)
+    found: Callable[[], Any] = make
+    return found
 
 
 def _from_user(name: str, make: Callable[[], Any]) -> Model:

@@ -17,11 +17,11 @@ except ModuleNotFoundError as error:  # pragma: no cover
         name="torch",
     ) from error
 
-from partita.torch.api import plan
+from partita.torch.api import plan, read
 from partita.torch.operations import operation
-from partita.torch.parallelize import ModulePlacements
+from partita.torch.parallelize import Distribution, ModulePlacements, running
 from partita.torch.plan import TorchPlan
 
-__all__ = ["ModulePlacements", "TorchPlan", "operation", "plan"]
+__all__ = ["Distribution", "ModulePlacements", "TorchPlan", "operation", "plan", "read", "running"]
 
 del _torch

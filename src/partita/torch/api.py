@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from partita.search import BUDGET
 from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.options import as_tactics, named_axes
 from partita.tactics.protocol import Progress
-from partita.torch.capture import Captured, capture
+from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
 from partita.torch.plan import TorchPlan
 from partita.torch.step import Step, forward, training
@@ -79,6 +80,37 @@ def plan(
     step, captured = stepped(module, args, kwargs, loss, targets, optimizer)
     return planned(
         step,
+        captured,
+        mesh=mesh,
+        hardware=hardware,
+        tactics=tactics,
+        memory=memory,
+        seed=seed,
+        budget=budget,
+        progress=progress,
+    )
+
+
+def read(
+    path: str | Path,
+    *,
+    mesh: MeshInput | Mesh | Any,
+    hardware: str | Hardware,
+    tactics: Sequence[Tactic] | Tactic | None = None,
+    memory: float | str | None = None,
+    seed: int = 0,
+    budget: int = BUDGET,
+    progress: Progress = lambda done, total, text: None,
+) -> TorchPlan:
+    """Plans the forward that a file of `torch.export.save` (`.pt2`) holds, as `plan` does.
+
+    Raises:
+      FileError: the file cannot be read.
+      PartitaError: as `plan`.
+    """
+    captured = read_exported(path)
+    return planned(
+        forward(captured),
         captured,
         mesh=mesh,
         hardware=hardware,

@@ -8,6 +8,7 @@ norm) stay as they are: their parts would only hide which dimensions go together
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import logging
@@ -19,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from partita.errors import TraceError, UnsupportedError, warn
+from partita.errors import FileError, TraceError, UnsupportedError, warn
 
 KEPT = (
     "cross_entropy_loss dropout einsum embedding gelu group_norm layer_norm linear log_softmax "
@@ -30,6 +32,9 @@ KEPT = (
 """Composite operations that are not taken apart."""
 
 _INSIDE = str(Path(torch.__file__).parent)
+
+PATH = "partita_path"
+"""Where a node of a captured graph says the path of its module."""
 
 _PREFIX = "module."
 """Of the names of parameters, while the module is part of `_Called`."""
@@ -114,45 +119,122 @@ def capture(
     """
     if not isinstance(module, torch.nn.Module):
         raise TraceError(f"expected a torch.nn.Module, got {type(module).__name__}")
-    called = _Called(module, loss, targets is not None)
     given = (tuple(args), dict(kwargs), targets)
+    names, used = _input_names(module, given), module
     if any(p.is_meta for p in module.parameters()):
-        given = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), given)
-    exported = _exported(called, given)
-    _warn_of_dropout(exported.graph, type(module).__name__)
+        used, given = _on_a_device(module, given)
+    called = _Called(used, loss, targets is not None)
+    name = type(module).__name__
+    exported = _decomposed(_exported(called, given), name)
+    for node in exported.graph.nodes:
+        node.meta[PATH] = _path(node).removeprefix("module").removeprefix(".")
+    trained = (n for n, p in module.named_parameters() if p.requires_grad)
+    return _captured(
+        exported,
+        name,
+        _PREFIX,
+        names,
+        frozenset(trained),
+        _aliases(module),
+        tuple(path for path, _ in module.named_modules()),
+    )
+
+
+def _on_a_device(module: torch.nn.Module, given: Any) -> tuple[torch.nn.Module, Any]:
+    """A copy of a module on the meta device, and its inputs, with fake tensors on a CPU.
+
+    Code that asks for the device of a tensor (autocast) knows no meta device.
+    """
+    mode, made = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(module)
+    known: dict[int, Any] = {}
+
+    def fake(tensor: torch.Tensor) -> Any:
+        with mode:
+            return torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
+
+    for child in made.modules():
+        for key, parameter in child._parameters.items():
+            if parameter is not None:
+                new = torch.nn.Parameter(fake(parameter), parameter.requires_grad)
+                child._parameters[key] = known.setdefault(id(parameter), new)
+        for key, buffer in child._buffers.items():
+            if buffer is not None:
+                child._buffers[key] = known.setdefault(id(buffer), fake(buffer))
+    return made, pytree.tree_map_only(torch.Tensor, fake, given)
+
+
+def read_exported(file: str | Path) -> Captured:
+    """What a file of `torch.export.save` holds: the forward of a module.
+
+    Raises:
+      FileError: it cannot be read.
+    """
+    path = Path(file)
+    try:
+        exported = torch.export.load(path)
+    except Exception as error:
+        raise FileError(
+            f"{path} is no file that torch.export.save has written: {type(error).__name__}: "
+            f"{str(error).strip()}"
+        ) from error
+    exported = _decomposed(exported, path.stem)
+    paths: dict[str, None] = {}
+    for node in exported.graph.nodes:
+        node.meta[PATH] = _path(node)
+        paths.setdefault(node.meta[PATH])
+    names = [
+        spec.arg.name
+        for spec in exported.graph_signature.input_specs
+        if spec.kind.name == "USER_INPUT"
+    ]
+    return _captured(exported, path.stem, "", names, frozenset(), {}, tuple(paths))
+
+
+def _captured(
+    exported: Any,
+    name: str,
+    prefix: str,
+    input_names: Sequence[str],
+    trained: frozenset[str],
+    aliases: Mapping[str, str],
+    paths: tuple[str, ...],
+) -> Captured:
+    """What an exported program says; names of its tensors begin with a prefix."""
+    _warn_of_dropout(exported.graph, name)
     signature, constants = exported.graph_signature, exported.constants
-    names = iter(_input_names(module, given))
+    names = iter(input_names)
     found: dict[str, dict[str, Any]] = {k: {} for k in ("parameters", "buffers", "inputs", "made")}
-    aliases, tied = _aliases(module), {}
     first: dict[str, str] = {}
+    tied: dict[str, str] = {}
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
     for spec in signature.input_specs:
         kind, at, value = spec.kind.name, spec.arg.name, values.get(spec.arg.name)
         if kind == "USER_INPUT":
-            name = next(names)
+            input_name = next(names)
             if isinstance(value, torch.Tensor):
-                found["inputs"][at] = _tensor(name, value)
+                found["inputs"][at] = _tensor(input_name, value)
         elif kind in ("PARAMETER", "BUFFER"):
-            name = spec.target.removeprefix(_PREFIX)
-            name = aliases.get(name, name)
-            if first.setdefault(name, at) != at:
-                tied[at] = first[name]
+            own = spec.target.removeprefix(prefix)
+            own = aliases.get(own, own)
+            if first.setdefault(own, at) != at:
+                tied[at] = first[own]
                 continue
-            found["parameters" if kind == "PARAMETER" else "buffers"][at] = _tensor(name, value)
+            found["parameters" if kind == "PARAMETER" else "buffers"][at] = _tensor(own, value)
         elif kind == "CONSTANT_TENSOR":
             found["made"][at] = _numbers(constants[spec.target], spec.target)
         else:
             raise UnsupportedError(
-                f"{type(module).__name__} reads {spec.target or at}, a {kind.lower()}; only "
-                "tensors can be planned"
+                f"{name} reads {spec.target or at}, a {kind.lower()}; only tensors can be planned"
             )
-    outputs, mutated = _outputs(exported)
+    outputs, mutated = _outputs(exported, prefix)
     read = {p.name for p in found["parameters"].values()}
     return Captured(
-        type(module).__name__,
+        name,
         tuple(n for n in exported.graph.nodes if n.op == "call_function"),
         found["parameters"],
-        frozenset(n for n, p in module.named_parameters() if p.requires_grad and n in read),
+        trained & read,
         found["buffers"],
         found["inputs"],
         found["made"],
@@ -160,42 +242,51 @@ def capture(
         mutated,
         tied,
         aliases,
-        tuple(path for path, _ in module.named_modules()),
+        paths,
     )
 
 
+def _path(node: torch.fx.Node) -> str:
+    """The path of the module that an operation belongs to; empty for the outermost."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return str(path).partition("@")[0]
+
+
 def _exported(called: _Called, given: Any) -> Any:
-    """The module under `torch.export`, its composite operations taken apart but for `KEPT`."""
-    name = type(called.module).__name__
+    """The module under `torch.export`."""
+    try:
+        with _quiet():
+            return torch.export.export(called, given, strict=False)
+    except Exception as error:
+        raise _failed(type(called.module).__name__, error) from error
+
+
+def _decomposed(exported: Any, name: str) -> Any:
+    """The same, its composite operations taken apart but for `KEPT`."""
     table = torch.export.default_decompositions()
     for kept in KEPT:
         packet = getattr(torch.ops.aten, kept)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    _keep_detached(exported)
     try:
         with _quiet():
-            exported = torch.export.export(called, given, strict=False)
-            _keep_detached(exported)
             return exported.run_decompositions(table)
     except Exception as error:
-        where = _line(error)
-        reason = str(error).strip().split("\n")[0]
-        hint = (
-            "; what the numbers of a tensor decide cannot be planned: compute it for all and mask"
-            if "data-dependent" in str(error) or "DataDependent" in type(error).__name__
-            else ""
-        )
-        raise TraceError(
-            f"torch.export cannot capture {name} on the inputs given"
-            f"{f', at {where}' if where else ''}: {type(error).__name__}: {reason}{hint}"
-        ) from error
+        raise _failed(name, error) from error
 
 
-def read_exported(exported: Any, name: str) -> Captured:
-    """What a file of `torch.export.save` holds, which is a forward without a module."""
-    module = exported.module()
-    args, kwargs = exported.example_inputs
-    return dataclasses.replace(capture(module, args, kwargs), name=name)
+def _failed(name: str, error: Exception) -> TraceError:
+    """What to say of a module that torch cannot capture."""
+    where, reason = _line(error), str(error).strip().split("\n")[0]
+    dependent = "data-dependent" in str(error) or "DataDependent" in type(error).__name__
+    hint = "; what the numbers of a tensor decide cannot be planned: compute it for all and mask"
+    return TraceError(
+        f"torch.export cannot capture {name} on the inputs given"
+        f"{f', at {where}' if where else ''}: {type(error).__name__}: {reason}"
+        f"{hint if dependent else ''}"
+    )
 
 
 @torch.library.custom_op("partita::stop_gradient", mutates_args=())
@@ -246,10 +337,10 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def _numbers(tensor: torch.Tensor, name: str) -> np.ndarray[Any, Any]:
-    if tensor.is_meta:
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
         raise UnsupportedError(
-            f"the module makes a tensor ({name}) on the meta device, whose numbers are part of the "
-            "program; make it in forward, or register it as a buffer"
+            f"the module holds a tensor ({name}) without numbers, which are part of the program; "
+            "make it in forward, or register it as a buffer"
         )
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
@@ -296,7 +387,7 @@ def _paths(spec: Any) -> list[str]:
     ]
 
 
-def _outputs(exported: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _outputs(exported: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors that a graph returns, by name, and the buffers that it changes."""
     (node,) = (n for n in exported.graph.nodes if n.op == "output")
     specs = exported.graph_signature.output_specs
@@ -310,7 +401,7 @@ def _outputs(exported: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             if isinstance(value, torch.fx.Node):
                 outputs[f"output{path}"] = value
         elif each.kind.name == "BUFFER_MUTATION":
-            mutated[each.target.removeprefix(_PREFIX)] = value
+            mutated[each.target.removeprefix(prefix)] = value
         else:
             raise UnsupportedError(
                 f"the module changes its input {each.target or each.arg.name} in place; make it "

@@ -9,7 +9,9 @@ activations are redistributed to where the plan has them; in between, DTensor de
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,6 +38,8 @@ class ModulePlacements:
 
     inputs: tuple[Placements, ...]
     outputs: tuple[Placements, ...]
+    arriving: tuple[Placements, ...] = ()
+    """The inputs as they are kept before the module reads them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +114,9 @@ def _distributed(
         tensor = distribute_tensor(parameter.detach(), mesh, placements)
         known = made[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)
         made[id(known)] = known
+        if known.requires_grad:
+            # Sums that are outstanding would be reduced by each operation of the optimizer.
+            known.register_hook(lambda grad: grad.redistribute(placements=placements))
     return known
 
 
@@ -165,11 +172,16 @@ def _moved(tensor: DTensor, planned: Placements) -> DTensor:
     """A tensor as planned; sums that stay outstanding there are left as they are."""
     if tensor.ndim == 0:
         return tensor
-    target = tuple(
-        now if isinstance(wanted, Partial) else wanted
-        for now, wanted in zip(tensor.placements, planned, strict=True)
-    )
+    target = tuple(map(_target, tensor.placements, planned))
     return tensor if target == tensor.placements else tensor.redistribute(placements=target)
+
+
+def _target(now: Placement, planned: Placement) -> Placement:
+    """Where a tensor goes along one axis."""
+    if not isinstance(planned, Partial):
+        return planned
+    # The sums of a masked look-up (a subclass) can be added to no others.
+    return Replicate() if now.is_partial() and type(now) is not Partial else now
 
 
 def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -201,8 +213,6 @@ def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> No
 
 
 def _names_of(forward: Callable[..., Any]) -> Iterator[str]:
-    import inspect
-
     for each in inspect.signature(forward).parameters.values():
         if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
             yield each.name
@@ -215,14 +225,24 @@ def _placed(tensor: torch.Tensor, placements: tuple[Placement, ...], mesh: Devic
     return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
+_RUNNING: contextvars.ContextVar[bool] = contextvars.ContextVar("running", default=False)
+
+
 @contextlib.contextmanager
 def running(mesh: DeviceMesh) -> Iterator[None]:
     """What a step of DTensors runs in: plain tensors count as replicated ones.
 
     On CPUs attention is computed in parts, as DTensor knows no fused kernel there.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(implicit_replication())
-        if mesh.device_type == "cpu":
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+    if _RUNNING.get():  # what torch has for it ends with the inner of two
         yield
+        return
+    token = _RUNNING.set(True)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(implicit_replication())
+            if mesh.device_type == "cpu":
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            yield
+    finally:
+        _RUNNING.reset(token)

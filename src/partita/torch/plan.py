@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
 from partita.cost import Estimate
@@ -19,10 +20,12 @@ from partita.tactics import Tactic
 from partita.torch import activations
 from partita.torch.boundaries import Boundaries, boundaries
 from partita.torch.capture import Captured
+from partita.torch.communication import Comparison, compare
 from partita.torch.parallelize import Distribution, ModulePlacements, distribute, parallelize
 from partita.torch.placements import Placements, out_of_order, placements_of
 from partita.torch.repeats import Run, layer_of, runs
 from partita.torch.step import Step
+from partita.torch.styles import styles
 from partita.torch.uses import Uses
 
 
@@ -113,6 +116,9 @@ class TorchPlan:
                     for node in found.outputs.get(path, ())
                     if node in values
                 ),
+                tuple(
+                    uses.kept(values[node]) for node in found.inputs.get(path, ()) if node in values
+                ),
             )
             for path in self.captured.paths
             if path in found.inputs or path in found.outputs
@@ -174,6 +180,24 @@ class TorchPlan:
         """
         return parallelize(self.distribution, module, device_mesh)
 
+    def styles(self, module: torch.nn.Module, axis: str) -> dict[str, ParallelStyle]:
+        """What `parallelize_module` of torch takes to do along an axis what was planned.
+
+        Linear layers and embeddings become `ColwiseParallel` and `RowwiseParallel`, norms
+        `SequenceParallel`. Between the modules code sees local tensors then, so that it must not
+        say numbers of heads; and parameters that are stored in shards along another axis are left
+        to `fully_shard`.
+
+        Args:
+          module: the one that was planned.
+          axis: of the mesh, one along which widths or the sequence are split.
+
+        Raises:
+          UnsupportedError: a module is split along the axis in a way that has no style.
+          AxisError: the mesh has no such axis.
+        """
+        return styles(self.distribution, module, self.plan.mesh.axis(axis))
+
     def distribute(
         self, tensors: Mapping[str, torch.Tensor], device_mesh: DeviceMesh
     ) -> dict[str, torch.Tensor]:
@@ -206,6 +230,14 @@ class TorchPlan:
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file."""
         self.plan.save(path)
+
+    def compare(self, issued: Mapping[Any, int]) -> Comparison:
+        """The plan's collectives beside those that torch has issued in a step.
+
+        Args:
+          issued: what `CommDebugMode.get_comm_counts()` returns.
+        """
+        return compare(self.plan, issued)
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
+
+from partita.torch.capture import PATH
 
 _NUMBERED = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 
@@ -35,10 +37,7 @@ class Run:
 
 def module_path(node: torch.fx.Node) -> str:
     """The path of the module that an operation belongs to; empty for the outermost."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(stack.values()))[0] if stack else ""
-    path = path.partition("@")[0]
-    return path.removeprefix("module.") if path.startswith("module.") else ""
+    return str(node.meta.get(PATH, ""))
 
 
 def layer_of(path: str) -> str:
@@ -109,8 +108,3 @@ def _frozen(argument: Any, known: dict[torch.fx.Node, Any]) -> Any:
     if isinstance(argument, dict):
         return tuple(sorted((k, _frozen(v, known)) for k, v in argument.items()))
     return (type(argument).__name__, str(argument))
-
-
-def within(paths: Iterable[str], node_path: str) -> Iterator[str]:
-    """The modules that an operation is in, outermost first, the one that is all of it left out."""
-    return (p for p in paths if p and (node_path == p or node_path.startswith(f"{p}.")))

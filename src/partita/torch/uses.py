@@ -7,8 +7,9 @@ a module reads it. Both are read from the lowering, in the forward part of the p
 from __future__ import annotations
 
 from partita.plan import Plan
-from partita.program.ir import Operation
 from partita.torch.placements import Placements, placements_of
+
+_MOVES = ("stablehlo.convert", "stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
 
 class Uses:
@@ -27,7 +28,8 @@ class Uses:
     def read(self, value: int, scope: str = "") -> Placements:
         """How a value is read by the first operation that uses it.
 
-        Conversions to another type are looked through: what they make is what is gathered.
+        Operations that only convert or move it are looked through: what is gathered may be what
+        they make.
 
         Args:
           value: of the program.
@@ -40,13 +42,15 @@ class Uses:
             return self.kept(value)
         op, number = (inside or uses)[0]
         operation = program.operations[op]
-        if self._converts(operation):
-            return self.read(operation.results[0], scope)
         layout, _ = self.plan.spmd.form(op).need(number)
-        return placements_of(layout, self._axes)
-
-    def _converts(self, op: Operation) -> bool:
-        return op.kind == "stablehlo.convert" and bool(self.uses[op.results[0]])
+        own = placements_of(layout, self._axes)
+        if operation.kind in _MOVES and self.uses[operation.results[0]]:
+            behind = self.read(operation.results[0], scope)
+            return tuple(
+                there if there.is_replicate() else here
+                for here, there in zip(own, behind, strict=True)
+            )
+        return own
 
     @property
     def _axes(self) -> int:

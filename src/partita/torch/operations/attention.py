@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -25,14 +26,23 @@ def _attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """`[..., heads, positions, width]`, the scores in 32 bits, as torch's kernels have them."""
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
+    """Attention as torch's kernels compute it: scores are never kept, and computed again in the
+    backward, in 32 bits."""
+    options = {"causal": is_causal, "scale": scale, "grouped": enable_gqa}
+    return jax.checkpoint(functools.partial(_computed, **options))(query, key, value, mask)
+
+
+def _computed(
+    query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: Any, grouped: bool
+) -> Any:
+    """`[..., heads, positions, width]`."""
+    if grouped and key.shape[-3] != query.shape[-3]:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (jnp.repeat(each, repeats, -3) for each in (key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = jnp.einsum("...qd,...kd->...qk", query, key)
     scores = wide(scores) * scale
-    if is_causal:
+    if causal:
         row = jax.lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 0)
         column = jax.lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 1)
         scores = jnp.where(row >= column, scores, -jnp.inf)

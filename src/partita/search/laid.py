@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 from partita.search.bounds import Bound, lower_bound
@@ -26,6 +27,14 @@ class Laid:
     def weight(self) -> int:
         """As how many moves it counts: its gain has to be worth a plan that is hard to read."""
         return min(len(self.actions), HARD)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Found once: there may be thousands of actions, and searches look moves up often."""
+        return hash(self.actions)
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
         """All classes that change."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from partita.tiling.propagate import Node, Propagation, Propagator
-from partita.tiling.tiling import Layout, Pinned, Tiling
+from partita.tiling.tiling import LAYOUTS, Layout, Pinned, Tiling
 
 NOWHERE = -1
 """The place of an axis that is taken off."""
@@ -35,13 +35,13 @@ class LocalAction:
         return take_each(propagator, tiling, [self])
 
     def layouts(
-        self, propagator: Propagator, now: Sequence[Layout], pinned: Pinned
+        self, propagator: Propagator, now: Callable[[int], Layout], pinned: Pinned
     ) -> dict[int, Layout]:
         """The classes that change, with their layouts; none if one of them cannot.
 
         Args:
           propagator: of the class graph.
-          now: the layouts of all classes of this kind.
+          now: the layout of a class of this kind.
           pinned: of the tiling.
         """
         graph, found = propagator.graph, dict[int, Layout]()
@@ -50,10 +50,11 @@ class LocalAction:
         else:
             indices = _sharing(propagator, graph.value_class[self.member])
         for index in indices:
-            layout = self._layout(propagator, index, now[index], pinned)
+            before = now(index)
+            layout = self._layout(propagator, index, before, pinned)
             if layout is None:
                 return {}
-            if layout != now[index]:
+            if layout != before:
                 found[index] = layout
         return found
 
@@ -81,15 +82,19 @@ def take_each(
     propagator: Propagator, tiling: Tiling, actions: Iterable[LocalAction]
 ) -> Propagation:
     """What local actions take, one after the other."""
-    layouts: dict[str, list[Layout]] = {"op": list(tiling.ops), "value": list(tiling.values)}
+    changed: dict[str, dict[int, Layout]] = {"op": {}, "value": {}}
     taken: dict[str, dict[int, int]] = {"op": {}, "value": {}}
     for action in actions:
-        now = layouts[action.kind]
+        own, first = changed[action.kind], 0 if action.kind == "op" else tiling.count
+
+        def now(index: int, own: dict[int, Layout] = own, first: int = first) -> Layout:
+            return own[index] if index in own else LAYOUTS.all[tiling.row[first + index]]
+
         for index, layout in action.layouts(propagator, now, tiling.pinned).items():
-            now[index] = layout
+            own[index] = layout
             taken[action.kind][index] = action.place
-    changed = [{index: layouts[kind][index] for index in taken[kind]} for kind in ("op", "value")]
-    return Propagation(tiling.changed(*changed), taken["op"], taken["value"])
+    after = tiling.changed(changed["op"], changed["value"])
+    return Propagation(after, taken["op"], taken["value"])
 
 
 def _sharing(propagator: Propagator, index: int) -> list[int]:

@@ -89,7 +89,7 @@ def test_all_plans_are_asked_for_by_name_and_too_many_are_refused():
 
     with pytest.raises(TacticError, match="there are more than 10 plans, too many for exhaustive"):
         plan(10)
-    assert plan(5000).history[0].decisions == ("nothing: no move helps, of 2343 plans in all",)
+    assert plan(5000).history[0].decisions == ("nothing: no move helps, of 2547 plans in all",)
 
 
 # --------------------------------------------------------------------------------- greedy, beam

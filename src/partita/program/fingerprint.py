@@ -36,6 +36,7 @@ _IN_TEXT = {
     "regions",
     "module",
     "constants",
+    "roles",
     "argument_memory",
     "result_memory",
     "hosted",

@@ -91,6 +91,7 @@ TOPOLOGIES: dict[str, Topology] = {
     "h100:8": Topology(8, proposed=FEW),
     "a100_80gb:8": Topology(8),
     "h100:2x8": Topology(16, FEW),
+    "h200:8": Topology(8, FEW),
     "b200:8": Topology(8, FEW),
 }
 
@@ -170,6 +171,8 @@ SINGLE: dict[str, Single] = {
     "resnet-full-h100": _filling("resnet", "fsdp", "h100:8", batch=24000),
     "ssm-full-h100": _filling("ssm", "fsdp", "h100:8", batch=960),
     "mlp-full-h100": _filling("mlp", "automatic", "h100:8", batch=1998848),
+    "gpt-full-a100": _filling("gpt", "data-parallel", "a100_80gb:8", batch=1200),
+    "llama-full-a100": _filling("llama", "fsdp", "a100_80gb:8", batch=728),
 }
 """Models as large as they are, and models that nearly fill the memory."""
 

@@ -136,12 +136,14 @@ class Loops:
             rows = np.concatenate([move.rows for move in moves])
             times = np.concatenate([move.seconds for move in moves])
             work = self._share * body.work.seconds(rows, seconds[body.ops])
+            links = times.sum(axis=0)
+            if links.max() <= work.min():
+                continue
             self._gather_together(moves, work)
             order = work.argsort(kind="stable")
             over = (times[order].cumsum(axis=0) - work[order, None]).max(axis=0)
             link = int(over.argmax())
             if over[link] > 0:
-                links = times.sum(axis=0)
                 share = float(over[link] / links[link])
                 yield number, share, (share * links).tolist()
 
@@ -153,13 +155,11 @@ class Loops:
     def _gather_together(self, moves: Sequence[Inside], work: np.ndarray) -> None:
         """Has what a compiler makes one gather of run beside what the first of them can."""
         groups: dict[tuple[object, ...], tuple[float, float]] = {}
-        own = [(move, i) for move, i in zip(_by_row(moves), range(len(work)), strict=True)]
-        for move, row in sorted(own, key=lambda each: work[each[1]]):
-            if not move.together:
-                continue
-            first, size = groups.get(move.together, (work[row], 0.0))
+        own = [(work[row], row, move) for row, move in enumerate(_by_row(moves)) if move.together]
+        for beside, row, move in sorted(own, key=lambda each: each[:2]):
+            first, size = groups.get(move.together, (beside, 0.0))
             if size + move.size > self._limit:
-                first, size = work[row], 0.0
+                first, size = beside, 0.0
             groups[move.together] = first, size + move.size
             work[row] = first
 

@@ -24,9 +24,9 @@ def together(problem, workers, progress=lambda done, best: None, name="iterated"
 
 @pytest.fixture(scope="module")
 def found():
-    """A problem and the best state of three searches of it."""
+    """A problem and the best state of two searches of it."""
     problem = mlp("large weights")
-    return problem, together(problem, 3)
+    return problem, together(problem, 2)
 
 
 # ---------------------------------------------------------------------------------- what is found
@@ -44,8 +44,25 @@ def test_equal_seeds_and_as_many_workers_find_the_same_whatever_the_timing(found
         time.sleep(0.001)
 
     again = mlp("large weights")
-    best = together(again, 3, slow)
+    best = together(again, 2, slow)
     assert (best.moves, again.evaluations) == (found[1].moves, found[0].evaluations)
+
+
+def test_a_plan_costs_in_a_worker_what_it_costs_here(monkeypatch):
+    """Whatever else has been planned in this process."""
+    costs = []
+
+    def compared(self):
+        problem = self._problem
+        for worker in self._workers:
+            costs.append((worker.report.rank, problem.rank(problem.replay(worker.report.moves))))
+
+    run(algorithm("iterated"), mlp("wide batch"), 50)
+    monkeypatch.setattr(team.Team, "_take", compared)
+    together(mlp("even", share=0.6), 2)
+    assert len(costs) == 1
+    for there, here in costs:
+        assert there == here
 
 
 def test_with_one_worker_no_process_is_started(monkeypatch):

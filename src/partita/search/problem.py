@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from partita.analysis import Analysis, ClassGraph
-from partita.cost import Cost, CostModel
+from partita.cost import Cost, CostModel, Hardware
 from partita.mesh import Mesh
 from partita.spmd import Lowerer, Lowering
 from partita.spmd.situations import Marks
@@ -106,9 +106,9 @@ class Problem:
         """The best of all states that were evaluated, also of those on the way to others."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        graph, model = self.graph, self.cost_model
-        given = graph, self.start.tiling, self.mesh, model, self.axes, self.colors, self.starts
-        return Problem, (graph.analysis, *given)
+        program = self.graph, self.start.tiling, self.mesh
+        cost = self.cost_model.hardware, self.cost_model.capacity
+        return _afresh, (program, cost, self.axes, self.colors, self.starts)
 
     def step(self, state: SearchState, move: Move) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
@@ -287,6 +287,19 @@ def alike(a: Cost, b: Cost) -> bool:
     """Whether two costs are the same as far as the model can tell."""
     pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
     return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)
+
+
+def _afresh(
+    program: tuple[ClassGraph, Tiling, Mesh],
+    cost: tuple[Hardware, int],
+    axes: Sequence[int],
+    colors: Container[int] | None,
+    starts: Sequence[Sequence[Move]],
+) -> Problem:
+    """A problem from a pickle: the numbers of layouts and plans differ between processes."""
+    graph, tiling, mesh = program
+    model = CostModel(graph, graph.analysis, mesh, *cost)
+    return Problem(graph.analysis, graph, tiling, mesh, model, axes, colors, starts)
 
 
 def _way(state: SearchState) -> _Way:

@@ -9,6 +9,8 @@ import pytest
 import partita as pt
 from partita import models
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
+from partita.report.compare import comparison, side_of_plan
+from partita.report.page.comparison import comparison_page
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +59,19 @@ def searched(folder):
     plan = pt.plan(*[model.fn, *model.args], mesh="data=2,odd=3", hardware="h100", tactics=tactics)
     plan.report(folder / "gpt-tiny.html")
     return folder / "gpt-tiny.html"
+
+
+@pytest.fixture(scope="session")
+def several(folder):
+    """The page of three plans side by side."""
+    model = models.load("mlp")
+    sides = []
+    for number, axis in enumerate(("data", "model", "none")):
+        tactics = [pt.DataParallel(axis)] if axis != "none" else []
+        plan = pt.plan(
+            *[model.fn, *model.args], mesh="data=4,model=2", hardware="tpu_v5e", tactics=tactics
+        )
+        sides.append(side_of_plan(f"plan {number}", plan.done))
+    text = comparison_page(comparison(sides), "Three plans")
+    (folder / "several.html").write_text(text, "utf-8")
+    return folder / "several.html"

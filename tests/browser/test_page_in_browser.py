@@ -82,6 +82,17 @@ def test_the_theme_can_be_switched(browser, searched):
     assert opened.run(script) != before
 
 
+@pytest.mark.parametrize("width", [1200, 390])
+def test_plans_stand_side_by_side(browser, several, width):
+    opened = Opened(browser, several, width)
+    assert browser.get_log("browser") == []
+    assert opened.run("return document.documentElement.scrollWidth") <= width
+    opened.type("#arguments-filter", "params")
+    rows = opened.texts("#argument-rows tbody tr")
+    assert rows == [] or all("params" in row for row in rows)
+    opened.shot(f"several-{width}")
+
+
 def test_a_search_has_its_curve_and_the_plans_beside_each_other(browser, searched):
     opened = Opened(browser, searched)
     assert opened.run("return document.querySelectorAll('[data-search] path.curve').length") == 1

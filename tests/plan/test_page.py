@@ -17,6 +17,7 @@ from checks import array, planner
 from partita.report.collect import collect
 from partita.report.data import PlanData
 from partita.report.page import D3_VERSION, page
+from partita.report.page.markup import grid
 
 D3 = "f2094bbf6141b359722c4fe454eb6c4b0f0e42cc10cc7af921fc158fceb86539"
 """Of `dist/d3.min.js` in the npm package d3 7.9.0."""
@@ -114,6 +115,15 @@ def test_times_of_collectives_add_up_to_the_estimate(made):
 def test_a_report_is_text_if_its_name_says_so(made, tmp_path):
     made.report(tmp_path / "plan.txt")
     assert (tmp_path / "plan.txt").read_text("utf-8") == f"{made}\n"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 16, 512, 4096])
+def test_a_grid_of_any_number_of_parts_can_be_drawn(parts):
+    drawn = grid([8192, 8192], ["x", None], {"x": parts})
+    sizes = re.findall(r'(?:width|height)="([^"]+)"', drawn)
+    assert min(map(float, sizes)) > 0
+    assert f"cut into {parts} by 1 parts" in drawn
+    assert drawn.count("<line") == min(parts, 16) - 1
 
 
 def test_another_ending_is_an_error(made, tmp_path):

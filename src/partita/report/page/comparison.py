@@ -35,7 +35,9 @@ def comparison_page(found: ComparisonData, title: str) -> str:
 def _costs(found: ComparisonData) -> Html:
     """One row for each plan, since there may be many."""
     longest = max(side.estimate.step_time for side in found.plans) or 1.0
-    rows = [_row(side, longest, side is found.plans[0]) for side in found.plans]
+    rows = [
+        _row(side, name, longest) for side, name in zip(found.plans, _names(found), strict=True)
+    ]
     columns = ["plan", "mesh", *(f"{label.strip()}#" for _, label, _ in FIGURES), "fits"]
     made = [table("Cost of a step, per device", columns, rows)]
     if len(found.plans) == 2:
@@ -49,7 +51,14 @@ def _costs(found: ComparisonData) -> Html:
     return join(made)
 
 
-def _row(side: SideData, longest: float, first: bool) -> tuple[object, ...]:
+def _names(found: ComparisonData) -> list[str]:
+    """What columns call the plans: two by their names, more by numbers."""
+    if len(found.plans) == 2:
+        return [side.name for side in found.plans]
+    return [str(number) for number, _ in enumerate(found.plans, 1)]
+
+
+def _row(side: SideData, number: str, longest: float) -> tuple[object, ...]:
     e = side.estimate
     figures: list[object] = [show(getattr(e, key)) for key, _, show in FIGURES]
     parts = (
@@ -59,11 +68,12 @@ def _row(side: SideData, longest: float, first: bool) -> tuple[object, ...]:
     figures[0] = join([str(figures[0]), bar(*parts)])
     fits = tag("span", "fits" if e.fits else "does not fit", class_="good" if e.fits else "bad")
     mesh = " × ".join(f"{axis} {n}" for axis, n in side.mesh.items())
-    return (tag("b", side.name), f"{mesh}, {side.hardware}", *figures, fits)
+    told = side.name if number == side.name else f"{number}: {side.name}"
+    return (tag("b", told), f"{mesh}, {side.hardware}", *figures, fits)
 
 
 def _collectives(found: ComparisonData) -> Html:
-    columns = ["kind", "axes", *(f"{side.name}#" for side in found.plans)]
+    columns = ["kind", "axes", *(f"{name}#" for name in _names(found))]
     rows = (
         (
             each.kind,
@@ -87,7 +97,7 @@ def _shardings(found: ComparisonData) -> Html:
         )
         for e in found.shardings
     )
-    columns = ["value", "type", *(side.name for side in found.plans)]
+    columns = ["value", "type", *_names(found)]
     field = search_box("arguments-filter", "Search: name, type, sharding")
     made = table(
         "Arguments and results that are sharded otherwise", columns, rows, id="argument-rows"
@@ -96,5 +106,6 @@ def _shardings(found: ComparisonData) -> Html:
 
 
 def _tactics(found: ComparisonData) -> Html:
-    rows = ((side.name, listing(side.tactics)) for side in found.plans)
+    names = zip(_names(found), found.plans, strict=True)
+    rows = ((name, listing(side.tactics)) for name, side in names)
     return table("Tactics of each plan", ["plan", "tactics, in order"], rows)

@@ -122,7 +122,9 @@ def grid(shape: Sequence[int], entries: Entries, mesh: dict[str, int]) -> Html:
     drawn = tag(
         "svg",
         tag("rect", x=0.5, y=0.5, width=WIDE - 1, height=high - 1, class_="array"),
-        tag("rect", x=0.5, y=0.5, width=WIDE / columns - 1, height=high / rows - 1, class_="own"),
+        tag(
+            "rect", x=0.5, y=0.5, width=_side(WIDE, columns), height=_side(high, rows), class_="own"
+        ),
         *lines,
         viewBox=f"0 0 {WIDE} {high}",
         width=WIDE,
@@ -136,6 +138,11 @@ def grid(shape: Sequence[int], entries: Entries, mesh: dict[str, int]) -> Html:
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> Html:
     return tag("line", x1=f"{x1:.1f}", y1=f"{y1:.1f}", x2=f"{x2:.1f}", y2=f"{y2:.1f}", class_="cut")
+
+
+def _side(length: int, parts: int) -> float:
+    """Of the first part that is drawn, within the lines around it."""
+    return round(length / min(parts, MOST_LINES) - 1, 2)
 
 
 def _cuts(parts: int, length: int) -> list[float]:

@@ -145,7 +145,12 @@ OF_PLANS = {
 }
 OF_ALL = {"memory": MEMORY, "mesh": MESH, "hardware": HARDWARE, **MARKS}
 OPTIONS = {
-    plan: {**OF_ALL, **OF_PLANS, "progress": [(3, "progress=3: expected a function")]},
+    plan: {
+        **OF_ALL,
+        **OF_PLANS,
+        "progress": [(3, "progress=3: expected a function")],
+        "broadcast": [(1, "broadcast=1: expected True or False")],
+    },
     simulate: OF_ALL,
     jit: {**OF_PLANS, **OF_ALL},
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.cost import Hardware
 from partita.errors import MeshError, OptionError, TacticError, renamed
 from partita.frontend.calling import Marked
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
-from partita.options import function, hoisting, integer, positions
+from partita.options import boolean, function, hoisting, integer, positions
 from partita.plan import Plan
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import prepare, targeted
@@ -23,6 +23,9 @@ from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.options import as_tactics, named_axes
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
+
+if TYPE_CHECKING:
+    from partita.saved.restore import Saved
 
 _HOISTED = 1024
 """Bytes of the smallest closed-over constant that is worth to be sharded."""
@@ -44,6 +47,7 @@ def plan(
     static_argnames: str | Sequence[str] = (),
     hoist_constants: bool | float | str = False,
     strict: Strict = False,
+    broadcast: bool = False,
     progress: Progress = lambda done, total, text: None,
     lift_constants: bool | float | str | None = None,
     **kwargs: Any,
@@ -84,6 +88,8 @@ def plan(
         `"constraints"` (shardings in the program that are not kept), `"replicated"` (arrays of
         1 GiB and more), `"idle"` (axes of the mesh) and `"memory"` (a plan that does not fit); a
         dict `{"replicated": "64MiB"}` says another size.
+      broadcast: on many hosts, whether process 0 plans and sends its plan to the others, which
+        check that they have the same program; all have to call `plan` then.
       progress: called with (done, total, text) while a search runs.
       lift_constants: the former name of `hoist_constants`.
       **kwargs: keyword arguments of `fn`.
@@ -107,15 +113,32 @@ def plan(
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     donated = positions(donate_argnums, "donate_argnums")
     function(progress, "progress")
-    target, asked = targeted(hardware, memory), kinds(strict)
+    asked = kinds(strict)
     marked = Marked.of(static_argnums, static_argnames, donated, donate_argnames)
-    if known is None:
-        some = any_mesh(devices, target[0])
-        prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
-        made = Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
-    else:
+
+    def make() -> Plan:
+        target = targeted(hardware, memory)
+        if known is None:
+            some = any_mesh(devices, target[0])
+            prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
+            return Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
         prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
-        made = Plan.of(prepared, prepared.schedule(schedule, progress))
+        return Plan.of(prepared, prepared.schedule(schedule, progress))
+
+    def take_up(saved: Saved) -> Plan:
+        over = saved.mesh if known is None else saved.over(known).mesh
+        target = targeted(saved.hardware if hardware is None else hardware, memory)
+        prepared = prepare(
+            fn, args, kwargs, over, target, marked, hoist_from, open_mesh=known is None
+        )
+        return Plan.of(prepared, same_program(saved, prepared))
+
+    if boolean(broadcast, "broadcast"):
+        from partita.saved.broadcast import same_program, together
+
+        made = together(make, Plan.contents, take_up)
+    else:
+        made = make()
     if asked:
         check(made.problems(strict), made.program.name)
     return made

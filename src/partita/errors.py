@@ -84,6 +84,13 @@ class StrictError(PartitaError, ValueError):
     """A plan with something that `strict=` forbids; the message names each."""
 
 
+class ProcessError(PartitaError):
+    """Processes that plan together, and one of which cannot or has another program; all raise it.
+
+    The message names the process, and what is otherwise there.
+    """
+
+
 class PlanChangedError(PartitaError, AssertionError):
     """A plan that is not as its file says any more; the message is the difference."""
 

@@ -346,9 +346,13 @@ class Plan(Shown):
 
         It is written whole or not at all; `FileError` if it cannot be.
         """
+        write(path, self.contents())
+
+    def contents(self) -> bytes:
+        """What `save` writes."""
         from partita.saved import contents
 
-        write(path, contents(self.done, self._marked, self.closed_over))
+        return contents(self.done, self._marked, self.closed_over)
 
     def verify(
         self,

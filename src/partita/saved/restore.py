@@ -95,12 +95,32 @@ class Saved:
           program: the one to run, as the mesh has it.
           traced: as it was traced.
         """
+        found = self.differences(program, traced)
+        if not found:
+            return
+        raise FileError(
+            "\n".join(
+                [
+                    f"the plan in {str(self.path)!r} is for another program than {program.name}:",
+                    *found,
+                    "plan again, and save that; or load it with rebase=True, which keeps what "
+                    "still fits",
+                ]
+            )
+        )
+
+    def differences(self, program: Program, traced: Traced) -> list[str]:
+        """How a program differs from that of the plan, in lines; the arguments are as above.
+
+        Raises:
+          FileError: it does not, and the file lists other operations nevertheless.
+        """
         now = fingerprint(program)
         found = self._differences(program, traced, now)
         if not found and keep.text(now) != self.table.program.text:
             raise FileError(f"{str(self.path)!r} lists other operations than its program has")
         if not found:
-            return
+            return []
         shown = [f"  {line}" for line in found[:MOST_SHOWN]]
         more = len(found) - len(shown)
         written = [
@@ -111,18 +131,7 @@ class Saved:
             )
             if then != here
         ]
-        raise FileError(
-            "\n".join(
-                [
-                    f"the plan in {str(self.path)!r} is for another program than {program.name}:",
-                    *shown,
-                    *([f"  and {more} differences more"] if more else []),
-                    *written,
-                    "plan again, and save that; or load it with rebase=True, which keeps what "
-                    "still fits",
-                ]
-            )
-        )
+        return [*shown, *([f"  and {more} differences more"] if more else []), *written]
 
     def restore(self, context: Context) -> Scheduled:
         """Where the schedule had come to, lowered and estimated anew.
@@ -210,7 +219,11 @@ def read_plan(path: str | Path) -> Saved:
         data = files.read(path, MOST_BYTES)
     except OSError as error:
         raise FileError(f"cannot read the plan file {str(path)!r}: {error.strerror}") from None
-    path = Path(path)
+    return saved_as(data, Path(path))
+
+
+def saved_as(data: bytes, path: Path) -> Saved:
+    """The contents of a plan file; raises as `read_plan`."""
     table = decode(data, path)
     laid = dict(table.networks)
     try:

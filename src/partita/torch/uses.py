@@ -9,8 +9,6 @@ from __future__ import annotations
 from partita.plan import Plan
 from partita.torch.placements import Placements, placements_of
 
-_MOVES = ("stablehlo.convert", "stablehlo.broadcast_in_dim", "stablehlo.reshape")
-
 
 class Uses:
     """The uses of the values of one plan's program."""
@@ -44,7 +42,8 @@ class Uses:
         operation = program.operations[op]
         layout, _ = self.plan.spmd.form(op).need(number)
         own = placements_of(layout, self._axes)
-        if operation.kind in _MOVES and self.uses[operation.results[0]]:
+        moves = operation.traits.converts or operation.traits.read_through
+        if moves and self.uses[operation.results[0]]:
             behind = self.read(operation.results[0], scope)
             return tuple(
                 there if there.is_replicate() else here

@@ -1,7 +1,7 @@
 """Where a search starts: plans of few decisions that name no tensors, and those it is given.
 
 In each of them one color group leads along some axes, or two along one each. All others follow, or
-none does: the examples lead along one axis, say, hidden units along the other, and all else follows.
+none does: the examples lead along one axis, say, hidden units along the other, then come all else.
 """
 
 from __future__ import annotations

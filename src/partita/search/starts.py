@@ -1,7 +1,7 @@
 """Where a search starts: plans of few decisions that name no tensors, and those it is given.
 
-In each of them one color group leads along some axes. All others follow there, or none does: the
-examples lead, say, and parameters follow.
+In each of them one color group leads along some axes, or two along one each. All others follow, or
+none does: the examples lead along one axis, say, hidden units along the other, then come all else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from partita.search.problem import Move, Problem, SearchState
 from partita.tiling import EVERY_COLOR, TileAction
 
-LEADERS = 10
-"""Color groups that lead, those with most data."""
+LEADERS, PAIRED = 10, 5
+"""Color groups that lead, and those that lead two at a time: those with most data."""
 
 
 def followers(problem: Problem) -> list[TileAction]:
@@ -22,7 +22,7 @@ def followers(problem: Problem) -> list[TileAction]:
 
 
 def plain_starts(problem: Problem) -> Iterator[tuple[TileAction, ...]]:
-    """Sequences of moves in which one color group leads along some axes."""
+    """Sequences of moves in which one color group leads along some axes, then of two."""
     leading = list(dict.fromkeys((move.color, move.roles) for move in problem.moves))
     colors = list(dict.fromkeys(color for color, _ in leading))[:LEADERS]
     follow = {move.axis: move for move in followers(problem)}
@@ -34,6 +34,11 @@ def plain_starts(problem: Problem) -> Iterator[tuple[TileAction, ...]]:
                     yield lead
                     if follow:
                         yield (*lead, *(follow[axis] for axis in axes))
+    if follow:
+        for first, second in itertools.permutations(colors[:PAIRED], 2):
+            for axis, other in itertools.combinations(problem.axes, 2):
+                lead = TileAction(first, axis), TileAction(second, other)
+                yield (*lead, *follow.values())
 
 
 def best_starts(problem: Problem, count: int, limit: int) -> list[SearchState]:

@@ -76,11 +76,6 @@ def test_a_plan_of_an_earlier_format_is_taken_up(version):
     assert plan.not_kept == ()
 
 
-def test_the_present_format_needs_no_rebase():
-    plan = pt.load(file(FORMAT), train_step, *ARGS)
-    assert shardings(plan) == SHARDINGS
-
-
 @pytest.mark.parametrize("version", FORMATS)
 def test_what_earlier_tactics_decided_is_decided_again_for_a_program_that_changed(version):
     def with_bias(params, batch):

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -16,6 +17,7 @@ from partita.planning.prepare import prepare, targeted
 from partita.saved.anchors import aligned
 from partita.saved.rebase import rebase
 from partita.saved.restore import read_plan
+from partita.saved.schema import AnchorRow, TileActionRow, TileRow, decode, encode
 
 MESH = "data=4,model=2"
 ROWS = pt.ManualPartition({"x": 0}, axis="data")
@@ -215,6 +217,20 @@ def test_without_rebase_it_is_refused_with_a_hint(file):
         pt.load(file, lambda w1, w2, x: x, *ARGS)
     with pytest.raises(pt.OptionError, match="rebase=1: expected True or False"):
         pt.load(file, feed_forward, *ARGS, rebase=1)
+
+
+def test_a_file_that_lists_more_operations_than_there_can_be_is_refused(file):
+    table = decode(file.read_bytes(), file)
+    listed = msgspec.structs.replace(table.program.operations, order="999999999999*0")
+    program = msgspec.structs.replace(table.program, operations=listed)
+    huge = msgspec.structs.replace(table, program=program)
+    tile = TileRow((TileActionRow(0, "data"),))
+    entry = msgspec.structs.replace(huge.history[0], directives=(tile,))
+    anchors = (AnchorRow((("op", 0, 0),), color=0),)
+    forged = msgspec.structs.replace(huge, history=(entry,), anchors=anchors)
+    file.write_bytes(encode(forged))
+    with pytest.raises(pt.FileError, match=r"cannot be rebased: `operations`: there are 9{12}"):
+        rebased(file, lambda w1, w2, x: x @ w2.T, *ARGS)
 
 
 def test_operations_are_aligned_in_order():

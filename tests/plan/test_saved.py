@@ -1,5 +1,6 @@
 """Plans are kept: saved, loaded again without a search, refused where they do not fit."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -574,3 +575,15 @@ def test_a_forged_file_gives_a_plan_that_holds_together_or_an_error_of_ours(kept
     assert str(loaded) and str(loaded.spmd)
     loaded.save(file)
     assert pt.load(file, module).history == loaded.history
+
+
+@settings(MANY, max_examples=60)
+@given(st.data())
+def test_a_forged_file_that_is_rebased_gives_a_plan_or_an_error_of_ours(kept, data):
+    module, text, _, file = kept
+    raw = mutated(data.draw, json.loads(text))
+    with contextlib.suppress(msgspec.ValidationError):
+        file.write_bytes(encode(msgspec.convert(raw, PlanTable)))
+        with contextlib.suppress(pt.PartitaError):
+            plan = pt.load(file, module, mesh="model=2,data=4", rebase=True)
+            assert str(plan) and str(plan.spmd)

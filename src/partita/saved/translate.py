@@ -16,6 +16,8 @@ import msgspec
 
 from partita.errors import FileError
 from partita.program import Program
+from partita.program.fingerprint import fingerprint
+from partita.saved import keep
 from partita.saved.anchors import aligned, in_short, most_common
 from partita.saved.layouts import from_runs
 from partita.saved.schema import (
@@ -55,6 +57,8 @@ class Translator:
         self._program: Program = context.analysis.program
         self._anchors = {(row.color, row.role): row for row in table.anchors}
         self.gone: list[Gone] = []
+        self._same = keep.text(fingerprint(self._program)) == table.program.text
+        """Whether it is the same program after all, but for what is known of its operations."""
 
     def directives(self, rows: Sequence[DirectiveRow]) -> tuple[DirectiveRow, ...]:
         """The directives that are left."""
@@ -80,6 +84,8 @@ class Translator:
     def value(self, then: int) -> int | None:
         """A value of the plan's program in this one."""
         said = self._table.program
+        if self._same:
+            return then if then < len(self._program.values) else None
         if then < len(said.arguments):
             return self._named.get(said.arguments[then].name)
         name = self._result_names.get(then)
@@ -94,6 +100,8 @@ class Translator:
 
     def operation(self, then: int) -> int | None:
         """An operation of the plan's program in this one."""
+        if self._same:
+            return then if then < len(self._program.operations) else None
         return self._operations.get(then)
 
     # ------------------------------------------------------------------------------- directives

@@ -1,5 +1,5 @@
 # make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
-#      bench | coverage-models | paper-table | accuracy | models | architecture | site | page-library
+#      bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -35,7 +35,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest check bench coverage-models paper-table accuracy models architecture site page-library clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
 
 venv: $(STAMP)
 
@@ -143,6 +143,14 @@ paper-table: venv
 # How large the built-in models are, as `partita models` lists them.
 models: venv
 	$(BIN)/python -m tools.sizes $(MODELS)
+
+# The pictures of the documentation, drawn from plans.
+pictures: venv
+	$(BIN)/python -m tools.pictures
+
+# From a fresh environment to the first report page: how long installing and planning take.
+first-page:
+	PYTHON=$(PYTHON) tools/first_page.sh
 
 # The documentation site, in build/site; fails on broken links and on pages that it has no place for.
 site: venv

@@ -124,8 +124,14 @@ def times(count: int) -> str:
     return f" x{count}" if count > 1 else ""
 
 
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+"""Where packages are installed."""
+
+
 def relative(path: str) -> str:
-    """A path relative to the working directory, if it is below that."""
+    """A path relative to the working directory, if it is below that, or to installed packages."""
+    if found := _INSTALLED.match(path):
+        return path[found.end() :]
     try:
         return str(Path(path).relative_to(os.getcwd()))
     except (ValueError, OSError):

@@ -9,6 +9,7 @@ import pytest
 import partita as pt
 from checks import array, planner
 from partita.program.names import matches, nearest, path, pattern, shared_pattern
+from partita.text import relative
 
 NESTED = "params['h'][0].attn['c_attn']['kernel']"
 FLAT = "params['h.0.attn.c_attn.kernel']"
@@ -202,3 +203,22 @@ def test_a_report_says_so_if_it_is_why_nothing_was_tiled():
         pt.ManualPartition({"x": 0}, axis="x"), pt.ManualPartition({"x": 1}, axis="x")
     )
     assert "x is already used there" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("names", "shared"),
+    [
+        (["layers[0]['w']", "layers[1]['w']"], "layers[*]['w']"),
+        (["p['Block_0']['kernel']", "p['Block_1']['kernel']"], "p['Block_*']['kernel']"),
+        (["p['mlp/~/linear_0']['w']", "p['mlp/~/linear_1']['w']"], "p['mlp/~/linear_*']['w']"),
+    ],
+)
+def test_names_that_differ_in_indices_are_written_once(names, shared):
+    assert {pattern(name) for name in names} == {shared}
+    assert shared_pattern(names) == shared
+
+
+def test_a_file_of_an_installed_package_is_told_from_its_package_on():
+    assert relative("/home/me/.venv/lib/python3.11/site-packages/flax/nnx/nn/linear.py") == (
+        "flax/nnx/nn/linear.py"
+    )

@@ -43,7 +43,7 @@ from partita.tactics import (
     Suggestion,
     Tactic,
 )
-from partita.text import seconds
+from partita.text import seconds, size
 from partita.tiling import Assignment, Layout, entries, replicated
 
 MOST_ESTIMATED = 3000
@@ -90,6 +90,14 @@ class TacticReport:
     """The layout of every operation and value after the tactic."""
     search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
     """What its search did, if it was one; not kept in plan files."""
+
+    def __repr__(self) -> str:
+        """In a line: a history is looked at by printing it."""
+        return (
+            f"TacticReport({self.name!r}: tiled {len(self.tiled)}, refused {len(self.refused)}, "
+            f"step {seconds(self.before.step_time)} -> {seconds(self.estimate.step_time)}, "
+            f"peak {size(self.before.peak_memory)} -> {size(self.estimate.peak_memory)})"
+        )
 
     @property
     def whole(self) -> tuple[ReplicatedUse, ...]:

@@ -5,7 +5,7 @@ JAX prints the path of a value as `params['layers'][0].mlp['kernel']`; it has pa
 Haiku, have parts, too: `params['layers.0.mlp/kernel']` has the same ones. A user's pattern has `*`
 and `?` as wildcards, and is compared with the name as it is printed, and with its parts joined by
 dots. For print, names that differ in indices only are written once: `layers[0]['w']` and
-`layers[1]['w']` are `layers[*]['w']`.
+`layers[1]['w']` are `layers[*]['w']`, and `Block_0` and `Block_1` are `Block_*`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from partita.program.ir import Program
 _SEPARATOR = re.compile(r"""\[?["']?\]?[./]?\[["']?|["']?\]|[./]""")
 """What stands between the parts of a path: brackets with or without quotes, dots and slashes."""
 
-_INDEX = re.compile(r"(?<=[\[./])(\d+)(?=[\]./'])")
-"""A part that is a number."""
+_INDEX = re.compile(r"(?<=[\[./_])(\d+)(?=[\]./'])")
+"""A part that is a number, or ends in one, as Flax and Haiku number layers: `Dense_0`."""
 
 MOST_NAMED = 3
 """Names that a message suggests."""

@@ -93,6 +93,17 @@ def test_what_torch_has_a_style_for_gets_it():
     assert styles["layers.0.o_proj"].output_layouts == (Shard(1),)
 
 
+def test_a_saved_plan_is_taken_up_without_a_search(tmp_path):
+    given, file = tokens(), tmp_path / "plan.json"
+    plan = planned(pt.DataParallel("data"), MODEL)
+    plan.save(file)
+    options = {"loss": next_token_loss, "targets": given, "optimizer": "adamw"}
+    again = ptt.load(file, Transformer(), given, **options)
+    assert again.placements == plan.placements
+    with pytest.raises(pt.FileError):
+        ptt.load(file, MLP(), torch.zeros(8, 32))
+
+
 def test_files_of_torch_export_are_read(tmp_path):
     file = tmp_path / "mlp.pt2"
     torch.export.save(torch.export.export(MLP(), (torch.zeros(8, 32),)), file)

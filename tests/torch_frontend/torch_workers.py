@@ -40,7 +40,8 @@ def free_port():
 
 def train(module, loss, inputs, targets, within=contextlib.nullcontext):
     """Losses and parameters after some steps of AdamW."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    # The bias of keys has no gradient but rounding, which a smaller eps would make large.
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-5)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -17,11 +17,20 @@ except ModuleNotFoundError as error:  # pragma: no cover
         name="torch",
     ) from error
 
-from partita.torch.api import plan, read
+from partita.torch.api import load, plan, read
 from partita.torch.operations import operation
 from partita.torch.parallelize import Distribution, ModulePlacements, running
 from partita.torch.plan import TorchPlan
 
-__all__ = ["Distribution", "ModulePlacements", "TorchPlan", "operation", "plan", "read", "running"]
+__all__ = [
+    "Distribution",
+    "ModulePlacements",
+    "TorchPlan",
+    "load",
+    "operation",
+    "plan",
+    "read",
+    "running",
+]
 
 del _torch

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from partita import cost
 from partita.cost import Hardware
 from partita.errors import OptionError, TraceError, UnsupportedError
 from partita.frontend.calling import Marked
@@ -16,6 +17,7 @@ from partita.mesh import Mesh, MeshInput
 from partita.options import function, integer
 from partita.plan import Plan
 from partita.planning.prepare import Prepared, rewritten, targeted
+from partita.saved.restore import read_plan
 from partita.search import BUDGET
 from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.options import as_tactics, named_axes
@@ -163,11 +165,40 @@ def planned(
         for name in named_axes(tactic):
             known.axis(name)
     function(progress, "progress")
-    target = targeted(hardware, memory)
-    traced = _traced(step, known, target[0].platform)
-    program = step.named(rewritten(traced.program, known))
-    prepared = Prepared(step.fn, _with(traced, program), program, known, *target)
+    prepared = _prepared(step, known, targeted(hardware, memory))
     return TorchPlan(Plan.of(prepared, prepared.schedule(schedule, progress)), step, captured)
+
+
+def load(
+    path: str | Path,
+    module: torch.nn.Module,
+    args: Sequence[Any] | Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: Callable[..., Any] | None = None,
+    targets: Any = None,
+    optimizer: Any = None,
+) -> TorchPlan:
+    """Takes up a plan that `TorchPlan.save` wrote: no search, and no tactic runs.
+
+    Takes what `plan` does, which has to be what the plan is for.
+
+    Raises:
+      FileError: the file is missing, damaged, or for another program.
+      PartitaError: as `plan`.
+    """
+    saved = read_plan(path)
+    step, captured = stepped(module, args, kwargs, loss, targets, optimizer)
+    prepared = _prepared(step, saved.mesh, (cost.load(saved.hardware), saved.capacity))
+    saved.check_program(prepared.program, prepared.traced)
+    return TorchPlan(Plan.of(prepared, saved.restore(prepared.context())), step, captured)
+
+
+def _prepared(step: Step, mesh: Mesh, target: tuple[Hardware, int]) -> Prepared:
+    """A step traced, in the names of torch."""
+    traced = _traced(step, mesh, target[0].platform)
+    program = step.named(rewritten(traced.program, mesh))
+    return Prepared(step.fn, _with(traced, program), program, mesh, *target)
 
 
 def _traced(step: Step, mesh: Mesh, platform: str) -> Traced:

@@ -13,6 +13,7 @@ import dataclasses
 import inspect
 import logging
 import traceback
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -310,13 +311,16 @@ def _keep_detached(exported: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps torch from logging a graph that it fails to make: the error says it."""
+    """Keeps torch from logging a graph that it fails to make, as the error says it, and from
+    warning of what it uses itself."""
     loggers = [logging.getLogger(n) for n in ("torch.fx", "torch._dynamo", "torch.export")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

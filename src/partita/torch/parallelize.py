@@ -173,15 +173,32 @@ def _moved(tensor: DTensor, planned: Placements) -> DTensor:
     if tensor.ndim == 0:
         return tensor
     target = tuple(map(_target, tensor.placements, planned))
-    return tensor if target == tensor.placements else tensor.redistribute(placements=target)
+    if target == tensor.placements:
+        return tensor
+    made = tensor.redistribute(placements=target)
+    if any(map(_masked, tensor.placements)) and made.requires_grad:
+        # Torch cannot hand the gradient on to a masked look-up while sums are outstanding.
+        made.register_hook(_reduced)
+    return made
+
+
+def _masked(placement: Placement) -> bool:
+    """Whether sums are outstanding of a look-up in a part of the rows (a subclass of `Partial`)."""
+    return placement.is_partial() and type(placement) is not Partial
+
+
+def _reduced(grad: DTensor) -> DTensor:
+    """A gradient without outstanding sums."""
+    return grad.redistribute(
+        placements=[Replicate() if p.is_partial() else p for p in grad.placements]
+    )
 
 
 def _target(now: Placement, planned: Placement) -> Placement:
     """Where a tensor goes along one axis."""
     if not isinstance(planned, Partial):
         return planned
-    # The sums of a masked look-up (a subclass) can be added to no others.
-    return Replicate() if now.is_partial() and type(now) is not Partial else now
+    return Replicate() if _masked(now) else now  # they can be added to no other sums
 
 
 def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> None:

@@ -22,7 +22,7 @@ from partita.torch.boundaries import Boundaries, boundaries
 from partita.torch.capture import Captured
 from partita.torch.communication import Comparison, compare
 from partita.torch.parallelize import Distribution, ModulePlacements, distribute, parallelize
-from partita.torch.placements import Placements, out_of_order, placements_of
+from partita.torch.placements import Placements, placements_of
 from partita.torch.repeats import Run, layer_of, runs
 from partita.torch.step import Step
 from partita.torch.styles import styles
@@ -56,7 +56,7 @@ class TorchPlan:
             *zip(program.argument_names, spmd.argument_layouts, strict=True),
             *zip(program.result_names, spmd.result_layouts, strict=True),
         ]
-        return {name: placements_of(layout, len(self.axes)) for name, layout in rows}
+        return {name: placements_of(layout, self.plan.mesh.sizes) for name, layout in rows}
 
     @cached_property
     def placements(self) -> Mapping[str, tuple[Placement, ...]]:
@@ -242,15 +242,7 @@ class TorchPlan:
     @cached_property
     def refusals(self) -> tuple[str, ...]:
         """What DTensor cannot do of this plan, each with the reason; empty if it can do all."""
-        program, spmd, names = self.plan.program, self.plan.spmd, self.axes
         found = []
-        for name, layout in zip(program.argument_names, spmd.argument_layouts, strict=True):
-            for dim in out_of_order(layout):
-                said = ", then ".join(names[axis] for axis in layout[dim])
-                found.append(
-                    f"{name} is split in dimension {dim} along {said}; DTensor splits along axes "
-                    "in the order of the mesh: name them in that order there"
-                )
         if any(c.kind == "collective_permute" for c in self.collectives):
             found.append(
                 "shards exchange their borders (collective_permute), which DTensor does not: leave "

@@ -21,7 +21,7 @@ class Uses:
         """How a value is kept, outstanding sums included."""
         lowering = self.plan.spmd.lowering
         kept = lowering.plans[lowering.graph.value_class[value]]
-        return placements_of(kept.layout, self._axes, kept.unreduced)
+        return placements_of(kept.layout, self.plan.mesh.sizes, kept.unreduced)
 
     def read(self, value: int, scope: str = "") -> Placements:
         """How a value is read by the first operation that uses it.
@@ -41,7 +41,7 @@ class Uses:
         op, number = (inside or uses)[0]
         operation = program.operations[op]
         layout, _ = self.plan.spmd.form(op).need(number)
-        own = placements_of(layout, self._axes)
+        own = placements_of(layout, self.plan.mesh.sizes)
         moves = operation.traits.converts or operation.traits.read_through
         if moves and self.uses[operation.results[0]]:
             behind = self.read(operation.results[0], scope)
@@ -50,7 +50,3 @@ class Uses:
                 for here, there in zip(own, behind, strict=True)
             )
         return own
-
-    @property
-    def _axes(self) -> int:
-        return len(self.plan.mesh.names)

@@ -84,10 +84,10 @@ class Translator:
     def value(self, then: int) -> int | None:
         """A value of the plan's program in this one."""
         said = self._table.program
-        if self._same:
-            return then if then < len(self._program.values) else None
         if then < len(said.arguments):
             return self._named.get(said.arguments[then].name)
+        if self._same:
+            return then if then < len(self._program.values) else None
         name = self._result_names.get(then)
         if name in self._named:
             return self._named[name]

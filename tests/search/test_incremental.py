@@ -11,7 +11,7 @@ from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
 from partita.mesh import Mesh
 from partita.spmd import Lowerer
-from partita.tiling import Propagator, untiled
+from partita.tiling import LocalAction, Propagator, untiled
 
 HARDWARE = load("tpu_v5e")
 MESHES = ("x=2,y=4", "x=2,y=2,z=2")
@@ -62,7 +62,9 @@ class Walk:
         return lowering, model.cost(lowering)
 
     def moved(self, tiling):
-        """A tiling after a random move."""
+        """A tiling after a random move, of a color or of a single class."""
+        if self.rng.random() < 0.3:
+            return self.local().take(self.propagator, tiling).tiling
         color = self.rng.randrange(self.analysis.groups.colors)
         axis = self.rng.randrange(len(self.mesh.names))
         conflicts = self.analysis.groups.conflict_groups
@@ -72,6 +74,15 @@ class Walk:
             some = [node for node in sorted(propagation.taken) if self.rng.random() < 0.7]
             propagation = self.propagator.restrict(tiling, some, axis)
         return propagation.tiling
+
+    def local(self):
+        """A random action on a single class."""
+        axis = self.rng.randrange(len(self.mesh.names))
+        kind = self.rng.choice(["op", "value"])
+        chosen = self.rng.choice(self.graph.ops if kind == "op" else self.graph.values)
+        return LocalAction(
+            kind, chosen.members[0], axis, self.rng.randrange(-1, len(chosen.colors))
+        )
 
     def steps(self):
         """Tilings, each lowered and priced from another one: several moves before it, or behind."""

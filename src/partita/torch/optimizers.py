@@ -46,8 +46,8 @@ def _adam(p: Any, g: Any, state: State, step: Any, options: Mapping[str, Any]) -
     if options.get("amsgrad"):
         most = new["max_exp_avg_sq"] = jnp.maximum(state["max_exp_avg_sq"], square)
     size = rate / (1 - first**step)
-    spread = jnp.sqrt(most) / jnp.sqrt(1 - second**step) + options["eps"]
-    return p - size * mean / spread, new
+    root = jnp.sqrt(most) / jnp.sqrt(1 - second**step) + options["eps"]
+    return p - size * mean / root, new
 
 
 def _adam_keeps(options: Mapping[str, Any]) -> tuple[str, ...]:

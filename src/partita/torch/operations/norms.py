@@ -106,8 +106,8 @@ def _batch_norm(
     dims = (0, *range(2, x.ndim))
     made, now, inverse = _normal(wide(x), dims, eps)
     count = math.prod(x.shape[d] for d in dims)
-    flat, spread = jnp.reshape(now, (-1,)), jnp.reshape(jnp.var(wide(x), dims), (-1,))
-    unbiased = spread * (count / max(count - 1, 1))
+    flat, variance = jnp.reshape(now, (-1,)), jnp.reshape(jnp.var(wide(x), dims), (-1,))
+    unbiased = variance * (count / max(count - 1, 1))
     new_mean = (1 - momentum) * mean + momentum * flat
     new_var = (1 - momentum) * var + momentum * unbiased
     made = _scaled(made, *_by_channel(x, weight, bias))

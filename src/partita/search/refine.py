@@ -16,6 +16,7 @@ from typing import Literal
 
 from partita.search.problem import Move, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
+from partita.search.small import small_replicated
 from partita.search.starts import followers
 from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction, uses_axis
 
@@ -90,13 +91,15 @@ def polish(
 ) -> SearchState:
     """The state after changes of single classes, in rounds, each change the best that is left.
 
+    Before them, small values leave an axis together, if that is better.
+
     Args:
       problem: what is searched.
       state: where to start.
       limit: how many states may have been evaluated in all.
       progress: called now and then.
     """
-    best, within = state, None
+    best, within = small_replicated(problem, state, limit), None
     while problem.everything and problem.evaluations < limit:
         gains = []
         for action in local_actions(problem, best, within):

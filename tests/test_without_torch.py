@@ -1,0 +1,25 @@
+"""PyTorch is for those who plan its modules: nobody else needs it, or waits for it."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "partita"
+
+
+def test_nothing_but_its_front_end_imports_torch():
+    files = {file.relative_to(SOURCE): file.read_text("utf-8") for file in SOURCE.rglob("*.py")}
+    reads = {
+        file for file, text in files.items() if re.search(r"^\s*(import|from) torch\b", text, re.M)
+    }
+    assert reads and {file.parts[0] for file in reads} == {"torch"}
+
+
+def test_without_torch_its_front_end_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "partita.torch", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'partita\[torch\]'"):
+        importlib.import_module("partita.torch")

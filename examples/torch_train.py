@@ -1,6 +1,6 @@
 """PyTorch: a transformer trained on a DeviceMesh, as partita has planned it.
 
-torchrun --nproc-per-node 4 examples/torch_train.py
+torchrun --standalone --nproc-per-node 4 examples/torch_train.py
 """
 
 import os
@@ -75,9 +75,11 @@ def make_plan():
 
 
 def batches(count):
+    """Sequences that count up."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(count):
-        tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
+        first = torch.randint(VOCABULARY, (BATCH, 1), generator=generator)
+        tokens = (first + torch.arange(LENGTH + 1)) % VOCABULARY
         yield tokens[:, :-1], tokens[:, 1:]
 
 
@@ -85,7 +87,7 @@ def train(plan, mesh, steps=3):
     """Every rank has the whole batch; the module takes its part."""
     torch.manual_seed(0)
     model = plan.parallelize(Model(), mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for tokens, targets in batches(steps):
         targets = plan.distribute({"targets": targets}, mesh)["targets"]

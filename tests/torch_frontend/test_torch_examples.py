@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.tensor import Replicate, Shard
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -24,11 +25,26 @@ def test_the_llama_of_hugging_face_is_planned_from_its_configuration():
 def test_the_script_trains_in_four_processes():
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     done = subprocess.run(
-        [*command, "--master-port", "0", str(EXAMPLES / "torch_train.py")],
+        [*command, "--standalone", str(EXAMPLES / "torch_train.py")],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     losses = [float(word) for word in done.stdout.split("losses ")[-1].split()]
-    assert len(losses) == 3 and losses[-1] < losses[0]
+    assert losses == pytest.approx(alone(runpy.run_path(str(EXAMPLES / "torch_train.py"))), 1e-5)
+    assert losses[-1] < losses[0]
+
+
+def alone(example):
+    """The losses of the script's model in one process, without a plan."""
+    torch.manual_seed(0)
+    model, losses = example["Model"](), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for tokens, targets in example["batches"](3):
+        loss = example["loss_fn"](model(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses

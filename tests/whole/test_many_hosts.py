@@ -10,7 +10,7 @@ import numpy as np
 
 from processes import all_succeed, run_together
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 EXAMPLE = HERE.parent / "examples" / "many_hosts.py"
 
 

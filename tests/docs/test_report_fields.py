@@ -58,8 +58,15 @@ def test_every_field_is_in_the_page():
     assert made[1].strip() == shown.strip(), "UPDATE_DOCS=1 pytest tests/docs writes it"
 
 
+def without_defaults(schema):
+    """A schema without what is there if a field is not; versions of msgspec differ in that."""
+    if isinstance(schema, dict):
+        return {k: without_defaults(v) for k, v in schema.items() if k != "default"}
+    return [without_defaults(each) for each in schema] if isinstance(schema, list) else schema
+
+
 def test_the_schema_is_that_of_the_classes():
-    made = json.dumps(msgspec.json.schema(data.PlanData), indent=1) + "\n"
+    made = json.dumps(without_defaults(msgspec.json.schema(data.PlanData)), indent=1) + "\n"
     if os.environ.get("UPDATE_DOCS"):
         SCHEMA.write_text(made, "utf-8")
     assert SCHEMA.read_text("utf-8") == made

@@ -15,12 +15,11 @@ from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
 from partita.plan import Plan
 from partita.planning.meshes import any_mesh, plan_meshes
-from partita.planning.prepare import prepare, targeted
+from partita.planning.prepare import checked, prepare, targeted
 from partita.planning.shapes import Used
 from partita.planning.strict import Strict, check, kinds
 from partita.search import BUDGET
-from partita.tactics import AutomaticPartition, Tactic
-from partita.tactics.options import as_tactics, named_axes
+from partita.tactics import Tactic
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
 
@@ -161,16 +160,9 @@ def _checked(
             "should have that is chosen"
         )
     known = None if mesh is None else Mesh.of(mesh)
-    integer(seed, "seed")
-    integer(budget, "budget", 1)
-    default = AutomaticPartition(budget=budget, seed=seed)
-    schedule = as_tactics(default if tactics is None else tactics)
+    schedule = checked(known, tactics, seed, budget)
     if known is None:
         Used.by(schedule)  # complains before any work
-        return None, schedule
-    for tactic in schedule:
-        for name in named_axes(tactic):
-            known.axis(name)
     return known, schedule
 
 

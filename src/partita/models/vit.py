@@ -39,6 +39,11 @@ class ViTConfig:
     dtype: str = "bfloat16"
     learning_rate: float = 1e-3
 
+    @property
+    def rows(self) -> int:
+        """Rows, and columns, of patches."""
+        return self.image // self.patch
+
 
 PRESETS = {
     "vit-tiny": ViTConfig(2, 16, 32, 8, 64, 8, 8, 128, 64),
@@ -76,12 +81,11 @@ def init(config: ViTConfig, key: jax.Array) -> Params:
             "b_out": jnp.zeros(c.embed),
         }
 
-    patches = (c.image // c.patch) ** 2
     patch = (c.patch, c.patch, c.channels, c.embed)
     params = {
         "w_patch": matrix(patch, c.patch * c.patch * c.channels),
         "b_patch": jnp.zeros(c.embed),
-        "position": matrix((patches, c.embed), c.embed),
+        "position": matrix((c.rows * c.rows, c.embed), c.embed),
         "layers": [layer() for _ in range(c.layers)],
         "ln_f": norm(),
         "w_head": matrix((c.embed, c.classes), c.embed),
@@ -106,10 +110,9 @@ def _norm(x: jax.Array, params: dict[str, jax.Array]) -> jax.Array:
 def _embed(config: ViTConfig, params: Params, images: jax.Array) -> jax.Array:
     """The tokens of images, `[B, I x P, J x R, C] -> [B, S, D]`."""
     c = config
-    rows = c.image // c.patch
-    x = images.astype(c.dtype).reshape(-1, rows, c.patch, rows, c.patch, c.channels)
+    x = images.astype(c.dtype).reshape(-1, c.rows, c.patch, c.rows, c.patch, c.channels)
     x = jnp.einsum("bipjrc,prcd->bijd", x, params["w_patch"].astype(x.dtype))
-    x = x.reshape(-1, rows * rows, c.embed)
+    x = x.reshape(-1, c.rows * c.rows, c.embed)
     shift: jax.Array = params["b_patch"] + params["position"]
     return x + shift.astype(x.dtype)
 

@@ -12,7 +12,6 @@ F ffn, N classes.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -20,42 +19,19 @@ import jax
 import jax.numpy as jnp
 
 from partita.models import layers, training
+from partita.models.vit import ViTConfig
 
 Params = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class ViT22BConfig:
-    """Sizes of a ViT-22B. All are numbers of elements; `dtype` is the compute type."""
-
-    layers: int
-    batch: int
-    image: int
-    """Height and width of an image."""
-    patch: int
-    embed: int
-    heads: int
-    head_dim: int
-    ffn: int
-    classes: int
-    channels: int = 3
-    dtype: str = "bfloat16"
-    learning_rate: float = 1e-3
-
-    @property
-    def rows(self) -> int:
-        """Rows, and columns, of patches."""
-        return self.image // self.patch
-
-
 # Table 1 of arXiv 2302.05442; the classifier is that of ImageNet.
 PRESETS = {
-    "vit-22b-tiny": ViT22BConfig(2, 16, 32, 8, 64, 8, 8, 128, 64),
-    "vit-22b": ViT22BConfig(48, 1024, 224, 14, 6144, 48, 128, 24576, 1000),
+    "vit-22b-tiny": ViTConfig(2, 16, 32, 8, 64, 8, 8, 128, 64),
+    "vit-22b": ViTConfig(48, 1024, 224, 14, 6144, 48, 128, 24576, 1000),
 }
 
 
-def init(config: ViT22BConfig, key: jax.Array) -> Params:
+def init(config: ViTConfig, key: jax.Array) -> Params:
     """The train state: parameters (float32) and Adam's state."""
     c = config
     layer_key, key = jax.random.split(key)
@@ -76,7 +52,7 @@ def init(config: ViT22BConfig, key: jax.Array) -> Params:
     return training.state(params, c.learning_rate)
 
 
-def _init_layer(config: ViT22BConfig, key: jax.Array) -> Params:
+def _init_layer(config: ViTConfig, key: jax.Array) -> Params:
     """One layer: its six matrices, three biases and three norms."""
     c = config
     heads = (c.heads, c.head_dim)
@@ -97,7 +73,7 @@ def _init_layer(config: ViT22BConfig, key: jax.Array) -> Params:
     )
 
 
-def _embed(config: ViT22BConfig, params: Params, images: jax.Array) -> jax.Array:
+def _embed(config: ViTConfig, params: Params, images: jax.Array) -> jax.Array:
     """The tokens of images, `[B, I x P, J x R, C] -> [B, S, D]`."""
     c = config
     x = images.astype(c.dtype).reshape(-1, c.rows, c.patch, c.rows, c.patch, c.channels)
@@ -120,7 +96,7 @@ def _ffn(x: jax.Array, layer: Params) -> jax.Array:
     return layers.dense("bsf,fd->bsd", hidden, layer["w_out"], layer["b_out"])
 
 
-def loss(config: ViT22BConfig, params: Params, batch: Params) -> jax.Array:
+def loss(config: ViTConfig, params: Params, batch: Params) -> jax.Array:
     """Mean cross-entropy of `batch['labels']`, int32 `[B]`, given `batch['images']`."""
 
     @jax.checkpoint
@@ -134,12 +110,12 @@ def loss(config: ViT22BConfig, params: Params, batch: Params) -> jax.Array:
     return training.cross_entropy(logits, batch["labels"])
 
 
-def train_step(config: ViT22BConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
+def train_step(config: ViTConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
     return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
-def abstract_batch(config: ViT22BConfig) -> Params:
+def abstract_batch(config: ViTConfig) -> Params:
     """The batch as `ShapeDtypeStruct`s."""
     images = (config.batch, config.image, config.image, config.channels)
     return {
@@ -148,6 +124,6 @@ def abstract_batch(config: ViT22BConfig) -> Params:
     }
 
 
-def example_batch(config: ViT22BConfig, key: jax.Array) -> Params:
+def example_batch(config: ViTConfig, key: jax.Array) -> Params:
     """A batch of random images and labels."""
     return training.example(abstract_batch(config), key, {"labels": config.classes})

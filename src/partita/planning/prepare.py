@@ -17,13 +17,15 @@ from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
 from partita.frontend.trace import Traced, asks_for_mesh, trace
 from partita.mesh import Mesh
+from partita.options import integer
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
 from partita.stablehlo.crops import align
 from partita.stablehlo.prefix import split_prefix
 from partita.stablehlo.top_k import split_top_k
-from partita.tactics import Context, Tactic
+from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.given import with_facts
+from partita.tactics.options import as_tactics, named_axes
 from partita.tactics.protocol import Progress
 from partita.text import parse_size
 
@@ -97,6 +99,24 @@ def prepare(
             raise TraceError(f"{error} With devices=, {hint}, or give mesh=") from error.__cause__
         raise
     return Prepared(fn, traced, rewritten(traced.program, mesh), mesh, *target)
+
+
+def checked(
+    mesh: Mesh | None, tactics: Sequence[Tactic] | Tactic | None, seed: int, budget: int
+) -> list[Tactic]:
+    """The tactics of a call, once it is known that the mesh has the axes that they name.
+
+    By default a search over all axes, with this seed and budget.
+    """
+    integer(seed, "seed")
+    integer(budget, "budget", 1)
+    default = AutomaticPartition(budget=budget, seed=seed)
+    schedule = as_tactics(default if tactics is None else tactics)
+    if mesh is not None:
+        for tactic in schedule:
+            for name in named_axes(tactic):
+                mesh.axis(name)
+    return schedule
 
 
 def rewritten(program: Program, mesh: Mesh) -> Program:

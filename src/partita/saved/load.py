@@ -38,34 +38,7 @@ def take_up(
     What is donated is as in the file, unless it `donates` what is marked. If it `rebases`, the
     program and the mesh may have changed since; then the last that is returned could not be kept.
     """
-    return taken_up(
-        read_plan(path),
-        fn,
-        args,
-        kwargs,
-        mesh=mesh,
-        hardware=hardware,
-        memory=memory,
-        marked=marked,
-        donates=donates,
-        rebases=rebases,
-    )
-
-
-def taken_up(
-    saved: Saved,
-    fn: Callable[..., Any] | str | Path,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    mesh: MeshInput | Mesh | None = None,
-    hardware: str | Hardware | None = None,
-    memory: float | str | None = None,
-    marked: Marked = UNMARKED,
-    donates: bool = False,
-    rebases: bool = False,
-) -> tuple[Prepared, Scheduled, tuple[NotKept, ...]]:
-    """The same of a file that has been read."""
+    saved = read_plan(path)
     over = saved.mesh if mesh is None else Mesh.of(mesh)
     if over == saved.mesh or not rebases:
         saved = saved if mesh is None else saved.over(over)

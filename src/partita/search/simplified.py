@@ -10,15 +10,12 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 from partita.search.laid import Laid
 from partita.search.problem import NOISE, Move, Problem, SearchState
+from partita.search.refine import ClassNode
 from partita.search.starts import followers
 from partita.tiling import NOWHERE, Axes, Layout, LocalAction, Node, TileAction, Tiling
-
-ClassNode = tuple[Literal["op", "value"], int]
-"""A class of operations or of values."""
 
 FEW = 30
 """Changes of classes that are moves of their own; more are one, as nobody reads them."""

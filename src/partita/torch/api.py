@@ -14,13 +14,12 @@ from partita.errors import OptionError, TraceError, UnsupportedError
 from partita.frontend.calling import Marked
 from partita.frontend.trace import Traced, trace
 from partita.mesh import Mesh, MeshInput
-from partita.options import function, integer
+from partita.options import function
 from partita.plan import Plan
-from partita.planning.prepare import Prepared, rewritten, targeted
+from partita.planning.prepare import Prepared, checked, rewritten, targeted
 from partita.saved.restore import read_plan
 from partita.search import BUDGET
-from partita.tactics import AutomaticPartition, Tactic
-from partita.tactics.options import as_tactics, named_axes
+from partita.tactics import Tactic
 from partita.tactics.protocol import Progress
 from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
@@ -157,13 +156,7 @@ def planned(
 ) -> TorchPlan:
     """The plan of a step."""
     known = mesh_of(mesh)
-    integer(seed, "seed")
-    integer(budget, "budget", 1)
-    default = AutomaticPartition(budget=budget, seed=seed)
-    schedule = as_tactics(default if tactics is None else tactics)
-    for tactic in schedule:
-        for name in named_axes(tactic):
-            known.axis(name)
+    schedule = checked(known, tactics, seed, budget)
     function(progress, "progress")
     prepared = _prepared(step, known, targeted(hardware, memory))
     return TorchPlan(Plan.of(prepared, prepared.schedule(schedule, progress)), step, captured)

@@ -9,7 +9,9 @@ from jax import lax
 WAYS = ("stacked outputs", "carried, by layers", "carried, in place")
 
 
-def decoder(way, *, scatter=False, steps=0, heads=8, length=2048, groups=4, order="bthk"):
+def decoder(
+    way, *, scatter=False, steps=0, batch=128, heads=8, length=2048, groups=4, order="bthk"
+):
     """A function that decodes one position with its cache, and its arguments; the cache is donated.
 
     Args:
@@ -22,7 +24,7 @@ def decoder(way, *, scatter=False, steps=0, heads=8, length=2048, groups=4, orde
       groups: queries for each of these heads.
       order: of the dimensions of a cache, in letters: batch, time, heads, and size of a key.
     """
-    layers, batch, size, width = 4, 128, 128, 1024
+    layers, size, width = 4, 128, 1024
     sizes = {"b": batch, "t": length, "h": heads, "k": size}
     at, new = order.index("t"), order.replace("t", "")
 

@@ -17,8 +17,8 @@ import numpy as np
 from partita.analysis import ClassGraph, OpClass
 from partita.cost.copies import Copying
 from partita.cost.hardware import Hardware
-from partita.cost.layers import Copied
-from partita.cost.products import contracted, filling, points
+from partita.cost.layers import Copy
+from partita.cost.products import contracted, filling, of_single_row, points
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
@@ -103,7 +103,7 @@ class ComputeModel:
         )
         return inside + launched + copied + moving
 
-    def _copied(self, copy: Copied, op: Operation, form: OpForm) -> float:
+    def _copied(self, copy: Copy, op: Operation, form: OpForm) -> float:
         """Seconds of a copy of an operand or result, beyond what is counted already."""
         assert self._copying is not None
         value = (*op.operands, *op.results)[copy.place]
@@ -125,7 +125,7 @@ class ComputeModel:
         vector = self._hardware.vector_unit
         if vector is None or op.traits.convolution:
             return seconds
-        return max(seconds, _of_single_row(op, sizes) / vector.product.value)
+        return max(seconds, of_single_row(op, sizes) / vector.product.value)
 
     def _peak(self, convolution: bool, dtype: str) -> float:
         """FLOP/s that products reach on operands of this type if they are large."""
@@ -205,17 +205,6 @@ def _local_sizes(op: Operation, form: OpForm, mesh: Mesh) -> list[int]:
     return sizes
 
 
-def _of_single_row(op: Operation, sizes: Sequence[int]) -> int:
-    """Elements of the larger operand of a product that has a single row on a side; else 0."""
-    sides = [{f for dim in side for f in dim} for side in op.rule.operands[:2]]
-    if len(sides) < 2:
-        return 0
-    left, right = sides
-    if all(math.prod(sizes[f] for f in own) > 1 for own in (left - right, right - left)):
-        return 0
-    return max(math.prod(sizes[f] for f in side) for side in sides)
-
-
 def _dtype(graph: ClassGraph, op: OpClass) -> str:
     return graph.program.values[op.op.operands[0]].type.dtype
 
@@ -230,7 +219,7 @@ class _Access:
     """For every operand, how many kernels read it there; for every result, whether it is stored."""
     is_kernel: bool
     """Whether these have a kernel of their own."""
-    copied: tuple[Copied, ...]
+    copied: tuple[Copy, ...]
 
 
 def _accesses(op: OpClass, timing: Timing) -> list[_Access]:

@@ -14,6 +14,12 @@ its cache. XLA's TPU compiler does this (`tests/verify/test_copies.py` compares)
   dimensions of their batch have to come first. (Not so if the new part is scattered into it.) A
   layer whose second last dimension is less than the rows of a tile is copied in such small tiles,
   which takes longer.
+- Inside of an outer loop a stack lies as the new part of a layer is made, whatever is done to that
+  part on its way into the stack: the columns of tiles are along its last dimension, and if a device
+  makes less of that than of another one, along that one; the rows of a tile are sequences of the
+  batch. So a device with four sequences copies tiles of four rows, and one that makes 8 of 128
+  features of 32 heads copies tiles with 32 of 128 columns filled. Products of a single row, which
+  vector units compute, take as much longer as less of a tile is filled.
 - A stack that is read as one argument and written as another result, in the place of that argument,
   is copied once as a whole; one that is updated in place twice, into another order and back.
 
@@ -27,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from partita.cost.products import of_single_row
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CARRY
 
@@ -45,13 +52,48 @@ class Copied:
     """Dimensions that have to come first, else it is copied; None if it is anyway."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Used:
+    """What is done with each layer of a stack."""
+
+    copies: int
+    products: int
+    """That read it, with a single row on a side."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Laid:
+    """What a result decides of a stack: that it lies as this part of a layer is made."""
+
+    place: int
+    """Which of operands and results, one after the other."""
+    use: Used
+    larger: int
+    """Elements of a layer for each of the part."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filled:
+    """What a layer decides itself of its tiles: how many of their columns it can fill."""
+
+    place: int
+    """Which of operands and results, one after the other."""
+    use: Used
+    columns: frozenset[int]
+    """The dimensions that columns may be along."""
+
+
+Copy = Copied | Laid | Filled
+"""What takes time where stacks are read and written."""
+
+
 class Layers:
     """The copies of one program, by operation."""
 
     def __init__(self, program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -> None:
         self._program = program
         self._uses = uses
-        self.copied: dict[int, tuple[Copied, ...]] = {}
+        self.copied: dict[int, tuple[Copy, ...]] = {}
         self._written = dict(self._writes())
         """For every carried stack that is written layer by layer, by `CARRY`: the operation."""
         for op in program.operations:
@@ -68,7 +110,7 @@ class Layers:
         self.unwritten = frozenset(self._replaced())
         """Operations that make what is all replaced by the results of a loop."""
 
-    def _add(self, op: Operation, *copies: Copied) -> None:
+    def _add(self, op: Operation, *copies: Copy) -> None:
         self.copied[op.index] = (*self.copied.get(op.index, ()), *copies)
 
     # ------------------------------------------------------------------------------- reading
@@ -98,6 +140,26 @@ class Layers:
             self._add(op, Copied(result, as_argument=argument and write.traits.scatters))
         elif products and argument and batch:
             self._add(op, Copied(result, as_argument=True, batch=batch))
+        if self._loops_around(op.region) > 1:
+            rows = sum(_is_of_single_row(product) for _, (product, _) in products)
+            if updated:
+                self._lay(op, updated[-1], Used(2, rows))
+            elif products and write is not None:
+                self._lay(op, write, Used(1, rows))
+
+    def _lay(self, cut: Operation, update: Operation, use: Used) -> None:
+        """That layers lie as what replaces a part of one is made."""
+        part = update.operands[1] if update.traits.writes_window else None
+        maker = None if part is None else self._maker(part)
+        if part is None or maker is None:
+            return
+        values = self._program.values
+        made, new, layer = (values[v].type for v in (maker.results[0], part, cut.results[0]))
+        if made.elements == new.elements:
+            self._add(maker, Laid(len(maker.operands), use, layer.elements // made.elements))
+        columns = _whole(layer.shape, new.shape)[1:]
+        if columns:
+            self._add(cut, Filled(len(cut.operands), use, frozenset(columns)))
 
     def _same(self, value: int) -> Iterator[int]:
         """A value, and what is only other names of it."""
@@ -229,12 +291,29 @@ class Layers:
     def _is_argument(self, value: int, region: int) -> bool:
         """Whether a stack that is read in a loop is an argument, and there is no loop around."""
         program = self._program
-        if sum(program.regions[r].repeats for r in program.around(region)) > 1:
+        if self._loops_around(region) > 1:
             return False
         carry = self._carry_of(value)
         if carry is not None:
             value = program.operations[carry].operands[0]
         return program.values[value].producer is None
+
+    def _loops_around(self, region: int) -> int:
+        program = self._program
+        return sum(program.regions[r].repeats for r in program.around(region))
+
+
+def _whole(shape: Sequence[int], part: Sequence[int]) -> list[int]:
+    """The dimensions of more than one index that a part has all of; it may lack the first ones, or
+    have more."""
+    shared = min(len(shape), len(part))
+    sizes = zip(shape[-shared:], part[-shared:], strict=True)
+    whole = [place for place, (size, own) in enumerate(sizes) if size == own > 1]
+    return [len(shape) - shared + place for place in whole]
+
+
+def _is_of_single_row(product: Operation) -> bool:
+    return of_single_row(product, [factor.size for factor in product.rule.factors]) > 0
 
 
 def _batch(product: Operation, number: int) -> Iterator[int]:

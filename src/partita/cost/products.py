@@ -92,6 +92,22 @@ def filling(op: Operation, sizes: Sequence[int], unit: TileShape) -> float:
     return _share(inner, rows) * outer
 
 
+def of_single_row(op: Operation, sizes: Sequence[int]) -> int:
+    """Elements of the larger operand of a product that has a single row on a side; else 0.
+
+    Args:
+      op: the product.
+      sizes: of its factors.
+    """
+    sides = [{f for dim in side for f in dim} for side in op.rule.operands[:2]]
+    if len(sides) < 2:
+        return 0
+    left, right = sides
+    if all(math.prod(sizes[f] for f in own) > 1 for own in (left - right, right - left)):
+        return 0
+    return max(math.prod(sizes[f] for f in side) for side in sides)
+
+
 def _sides(rule: Rule) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
     left, right = _factors(rule.operands[0]), _factors(rule.operands[1])
     return (left, right), (right, left)

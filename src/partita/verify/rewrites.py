@@ -11,11 +11,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
+from partita.program.ir import bits
 from partita.spmd import Collective, Reshard, Run, SpmdProgram
 from partita.spmd.instructions import Case, Section, While, inside
 from partita.verify.alike import moved_alike
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
+from partita.verify.narrower import NarrowestTypes
 from partita.verify.reading import MOVING, Readers
 
 REWRITES = {
@@ -27,7 +29,7 @@ REWRITES = {
     "zeros: always if a shard is not a multiple of 128 elements",
     "narrowed": "an all_gather, all_to_all or collective_permute in float32 that only matrix "
     "products and convolutions read, which round to bfloat16 on a TPU, moves bfloat16; so does one "
-    "before it",
+    "before it, and one of which all that is read is converted to bfloat16",
     "merged": "a collective of what is computed by the same operations, from the same, as the "
     "operand of an earlier one, is one with it; so is a sum that differs only in factors which are "
     "the same for all summands; a reverse over dimensions of size 1 counts as none",
@@ -52,7 +54,7 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
       topology: what it is compiled for, such as `v5e:4x4`.
     """
     everywhere = spmd.mesh.devices if _runs_along_sides(topology) else 0
-    rounded, own = _rounded(spmd), spmd.collective_steps
+    rounded, own = _rounded(spmd).union(_converted(spmd)), spmd.collective_steps
     alike, moved = moved_alike(spmd), set()
     accumulated = dict(_accumulated(spmd))
     found: list[tuple[Becomes, ...]] = []
@@ -171,6 +173,14 @@ def _runs_along_sides(topology: str) -> bool:
     """Whether a sum over all devices runs along the sides of the torus at once."""
     sides = [side for side in map(int, re.findall(r"\d+", topology.partition(":")[2])) if side > 1]
     return len(sides) == 3 or (len(sides) == 2 and sides[0] == sides[1] >= 4)
+
+
+def _converted(spmd: SpmdProgram) -> Iterator[int]:
+    """What collectives move in float32 and is read in a narrower type alone."""
+    types = NarrowestTypes(spmd)
+    for move in spmd.collective_steps:
+        if move.step.before.dtype == "f32" and types.after(move) == bits("bf16"):
+            yield move.output
 
 
 def _rounded(spmd: SpmdProgram) -> set[int]:

@@ -11,7 +11,7 @@ import partita as pt
 from decoding import WAYS, decoder
 from partita.cost import load
 from partita.cost.copies import Copying
-from partita.cost.layers import Copied
+from partita.cost.layers import Copied, Filled, Laid, Used
 from partita.cost.timing import Timing
 from partita.program.ir import TensorType
 
@@ -118,3 +118,38 @@ def test_dimensions_of_a_single_index_have_no_order():
     assert seconds(Copied(0, batch=frozenset({0, 1})), (32, 8, 64, 128)) == 0
     # What does not fill a row of a tile gives way: the dimensions are 0, 2, 3, 1 then.
     assert seconds(Copied(0, batch=batch), (32, 256, 8, 64)) == 0
+
+
+# ----------------------------------------------------------- layers that fill tiles in part alone
+
+
+def longer(copy, shape):
+    """Copies of 64 times the elements of an array, over full ones."""
+    part = Laid(0, copy, 64)
+    return seconds(part, shape) / seconds(Copied(0), (64, *shape))
+
+
+def test_layers_lie_in_tiles_of_the_sequences_that_a_device_makes():
+    extra = [longer(Used(1, 0), (batch, 1, 32, 128)) for batch in (8, 4, 2)]
+    assert extra == pytest.approx([0, 0.548, 1.643], rel=0.01)
+    assert longer(Used(2, 0), (4, 1, 32, 128)) == pytest.approx(2 * extra[1])
+
+
+def test_layers_of_one_sequence_lie_in_tiles_of_heads():
+    assert longer(Used(1, 0), (1, 1, 32, 128)) == 0
+
+
+def test_layers_fill_as_many_columns_as_the_larger_of_heads_and_features():
+    """A device makes 8 features of all sequences, which are exchanged for all of some."""
+    assert longer(Used(1, 0), (64, 1, 32, 8)) == pytest.approx(3)
+    assert longer(Used(1, 0), (64, 1, 8, 8)) == 0  # the last dimension stays where it is
+    layer = Filled(0, Used(1, 0), frozenset({2, 3}))
+    filled = seconds(layer, (16, 64, 32, 32)) / seconds(Copied(0), (16, 64, 32, 32))
+    assert filled == pytest.approx(3)
+    assert seconds(layer, (16, 64, 128, 32)) == 0
+
+
+def test_products_of_a_single_row_take_longer_on_parts_of_tiles():
+    elements = 64 * 4 * 32 * 128
+    expected = elements / V5E.vector_unit.product.value
+    assert seconds(Laid(0, Used(0, 1), 64), (4, 1, 32, 128)) == pytest.approx(expected)

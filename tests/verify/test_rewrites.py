@@ -241,3 +241,25 @@ def test_counts_are_exact_without_the_combiner(preset, name, topology):
     found = made.verify(topology, combine=False).collectives
     assert found.agreement in ("equal", "rewritten"), f"\n{found}"
     assert found.foreseen == found.compiled
+
+
+def put_together():
+    """Exchanges parts of float32 rows, of which bfloat16 is all that is read."""
+
+    def fn(x):
+        return jnp.concatenate([jnp.sin(x), jnp.cos(x)], axis=1).astype(jnp.bfloat16)
+
+    x = jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
+    return plan(fn, [x], "data=4", "v5e:2x2", [pt.ManualPartition({"x": 1}, "data")])
+
+
+def test_what_is_converted_to_bfloat16_once_it_has_come_may_move_so():
+    made = put_together()
+    found = {b.rewrite for becomes in on_tpu(made.spmd, "v5e:2x2") for b in becomes}
+    assert {c.kind for c in made.collectives} == {"collective_permute"} and found == {"narrowed"}
+
+
+@needs_libtpu
+def test_what_is_converted_to_bfloat16_is_compiled_so():
+    found = put_together().verify("v5e:2x2").collectives
+    assert found.agreement == "rewritten" and list(found.rewrites) == ["narrowed"], f"\n{found}"

@@ -135,23 +135,25 @@ BY_NAME = {**SCHEDULES, **PROPOSALS}
 
 @dataclasses.dataclass(frozen=True)
 class Single:
-    """A model that is compiled under one schedule for one topology only."""
+    """A model that is compiled under some schedules for one topology only."""
 
     sized: Sized
-    schedule: str
+    schedules: tuple[str, ...]
     topology: str
 
 
 def _filling(model: str, schedule: str, topology: str, **changes: Any) -> Single:
     """One of the models, with so much to do that it is predicted to fill memory to nine tenths."""
     sized = MODELS[model]
-    return Single(Sized(sized.preset, {**sized.changes, **changes}), schedule, topology)
+    return Single(Sized(sized.preset, {**sized.changes, **changes}), (schedule,), topology)
 
+
+LARGE = ("fsdp", "automatic")
 
 SINGLE: dict[str, Single] = {
-    "gpt-large": Single(Sized("gpt-24l", {}), "fsdp", "v5p:2x2x4"),
-    "llama-large": Single(Sized("llama3-8b", {}), "fsdp", "v5p:2x2x4"),
-    "moe-large": Single(Sized("mixtral-8x7b", {}), "fsdp", "v5p:2x2x4"),
+    "gpt-large": Single(Sized("gpt-24l", {}), LARGE, "v5p:2x2x4"),
+    "llama-large": Single(Sized("llama3-8b", {}), LARGE, "v5p:2x2x4"),
+    "moe-large": Single(Sized("mixtral-8x7b", {}), LARGE, "v5p:2x2x4"),
     "gpt-full": _filling("gpt", "data-parallel", "v5e:4x4", batch=688),
     "llama-full": _filling("llama", "fsdp", "v5e:4x4", batch=528),
     "moe-full": _filling("moe", "data+tensor", "v5e:4x4", batch=856),
@@ -160,8 +162,8 @@ SINGLE: dict[str, Single] = {
     "gns-full": _filling("gns", "data-parallel", "v5e:4x4", edges=9306112),
     "resnet-full": _filling("resnet", "fsdp", "v5e:4x4", batch=14336),
     "mlp-full": _filling("mlp", "automatic", "v5e:4x4", batch=1572864),
-    "gpt-large-h100": Single(Sized("gpt-24l", {}), "fsdp", "h100:8"),
-    "llama-large-h100": Single(Sized("llama3-8b", {}), "fsdp", "h100:8"),
+    "gpt-large-h100": Single(Sized("gpt-24l", {}), LARGE, "h100:8"),
+    "llama-large-h100": Single(Sized("llama3-8b", {}), LARGE, "h100:8"),
     "gpt-full-h100": _filling("gpt", "data-parallel", "h100:8", batch=1232),
     "llama-full-h100": _filling("llama", "fsdp", "h100:8", batch=728),
     "moe-full-h100": _filling("moe", "data+tensor", "h100:8", batch=1824),
@@ -217,5 +219,9 @@ def cells() -> list[Cell]:
             for schedule in (*SCHEDULES, *PROPOSALS)
             if schedule in SCHEDULES or model in topology.proposed
         ),
-        *(Cell(model, single.schedule, single.topology) for model, single in SINGLE.items()),
+        *(
+            Cell(model, schedule, single.topology)
+            for model, single in SINGLE.items()
+            for schedule in single.schedules
+        ),
     ]

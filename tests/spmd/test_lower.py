@@ -292,6 +292,19 @@ def test_what_is_needed_as_it_is_kept_is_kept_so(bench):
     assert kinds == ["slice", "slice", "all_reduce", "slice", "all_gather"]
 
 
+def with_unread_index(x):
+    index = lax.broadcasted_iota(jnp.int32, (8, 8), 0)
+    return lax.sort((jnp.sin(x), index + 1), dimension=1, num_keys=1)[0]
+
+
+def test_what_nothing_reads_is_not_moved(bench):
+    """It is to be kept whole, as all that is not said, but made in rows."""
+    b = bench(with_unread_index, "f32[8,8]", mesh="x=4")
+    spmd = unfold(b.lowerer.lower(by_hand(b, {}, {"sort": ROWS, "sine": ROWS, "add": ROWS})))
+    moved = [name for name in reshards(spmd) if "sort" in name]
+    assert moved == ["all_gather(sort) f32"]
+
+
 def masked(x):
     rows, columns = jnp.arange(8)[:, None], jnp.arange(8)[None, :]
     return jnp.where(rows >= columns, x, -1.0)

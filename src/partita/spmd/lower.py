@@ -313,6 +313,8 @@ class Lowerer:
         if maker is not None and value.producer is not None:
             source = maker.makes[value.producer[1]]
             combine = self.graph.ops[value.producer[0]].op.combine or "add"
+        if not value.uses and not value.is_result:
+            wanted, kept = source, made  # nothing reads it: nothing moves it either
         layout = source if kept or index in self._generated.values else wanted
         key = (index, source, made, kept, layout, needs)
         known = self._plans.get(key)

@@ -44,6 +44,9 @@ _WITHOUT_TPU = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 
+_FILES = "tpu_"
+"""How the names of hardware files of TPUs begin."""
+
 _WINDOWED_EINSUM_OFF: Options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 _COMBINER_OFF: Options = {
     "xla_jf_crs_combiner_threshold_count": "1",
@@ -77,6 +80,13 @@ class Tpu(Backend):
         """Of what begins as a TPU does; which there are, only the compiler knows."""
         return cls(topology) if topology and _TPU.match(topology) else None
 
+    @classmethod
+    def described(cls) -> str:
+        """How its topologies are spelled, with the TPUs that there are hardware files of."""
+        known = cost.device_types()
+        kinds = [name.removeprefix(_FILES) for name in known if name.startswith(_FILES)]
+        return f"{cls.spelling} (TPUs: {', '.join(kinds)})"
+
     @property
     def device_type(self) -> str | None:
         """That of the chip; None if there is no file of it."""
@@ -101,7 +111,7 @@ class Tpu(Backend):
         except (jax.errors.JaxRuntimeError, RuntimeError) as error:
             raise VerifyError(
                 f"the TPU compiler knows no topology {self.topology!r}: {first_line(error)}; "
-                f"expected {self.spelling}"
+                f"expected {self.described()}"
             ) from error
         count = len(found.devices)
         if count != mesh.devices:

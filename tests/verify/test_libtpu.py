@@ -84,7 +84,7 @@ def test_a_program_that_does_not_fit_is_a_result():
     ("topology", "error", "message"),
     [
         ("v5e:2x4", pt.MeshError, "mesh data=4 has 4 devices, topology v5e:2x4 has 8"),
-        ("v9e:2x2", pt.VerifyError, "knows no topology 'v9e:2x2'.*such as v5e:4x8.*TPUs: v3, v4, v5e"),
+        ("v9e:2x2", pt.VerifyError, "knows no topology 'v9e:2x2'.*v5e:4x8.*TPUs: v3, v4, v5e"),
         ("v5e:3x5", pt.VerifyError, "knows no topology 'v5e:3x5'"),
         ("v6e:2x2", pt.HardwareError, "the plan is for tpu_v5e.*hardware='tpu_v6e'"),
     ],

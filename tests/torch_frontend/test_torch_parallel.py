@@ -114,4 +114,43 @@ def test_every_strategy_trains_as_one_process_does(model):
 
 
 def test_four_processes_train_as_one_does():
-    check(trained([case("transformer", strategy) for strategy in FOUR], 4))
+    found = trained([case("transformer", strategy) for strategy in FOUR], 4)
+    check(found)
+    assert not unexplained(found, "transformer", ["fsdp and megatron"])
+
+
+def used(model, strategy):
+    """What torch has by name, and what partita does itself, by path."""
+    made = planned(model, strategy).tools(MODELS[model][0]()[0])
+    styles = {path: type(style).__name__ for path, style in made.styles.items()}
+    return made.axis, made.sharded, styles, made.others
+
+
+LAYER = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "mlp.up"), "ColwiseParallel"),
+    **dict.fromkeys(("o_proj", "mlp.down"), "RowwiseParallel"),
+}
+LAYERS = {f"layers.{n}.{name}": style for n in (0, 1) for name, style in LAYER.items()}
+NORMS = [*(f"layers.{n}.norm{k}" for n in (0, 1) for k in (1, 2)), "norm"]
+BLOCKS = ("layers.0", "layers.1", "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("data parallel", (None, (), {}, {})),
+        ("fsdp", ("data", BLOCKS, {}, {})),
+        ("megatron", (None, (), LAYERS, {})),
+        ("sequence parallel", (None, (), LAYERS | dict.fromkeys(NORMS, "SequenceParallel"), {})),
+        ("fsdp and megatron", ("data", BLOCKS, LAYERS, {})),
+    ],
+)
+def test_what_torch_has_by_name_is_done_by_its_own_tools(strategy, expected):
+    assert used("transformer", strategy) == expected
+
+
+def test_what_torch_has_no_tool_for_says_why():
+    axis, sharded, _, others = used("mixture", "fsdp")
+    assert (axis, sharded) == (None, ()) and "moves activations" in others["data"]
+    *_, others = used("mixture", "megatron")
+    assert others == {f"layers.{n}.mlp": "there is no style for Experts" for n in (0, 1)}

@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import parallelize_module
 
-from partita.torch.parallelize import Distribution, distribute, parallelize, running
+from partita.torch.distribution import Distribution
+from partita.torch.parallelize import distribute, parallelize, running
 from partita.torch.styles import styles
 
 STEPS = 3

@@ -18,13 +18,16 @@ except ModuleNotFoundError as error:  # pragma: no cover
     ) from error
 
 from partita.torch.api import load, plan, read
+from partita.torch.distribution import Distribution, ModulePlacements
 from partita.torch.operations import operation
-from partita.torch.parallelize import Distribution, ModulePlacements, running
+from partita.torch.parallelize import running
 from partita.torch.plan import TorchPlan
+from partita.torch.tools import Tools
 
 __all__ = [
     "Distribution",
     "ModulePlacements",
+    "Tools",
     "TorchPlan",
     "load",
     "operation",

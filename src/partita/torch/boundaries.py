@@ -7,11 +7,11 @@ name them, reports show them, and placements of activations can be read from a p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from partita.torch.capture import Captured
+from partita.torch.capture import OF_LOSS, Captured
 from partita.torch.repeats import module_path
 
 
@@ -24,6 +24,8 @@ class Boundaries:
     outputs: Mapping[str, tuple[torch.fx.Node, ...]]
     tags: Mapping[torch.fx.Node, str]
     """The name of each value that some module makes or takes."""
+    returned: tuple[torch.fx.Node, ...]
+    """What the loss reads of the outermost module; nothing without a loss."""
 
 
 def boundaries(captured: Captured) -> Boundaries:
@@ -46,10 +48,21 @@ def boundaries(captured: Captured) -> Boundaries:
         for path in own:
             if node in returned or any(path not in theirs for theirs in users):
                 outputs.setdefault(path, {}).setdefault(node)
+    whole = _returned(captured)
     return Boundaries(
         {path: tuple(values) for path, values in inputs.items()},
         {path: tuple(values) for path, values in outputs.items()},
-        _tags(inputs, outputs),
+        _tags(inputs, outputs, whole),
+        whole,
+    )
+
+
+def _returned(captured: Captured) -> tuple[torch.fx.Node, ...]:
+    """The tensors that the outermost module makes and the loss reads."""
+    return tuple(
+        node
+        for node in captured.nodes
+        if not node.meta.get(OF_LOSS) and any(user.meta.get(OF_LOSS) for user in node.users)
     )
 
 
@@ -67,6 +80,7 @@ def _is_activation(node: torch.fx.Node) -> bool:
 def _tags(
     inputs: Mapping[str, Mapping[torch.fx.Node, None]],
     outputs: Mapping[str, Mapping[torch.fx.Node, None]],
+    whole: Sequence[torch.fx.Node],
 ) -> dict[torch.fx.Node, str]:
     """One name for each value: as the output of the innermost module that makes it."""
     found: dict[torch.fx.Node, str] = {}
@@ -77,4 +91,6 @@ def _tags(
         for number, node in enumerate(inputs[path]):
             if node.op != "placeholder":
                 found.setdefault(node, f"{path}.input{number or ''}")
+    for number, node in enumerate(filter(_is_activation, whole)):
+        found.setdefault(node, f"output{number or ''}")
     return found

@@ -37,7 +37,13 @@ _INSIDE = str(Path(torch.__file__).parent)
 PATH = "partita_path"
 """Where a node of a captured graph says the path of its module."""
 
-_PREFIX = "module."
+OF_LOSS = "partita_of_loss"
+"""Where a node says whether it is of the loss, which is behind the module."""
+
+_MODULE = "module"
+"""Where `_Called` has the module."""
+
+_PREFIX = f"{_MODULE}."
 """Of the names of parameters, while the module is part of `_Called`."""
 
 
@@ -128,7 +134,9 @@ def capture(
     name = type(module).__name__
     exported = _decomposed(_exported(called, given), name)
     for node in exported.graph.nodes:
-        node.meta[PATH] = _path(node).removeprefix("module").removeprefix(".")
+        path = _path(node)
+        node.meta[PATH] = path.removeprefix(_MODULE).removeprefix(".")
+        node.meta[OF_LOSS] = loss is not None and path.partition(".")[0] != _MODULE
     trained = (n for n, p in module.named_parameters() if p.requires_grad)
     return _captured(
         exported,

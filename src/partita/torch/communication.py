@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from partita.spmd import Collective
 
 _KINDS = {
     "all_gather_into_tensor": "all_gather",
@@ -41,6 +43,23 @@ RULES = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Grouped:
+    """The groups of parameters that `fully_shard` gathers at once, and whose gradients it reduces
+    and scatters at once."""
+
+    axis: str
+    groups: int
+    again: int
+    """How many it gathers a second time, for the backward."""
+
+    def fewer(self, collectives: Iterable[Collective]) -> dict[str, int]:
+        """How many collectives fewer that are than those of single parameters, by kind."""
+        single = Counter(c.kind for c in collectives if c.axes == (self.axis,))
+        at_once = {"all_gather": self.groups + self.again, "reduce_scatter": self.groups}
+        return {kind: single[kind] - count for kind, count in at_once.items() if single[kind]}
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """Collectives by kind: predicted, issued, and what explains the difference."""
 
@@ -60,21 +79,29 @@ class Comparison:
         return "\n".join([*rows, *(f"  {reason}" for reason in self.reasons)])
 
 
-def compare(plan: Any, issued: Mapping[Any, int]) -> Comparison:
+def compare(
+    collectives: Iterable[Collective], issued: Mapping[Any, int], grouped: Grouped | None
+) -> Comparison:
     """A plan's collectives beside what `CommDebugMode` has counted of one step.
 
     Args:
-      plan: a `TorchPlan`.
+      collectives: of the plan.
       issued: what `get_comm_counts()` returns.
+      grouped: what `fully_shard` moves at once, if it is used.
     """
-    predicted = Counter(c.kind for c in plan.collectives)
+    predicted = Counter(c.kind for c in collectives)
+    fewer = {} if grouped is None else grouped.fewer(collectives)
     found: Counter[str] = Counter()
     for name, count in issued.items():
         title = str(name).rpartition(".")[2]
         found[_KINDS.get(title, title)] += count
-    reasons, left = [], {}
+    reasons: list[str] = []
+    left = {}
     for kind in sorted({*predicted, *found}):
         more = found[kind] - predicted[kind]
+        if fewer.get(kind):
+            reasons.append(f"{fewer[kind]} {kind} less: fully_shard moves a block's at once")
+            more += fewer[kind]
         for known, most, why in RULES:
             if known == kind and -most <= more < 0:
                 reasons.append(f"{-more} {kind} less: {why}")

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from partita.errors import UnsupportedError
 from partita.torch.boundaries import Boundaries, boundaries
-from partita.torch.capture import Captured
+from partita.torch.capture import OF_LOSS, Captured
 from partita.torch.operations import OPERATIONS
 from partita.torch.operations.registry import operation
 from partita.torch.operations.types import jax_type
@@ -31,6 +31,9 @@ Values = dict[torch.fx.Node, Any]
 
 _CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range")
 """Operations that check something when they run, and compute nothing."""
+
+LOSS = "loss_function"
+"""The scope of what the loss computes of the outputs of the module."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -127,7 +130,7 @@ def evaluate(node: torch.fx.Node, values: Values, path: str) -> Any:
             f"(torch.ops.{target!s})"
         )
     try:
-        with jax.named_scope(path or "module"):
+        with jax.named_scope(path or (LOSS if node.meta.get(OF_LOSS) else "module")):
             made = _at(node.meta.get("stack_trace") or "")(function, args, kwargs)
     except NotImplementedError as error:
         raise UnsupportedError(f"{_where(node, path)} uses {target}: {error}") from error

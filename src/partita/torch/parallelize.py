@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,43 +18,18 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from partita.errors import ArgumentError, MeshError, UnsupportedError, closest
+from partita.torch.distribution import Distribution, ModulePlacements
 from partita.torch.placements import Placements
-
-
-@dataclasses.dataclass(frozen=True)
-class ModulePlacements:
-    """How the activations are placed that go into a module and come out of it.
-
-    Floating-point tensors only, each once, in the order in which the module reads or makes them;
-    inputs as the module reads them, outputs as they are kept.
-    """
-
-    inputs: tuple[Placements, ...]
-    outputs: tuple[Placements, ...]
-    arriving: tuple[Placements, ...] = ()
-    """The inputs as they are kept before the module reads them."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Distribution:
-    """What is needed of a plan to distribute its module; everything by name."""
-
-    axes: tuple[str, ...]
-    sizes: tuple[int, ...]
-    parameters: Mapping[str, Placements]
-    """How parameters and buffers are stored."""
-    used: Mapping[str, Placements]
-    """How parameters are used."""
-    inputs: Mapping[str, Placements]
-    modules: Mapping[str, ModulePlacements]
-    refusals: tuple[str, ...]
+from partita.torch.sharded import shard_fully
+from partita.torch.tools import Tools, output_dim, tools
 
 
 def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -62,8 +37,30 @@ def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.M
     if plan.refusals:
         raise UnsupportedError(f"DTensor cannot do this plan: {'; '.join(plan.refusals)}")
     _check(plan, mesh)
+    found = tools(plan, module)
+    if found.axis is None:
+        _tensors(plan, module, mesh, found)
+        _once_reduced(module)
+        _whole_module(plan, module, mesh)
+        return module
+    axis = plan.axes.index(found.axis)
+    rest, others = plan.without(axis), None
+    if rest.axes:
+        others = mesh[rest.axes]
+        _tensors(rest, module, others, found)
+        _whole_module(rest, module, others)
+    shard_fully(plan, module, mesh, found)
+    _on_its_part(plan, module, mesh, axis, others)
+    return module
+
+
+def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Tools) -> None:
+    """Makes parameters DTensors, and redistributes activations at the boundaries of modules."""
     made: dict[int, nn.Parameter] = {}
     for path, child in list(module.named_modules()):
+        if path in found.styles:
+            parallelize_module(child, mesh, found.styles[path])
+            continue
         names = {key: f"{path}.{key}" if path else key for key in child._parameters}
         own = {key: name for key, name in names.items() if name in plan.parameters}
         for key, name in own.items():
@@ -73,8 +70,6 @@ def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.M
             _read_as(child, moved)
         if path and path in plan.modules:
             _hook(child, plan.modules[path])
-    _whole_module(plan, module, mesh)
-    return module
 
 
 def distribute(
@@ -114,10 +109,20 @@ def _distributed(
         tensor = distribute_tensor(parameter.detach(), mesh, placements)
         known = made[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)
         made[id(known)] = known
-        if known.requires_grad:
-            # Sums that are outstanding would be reduced by each operation of the optimizer.
-            known.register_hook(lambda grad: grad.redistribute(placements=placements))
     return known
+
+
+def _once_reduced(module: nn.Module) -> None:
+    """Reduces gradients as they arrive: each operation of an optimizer would reduce them again."""
+    for parameter in module.parameters():
+        if parameter.requires_grad and isinstance(parameter, DTensor):
+            parameter.register_hook(
+                functools.partial(_redistributed, placements=parameter.placements)
+            )
+
+
+def _redistributed(grad: DTensor, placements: Placements) -> DTensor:
+    return grad.redistribute(placements=placements)
 
 
 def _gathers(plan: Distribution, name: str) -> bool:
@@ -203,7 +208,56 @@ def _target(now: Placement, planned: Placement) -> Placement:
 
 def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> None:
     """Distributes the inputs, and lets plain tensors of the code stand for replicated ones."""
-    forward: Callable[..., Any] = module.forward
+
+    def place(tensor: torch.Tensor, placements: Placements) -> Any:
+        return _placed(tensor, placements, mesh)
+
+    module.forward = _taking(plan, module.forward, place, lambda: running(mesh))
+
+
+def _on_its_part(
+    plan: Distribution, module: nn.Module, mesh: DeviceMesh, axis: int, others: DeviceMesh | None
+) -> None:
+    """Has each device compute the module on its part of the batch, as `fully_shard` takes it.
+
+    Args:
+      plan: of the whole mesh.
+      module: to compute.
+      mesh: the whole mesh.
+      axis: the number of the axis that splits the batch.
+      others: the mesh of the other axes, if there are any.
+    """
+    dim = output_dim(plan, axis)
+
+    def place(tensor: torch.Tensor, placements: Placements) -> Any:
+        local = _placed(tensor, placements, mesh).to_local()
+        rest = (*placements[:axis], *placements[axis + 1 :])
+        return local if others is None else DTensor.from_local(local, others, rest)
+
+    def joined(made: Any) -> Any:
+        if not isinstance(made, torch.Tensor) or not made.ndim:
+            return made
+        rest: Placements = tuple(Replicate() for _ in plan.axes[1:])
+        if isinstance(made, DTensor):
+            made, rest = made.to_local(), made.placements
+        return DTensor.from_local(made, mesh, (*rest[:axis], Shard(dim), *rest[axis:]))
+
+    inner = _taking(plan, module.forward, place, contextlib.nullcontext)
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return pytree.tree_map(joined, inner(*args, **kwargs))
+
+    module.forward = forward
+
+
+def _taking(
+    plan: Distribution,
+    forward: Callable[..., Any],
+    place: Callable[[torch.Tensor, Placements], Any],
+    within: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> Callable[..., Any]:
+    """A forward that takes tensors in the placements of the plan's inputs."""
     default = tuple(Replicate() for _ in plan.axes)
     parameters = list(_names_of(forward))
 
@@ -214,19 +268,20 @@ def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> No
         ]
         planned = iter(found)
         made = [
-            _placed(leaf, next(planned, default), mesh) if isinstance(leaf, torch.Tensor) else leaf
+            place(leaf, next(planned, default)) if isinstance(leaf, torch.Tensor) else leaf
             for leaf in leaves
         ]
         return pytree.tree_unflatten(made, spec)
 
-    def distributed(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(forward)
+    def taking(*args: Any, **kwargs: Any) -> Any:
         names = [*parameters, *("",) * len(args)]
         placed_args = [placed(name, value) for name, value in zip(names, args, strict=False)]
         placed_kwargs = {name: placed(name, value) for name, value in kwargs.items()}
-        with running(mesh):
+        with within():
             return forward(*placed_args, **placed_kwargs)
 
-    module.forward = distributed
+    return taking
 
 
 def _names_of(forward: Callable[..., Any]) -> Iterator[str]:

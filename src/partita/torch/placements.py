@@ -38,3 +38,8 @@ def placements_of(
             before = math.prod(sizes[other] for other in split[:place] if other > axis)
             made[axis] = Shard(dim) if before == 1 else _StridedShard(dim, split_factor=before)
     return tuple(made)
+
+
+def splits(placement: Placement) -> bool:
+    """Whether it splits a dimension; `is_shard` of torch does not count `_StridedShard`."""
+    return isinstance(placement, Shard | _StridedShard)

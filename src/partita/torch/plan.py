@@ -21,11 +21,14 @@ from partita.torch import activations
 from partita.torch.boundaries import Boundaries, boundaries
 from partita.torch.capture import Captured
 from partita.torch.communication import Comparison, compare
-from partita.torch.parallelize import Distribution, ModulePlacements, distribute, parallelize
+from partita.torch.distribution import Distribution, Local, ModulePlacements
+from partita.torch.local import moved
+from partita.torch.parallelize import distribute, parallelize
 from partita.torch.placements import Placements, placements_of
-from partita.torch.repeats import Run, layer_of, runs
+from partita.torch.repeats import Run, blocks, layer_of, runs
 from partita.torch.step import Step
 from partita.torch.styles import styles
+from partita.torch.tools import Tools, grouped, tools
 from partita.torch.uses import Uses
 
 
@@ -162,10 +165,48 @@ class TorchPlan:
             self.input_placements,
             self.module_placements,
             self.refusals,
+            self._local,
         )
+
+    @cached_property
+    def _local(self) -> Local:
+        """What decides whether `fully_shard` of torch can do what was planned."""
+        captured, aliases = self.captured, self.captured.aliases
+        tied = frozenset({*aliases, *aliases.values()})
+        return Local(
+            moved(self.plan),
+            self._returned(),
+            tuple(blocks(captured, tied)),
+            tied,
+            tuple(captured.mutated),
+            bool(self.plan.spmd.lowering.regathered),
+        )
+
+    def _returned(self) -> tuple[Placements, ...] | None:
+        nodes, values = self.boundaries.returned, self._values
+        if not nodes:
+            found = tuple(self.output_placements.values())
+            return None if "loss" in self.output_placements else found
+        if any(node not in values for node in nodes):
+            return None
+        return tuple(self._uses.kept(values[node]) for node in nodes)
+
+    def tools(self, module: torch.nn.Module) -> Tools:
+        """Which of torch's own tools `parallelize` uses, by path; prints as a table.
+
+        `fully_shard`, and the styles of `parallelize_module`, are used where they give exactly the
+        placements of the plan. Everything else is left to DTensors, and it says why.
+
+        Args:
+          module: the one that was planned.
+        """
+        return tools(self.distribution, module)
 
     def parallelize(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
         """Makes the parameters of a module DTensors, placed and used as planned, in place.
+
+        By `fully_shard` and `parallelize_module` of torch, where these do what was planned; see
+        `tools`.
 
         Called on every rank. What goes in is the whole input, on each rank, or DTensors; what comes
         out is DTensors. Optimizers of torch take its parameters as they are.
@@ -237,7 +278,7 @@ class TorchPlan:
         Args:
           issued: what `CommDebugMode.get_comm_counts()` returns.
         """
-        return compare(self.plan, issued)
+        return compare(self.collectives, issued, grouped(self.distribution))
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:

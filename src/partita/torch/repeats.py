@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from partita.torch.capture import PATH
+from partita.torch.capture import PATH, Captured
 
 _NUMBERED = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 
@@ -44,6 +44,26 @@ def layer_of(path: str) -> str:
     """The outermost module of a list in a path: `model.layers.3` of `model.layers.3.mlp`."""
     found = _NUMBERED.match(path)
     return found[0] if found else ""
+
+
+def blocks(captured: Captured, tied: Collection[str]) -> list[str]:
+    """The modules of lists that nobody else reads the parameters of, in order.
+
+    Args:
+      captured: the module.
+      tied: parameters with several names, which are in no such module.
+    """
+    outside = set()
+    called = {layer_of(module_path(node)) for node in captured.nodes}
+    names = {at: t.name for at, t in captured.parameters.items()}
+    for node in captured.nodes:
+        for other in node.all_input_nodes:
+            name = names.get(other.name, "")
+            if name and layer_of(name) != layer_of(module_path(node)):
+                outside.add(layer_of(name))
+    outside |= {layer_of(name) for name in tied}
+    own = {layer_of(name) for name in names.values()}
+    return [path for path in captured.paths if path and path in (own & called) - outside]
 
 
 def runs(nodes: Sequence[torch.fx.Node]) -> list[Run]:

@@ -145,6 +145,8 @@ def _pow(a: Any, b: Any) -> Any:
     if isinstance(b, float) and b.is_integer() and abs(b) <= 8:
         b = int(b)  # exact, and with a gradient at 0
     if isinstance(b, int) and not isinstance(a, int | float):
+        if a.dtype == jnp.bool_:
+            a = a.astype(jnp.int32)
         exact = jnp.issubdtype(a.dtype, jnp.integer)
         return a**b if exact and b < 0 else jax.lax.integer_pow(a, b)
     return jnp.power(a, b)

@@ -1,0 +1,87 @@
+"""What of a plan is needed to distribute its module: plain data by name, which can be pickled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from partita.torch.placements import Placements
+
+
+@dataclasses.dataclass(frozen=True)
+class ModulePlacements:
+    """How the activations are placed that go into a module and come out of it.
+
+    Floating-point tensors only, each once, in the order in which the module reads or makes them;
+    inputs as the module reads them, outputs as they are kept.
+    """
+
+    inputs: tuple[Placements, ...]
+    outputs: tuple[Placements, ...]
+    arriving: tuple[Placements, ...] = ()
+    """The inputs as they are kept before the module reads them."""
+
+    def along(self, axes: tuple[int, ...]) -> ModulePlacements:
+        """Of some axes alone."""
+        return ModulePlacements(
+            *(tuple(_along(p, axes) for p in group) for group in self._groups())
+        )
+
+    def _groups(self) -> tuple[tuple[Placements, ...], ...]:
+        return self.inputs, self.outputs, self.arriving
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """What decides whether devices may compute a module on local tensors, as `fully_shard` does."""
+
+    moved: Mapping[str, str]
+    """Axes along which the forward moves what depends on its inputs, with the first such
+    collective."""
+    returned: tuple[Placements, ...] | None
+    """How the outputs of the module are placed; None if one of them has no dimensions."""
+    blocks: tuple[str, ...]
+    """Modules that repeat, by path, of which nobody but they themselves reads the parameters."""
+    tied: frozenset[str]
+    """Parameters that have several names."""
+    changes: tuple[str, ...]
+    """Buffers that the module changes."""
+    regathers: bool
+    """Whether parameters are gathered again for the backward."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """What is needed of a plan to distribute its module; everything by name."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    parameters: Mapping[str, Placements]
+    """How parameters and buffers are stored."""
+    used: Mapping[str, Placements]
+    """How parameters are used."""
+    inputs: Mapping[str, Placements]
+    modules: Mapping[str, ModulePlacements]
+    refusals: tuple[str, ...]
+    local: Local
+
+    def without(self, axis: int) -> Distribution:
+        """The same along the other axes."""
+        kept = tuple(n for n in range(len(self.axes)) if n != axis)
+        parameters, used, inputs = (
+            {name: _along(p, kept) for name, p in group.items()}
+            for group in (self.parameters, self.used, self.inputs)
+        )
+        return dataclasses.replace(
+            self,
+            axes=tuple(self.axes[n] for n in kept),
+            sizes=tuple(self.sizes[n] for n in kept),
+            parameters=parameters,
+            used=used,
+            inputs=inputs,
+            modules={path: each.along(kept) for path, each in self.modules.items()},
+        )
+
+
+def _along(placements: Placements, axes: tuple[int, ...]) -> Placements:
+    return tuple(placements[axis] for axis in axes)

@@ -81,16 +81,16 @@ def test_models_train_in_two_processes_as_in_one():
         "vit, fsdp": (vit, "data=2", FSDP),
         "vit, megatron": (vit, "model=2", MEGATRON),
     }
-    found = trained(
-        [
-            Case(name, planned(make, mesh, tactic).distribution, make, loss)
-            for name, (make, mesh, tactic) in cases.items()
-        ],
-        2,
-    )
+    plans = {name: planned(make, mesh, tactic) for name, (make, mesh, tactic) in cases.items()}
+    made = [
+        Case(name, plans[name].distribution, make, loss) for name, (make, _, _) in cases.items()
+    ]
+    found = trained(made, 2)
     wrong = {
         name: result
         for name, result in found.items()
         if "error" in result or max(result["loss"], result["parameters"]) > 1e-5
     }
     assert len(found) == len(cases) and not wrong
+    compared = {name: plan.compare(found[name]["issued"]) for name, plan in plans.items()}
+    assert not {name: each.left_over for name, each in compared.items() if each.left_over}

@@ -7,7 +7,7 @@ name them, reports show them, and placements of activations can be read from a p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -64,6 +64,13 @@ def _returned(captured: Captured) -> tuple[torch.fx.Node, ...]:
         for node in captured.nodes
         if not node.meta.get(OF_LOSS) and any(user.meta.get(OF_LOSS) for user in node.users)
     )
+
+
+def only(
+    values: Mapping[str, tuple[torch.fx.Node, ...]],
+) -> Iterator[tuple[str, torch.fx.Node]]:
+    """The modules with a single value at their boundary, each with it."""
+    return ((path, nodes[0]) for path, nodes in values.items() if len(nodes) == 1)
 
 
 def _around(path: str) -> list[str]:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.spmd import Collective
+from partita.torch.distribution import Distribution
+from partita.torch.placements import splits
+from partita.torch.repeats import layer_of
+from partita.torch.tools import sharded_axis
 
 _KINDS = {
     "all_gather_into_tensor": "all_gather",
@@ -31,32 +35,15 @@ _KINDS = {
 }
 """What torch calls collectives, and what partita does."""
 
-RULES = (
-    (
-        "all_reduce",
-        1,
-        "a mean over targets divides by how many count, which the plan sums over the devices and "
-        "DTensor does not: it takes the mean of equal shards",
-    ),
-)
-"""What torch issues less of, by how many at most, and why."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Grouped:
-    """The groups of parameters that `fully_shard` gathers at once, and whose gradients it reduces
-    and scatters at once."""
+class Rule:
+    """What torch is known to issue more of than is predicted, or fewer (negative)."""
 
-    axis: str
-    groups: int
-    again: int
-    """How many it gathers a second time, for the backward."""
-
-    def fewer(self, collectives: Iterable[Collective]) -> dict[str, int]:
-        """How many collectives fewer that are than those of single parameters, by kind."""
-        single = Counter(c.kind for c in collectives if c.axes == (self.axis,))
-        at_once = {"all_gather": self.groups + self.again, "reduce_scatter": self.groups}
-        return {kind: single[kind] - count for kind, count in at_once.items() if single[kind]}
+    kind: str
+    least: int
+    most: int
+    why: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +54,7 @@ class Comparison:
     issued: Mapping[str, int]
     reasons: tuple[str, ...]
     left_over: Mapping[str, int]
-    """Issued less predicted, where no rule says why."""
+    """Issued less predicted, as far as no rule says why."""
 
     def __str__(self) -> str:
         kinds = sorted({*self.predicted, *self.issued})
@@ -79,18 +66,79 @@ class Comparison:
         return "\n".join([*rows, *(f"  {reason}" for reason in self.reasons)])
 
 
+def rules(collectives: Sequence[Collective], plan: Distribution) -> list[Rule]:
+    """What is known to differ under a plan."""
+    sums = [c for c in collectives if c.kind == "all_reduce"]
+    found = [
+        Rule(
+            "all_reduce",
+            -1,
+            0,
+            "a mean over targets divides by how many count, which the plan sums over the devices "
+            "and DTensor does not: it takes the mean of equal shards",
+        ),
+        Rule(
+            "all_reduce",
+            0,
+            sum(len(c.axes) - 1 for c in sums),
+            "sums over several axes are taken axis by axis",
+        ),
+        Rule(
+            "all_reduce",
+            -_whole_biases(plan),
+            0,
+            "a bias that is added before its sums are scattered has a gradient of all of them",
+        ),
+    ]
+    tied = sum(_is_gathered(plan, name) for name in plan.local.tied)
+    for kind in ("all_gather", "reduce_scatter"):
+        why = "a tied parameter is gathered by each module that reads it"
+        found.append(Rule(kind, 0, tied, why))
+    return [*found, *_at_once(collectives, plan)]
+
+
+def _is_gathered(plan: Distribution, name: str) -> bool:
+    return name in plan.used and plan.used[name] != plan.parameters[name]
+
+
+def _whole_biases(plan: Distribution) -> int:
+    """The biases of matrices split along their inputs, of which the outputs are scattered."""
+    count = 0
+    for path, at in plan.modules.items():
+        weight, bias = plan.used.get(f"{path}.weight"), plan.used.get(f"{path}.bias")
+        if weight is None or bias is None or len(at.outputs) != 1:
+            continue
+        for split, other, out in zip(weight, bias, at.outputs[0], strict=True):
+            count += splits(split) and split.dim == 1 and splits(out) and not splits(other)
+    return count
+
+
+def _at_once(collectives: Sequence[Collective], plan: Distribution) -> Iterator[Rule]:
+    """What `fully_shard` does: parameters of a group are gathered at once, and gradients reduced
+    and scattered at once."""
+    axis, _ = sharded_axis(plan)
+    if axis is None:
+        return
+    blocks = plan.local.blocks
+    groups = len(blocks) + any(layer_of(name) not in blocks for name in plan.used)
+    again = len(blocks) if plan.local.regathers else 0
+    single = Counter(c.kind for c in collectives if c.axes == (axis,))
+    for kind, count in (("all_gather", groups + again), ("reduce_scatter", groups)):
+        more = count - single[kind] if single[kind] else 0
+        yield Rule(kind, more, more, "fully_shard moves what a block has at once")
+
+
 def compare(
-    collectives: Iterable[Collective], issued: Mapping[Any, int], grouped: Grouped | None
+    collectives: Sequence[Collective], issued: Mapping[Any, int], known: Sequence[Rule]
 ) -> Comparison:
     """A plan's collectives beside what `CommDebugMode` has counted of one step.
 
     Args:
       collectives: of the plan.
       issued: what `get_comm_counts()` returns.
-      grouped: what `fully_shard` moves at once, if it is used.
+      known: how the two may differ.
     """
     predicted = Counter(c.kind for c in collectives)
-    fewer = {} if grouped is None else grouped.fewer(collectives)
     found: Counter[str] = Counter()
     for name, count in issued.items():
         title = str(name).rpartition(".")[2]
@@ -99,13 +147,11 @@ def compare(
     left = {}
     for kind in sorted({*predicted, *found}):
         more = found[kind] - predicted[kind]
-        if fewer.get(kind):
-            reasons.append(f"{fewer[kind]} {kind} less: fully_shard moves a block's at once")
-            more += fewer[kind]
-        for known, most, why in RULES:
-            if known == kind and -most <= more < 0:
-                reasons.append(f"{-more} {kind} less: {why}")
-                more = 0
+        apply = [rule for rule in known if rule.kind == kind and (rule.least or rule.most)]
+        low, high = sum(rule.least for rule in apply), sum(rule.most for rule in apply)
         if more:
-            left[kind] = more
+            word, why = "more" if more > 0 else "less", "; ".join(rule.why for rule in apply)
+            reasons.append(f"{abs(more)} {kind} {word}: {why or 'not known why'}")
+        if rest := more - min(max(more, low), high):
+            left[kind] = rest
     return Comparison(dict(predicted), dict(found), tuple(reasons), left)

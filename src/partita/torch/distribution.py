@@ -42,8 +42,8 @@ class Local:
     """How the outputs of the module are placed; None if one of them has no dimensions."""
     blocks: tuple[str, ...]
     """Modules that repeat, by path, of which nobody but they themselves reads the parameters."""
-    tied: frozenset[str]
-    """Parameters that have several names."""
+    tied: Mapping[str, str]
+    """Further names of parameters that have several, each with the first."""
     changes: tuple[str, ...]
     """Buffers that the module changes."""
     regathers: bool
@@ -62,15 +62,20 @@ class Distribution:
     """How parameters are used."""
     inputs: Mapping[str, Placements]
     modules: Mapping[str, ModulePlacements]
+    read: Mapping[str, Placements]
+    """Of modules, by path, how all that reads their only output does, where that is otherwise than
+    it is kept: it is redistributed once for all."""
+    ready: frozenset[str]
+    """Modules whose only input is redistributed so, for all, before they read it."""
     refusals: tuple[str, ...]
     local: Local
 
     def without(self, axis: int) -> Distribution:
         """The same along the other axes."""
         kept = tuple(n for n in range(len(self.axes)) if n != axis)
-        parameters, used, inputs = (
+        parameters, used, inputs, read = (
             {name: _along(p, kept) for name, p in group.items()}
-            for group in (self.parameters, self.used, self.inputs)
+            for group in (self.parameters, self.used, self.inputs, self.read)
         )
         return dataclasses.replace(
             self,
@@ -79,6 +84,7 @@ class Distribution:
             parameters=parameters,
             used=used,
             inputs=inputs,
+            read=read,
             modules={path: each.along(kept) for path, each in self.modules.items()},
         )
 

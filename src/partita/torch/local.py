@@ -10,9 +10,7 @@ from __future__ import annotations
 from partita.plan import Plan
 from partita.program.ir import Program
 from partita.torch.interpret import LOSS
-
-_BACKWARD = "transpose("
-"""Part of the scopes that JAX gives to operations of a backward."""
+from partita.torch.uses import BACKWARD
 
 
 def moved(plan: Plan) -> dict[str, str]:
@@ -49,4 +47,4 @@ def _is_of_backward_or_loss(program: Program, value: int) -> bool:
     if producer is None:
         return False
     scope = program.operations[producer].scope
-    return _BACKWARD in scope or f"({LOSS})" in scope or f"/{LOSS}/" in scope
+    return BACKWARD in scope or f"({LOSS})" in scope or f"/{LOSS}/" in scope

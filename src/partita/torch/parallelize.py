@@ -60,6 +60,8 @@ def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Too
     for path, child in list(module.named_modules()):
         if path in found.styles:
             parallelize_module(child, mesh, found.styles[path])
+            child.register_forward_hook(_reduces_gradients)
+            _read_alike(plan, path, child)
             continue
         names = {key: f"{path}.{key}" if path else key for key in child._parameters}
         own = {key: name for key, name in names.items() if name in plan.parameters}
@@ -70,6 +72,7 @@ def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Too
             _read_as(child, moved)
         if path and path in plan.modules:
             _hook(child, plan.modules[path])
+        _read_alike(plan, path, child)
 
 
 def distribute(
@@ -171,6 +174,18 @@ def _hook(module: nn.Module, planned: ModulePlacements) -> None:
             return _moved(made, out_of) if isinstance(made, DTensor) else made
 
         module.register_forward_hook(after)
+        module.register_forward_hook(_reduces_gradients)
+
+
+def _read_alike(plan: Distribution, path: str, module: nn.Module) -> None:
+    """Redistributes what a module makes once, for all that read it alike."""
+    if path in plan.read:
+        target = plan.read[path]
+
+        def after(_: nn.Module, __: Any, made: Any) -> Any:
+            return _moved(made, target) if isinstance(made, DTensor) else made
+
+        module.register_forward_hook(after)
 
 
 def _moved(tensor: DTensor, planned: Placements) -> DTensor:
@@ -180,11 +195,7 @@ def _moved(tensor: DTensor, planned: Placements) -> DTensor:
     target = tuple(map(_target, tensor.placements, planned))
     if target == tensor.placements:
         return tensor
-    made = tensor.redistribute(placements=target)
-    if any(map(_masked, tensor.placements)) and made.requires_grad:
-        # Torch cannot hand the gradient on to a masked look-up while sums are outstanding.
-        made.register_hook(_reduced)
-    return made
+    return tensor.redistribute(placements=target)
 
 
 def _masked(placement: Placement) -> bool:
@@ -192,11 +203,21 @@ def _masked(placement: Placement) -> bool:
     return placement.is_partial() and type(placement) is not Partial
 
 
-def _reduced(grad: DTensor) -> DTensor:
-    """A gradient without outstanding sums."""
-    return grad.redistribute(
-        placements=[Replicate() if p.is_partial() else p for p in grad.placements]
-    )
+def _reduces_gradients(_: nn.Module, __: Any, made: Any) -> None:
+    """Has the sums of the gradient of what a module makes taken when they are complete."""
+    if isinstance(made, DTensor) and made.requires_grad:
+        made.register_hook(functools.partial(_reduced, placements=made.placements))
+
+
+def _reduced(grad: DTensor, placements: Placements) -> DTensor:
+    """A gradient whose sums are taken, where those of the activation are.
+
+    Left to itself, DTensor takes them in shards at the next operation, and gathers these at the one
+    behind it; and it cannot hand them on to a look-up in a part of the rows.
+    """
+    both = zip(grad.placements, placements, strict=True)
+    target = [p if now.is_partial() and not p.is_partial() else now for now, p in both]
+    return grad.redistribute(placements=target)
 
 
 def _target(now: Placement, planned: Placement) -> Placement:

@@ -18,9 +18,9 @@ from partita.plan import Plan
 from partita.spmd import Collective
 from partita.tactics import Tactic
 from partita.torch import activations
-from partita.torch.boundaries import Boundaries, boundaries
+from partita.torch.boundaries import Boundaries, boundaries, only
 from partita.torch.capture import Captured
-from partita.torch.communication import Comparison, compare
+from partita.torch.communication import Comparison, compare, rules
 from partita.torch.distribution import Distribution, Local, ModulePlacements
 from partita.torch.local import moved
 from partita.torch.parallelize import distribute, parallelize
@@ -28,7 +28,7 @@ from partita.torch.placements import Placements, placements_of
 from partita.torch.repeats import Run, blocks, layer_of, runs
 from partita.torch.step import Step
 from partita.torch.styles import styles
-from partita.torch.tools import Tools, grouped, tools
+from partita.torch.tools import Tools, tools
 from partita.torch.uses import Uses
 
 
@@ -157,6 +157,7 @@ class TorchPlan:
     @cached_property
     def distribution(self) -> Distribution:
         """What `parallelize` needs of the plan: plain data, which can be pickled."""
+        found, shared = self.boundaries, self._shared
         return Distribution(
             self.axes,
             self.plan.mesh.sizes,
@@ -164,20 +165,33 @@ class TorchPlan:
             self.used_placements,
             self.input_placements,
             self.module_placements,
+            {path: shared[node] for path, node in only(found.outputs) if node in shared},
+            frozenset(path for path, node in only(found.inputs) if node in shared),
             self.refusals,
             self._local,
         )
 
     @cached_property
+    def _shared(self) -> Mapping[torch.fx.Node, Placements]:
+        """The only outputs of modules that all read alike and not as they are kept: how."""
+        found = {}
+        for nodes in self.boundaries.outputs.values():
+            if len(nodes) == 1 and nodes[0] in self._values:
+                value = self._values[nodes[0]]
+                read = self._uses.shared(value)
+                if read is not None and read != self._uses.kept(value):
+                    found[nodes[0]] = read
+        return found
+
+    @cached_property
     def _local(self) -> Local:
         """What decides whether `fully_shard` of torch can do what was planned."""
-        captured, aliases = self.captured, self.captured.aliases
-        tied = frozenset({*aliases, *aliases.values()})
+        captured = self.captured
         return Local(
             moved(self.plan),
             self._returned(),
-            tuple(blocks(captured, tied)),
-            tied,
+            tuple(blocks(captured)),
+            captured.aliases,
             tuple(captured.mutated),
             bool(self.plan.spmd.lowering.regathered),
         )
@@ -278,7 +292,7 @@ class TorchPlan:
         Args:
           issued: what `CommDebugMode.get_comm_counts()` returns.
         """
-        return compare(self.collectives, issued, grouped(self.distribution))
+        return compare(self.collectives, issued, rules(self.collectives, self.distribution))
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:

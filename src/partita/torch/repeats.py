@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -46,13 +46,8 @@ def layer_of(path: str) -> str:
     return found[0] if found else ""
 
 
-def blocks(captured: Captured, tied: Collection[str]) -> list[str]:
-    """The modules of lists that nobody else reads the parameters of, in order.
-
-    Args:
-      captured: the module.
-      tied: parameters with several names, which are in no such module.
-    """
+def blocks(captured: Captured) -> list[str]:
+    """The modules of lists that nobody else reads the parameters of, in order."""
     outside = set()
     called = {layer_of(module_path(node)) for node in captured.nodes}
     names = {at: t.name for at, t in captured.parameters.items()}
@@ -61,7 +56,7 @@ def blocks(captured: Captured, tied: Collection[str]) -> list[str]:
             name = names.get(other.name, "")
             if name and layer_of(name) != layer_of(module_path(node)):
                 outside.add(layer_of(name))
-    outside |= {layer_of(name) for name in tied}
+    outside |= {layer_of(name) for both in captured.aliases.items() for name in both}
     own = {layer_of(name) for name in names.values()}
     return [path for path in captured.paths if path and path in (own & called) - outside]
 

@@ -47,7 +47,8 @@ def exact_style(plan: Distribution, path: str, child: nn.Module) -> ParallelStyl
         return f"there is no style for {type(child).__name__}"
     if not own or path not in plan.modules or not plan.used.keys() >= set(own):
         return None
-    if any(name in plan.local.tied for name in own):
+    tied = {*plan.local.tied, *plan.local.tied.values()}
+    if not tied.isdisjoint(own):
         return "its parameter is tied to another, which a style would not keep"
     if any(plan.used[name] != plan.parameters[name] for name in own):
         return f"its parameters are gathered along {plan.axes[0]}"
@@ -91,7 +92,9 @@ def _style(
             )
         return None
     at, split = plan.modules[path], weight[axis]
-    arrives, leaves = _at(at.arriving, axis), _at(at.outputs, axis)
+    ready = path in plan.ready and not local
+    arrives = _at(at.inputs if ready else at.arriving, axis)
+    leaves = _at(at.outputs, axis)
     if isinstance(split, Shard):
         return _of_matrix(plan, path, child, axis, (split.dim, arrives, leaves), local)
     norm = isinstance(child, nn.LayerNorm | nn.RMSNorm) or child.weight.ndim == 1

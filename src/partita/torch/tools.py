@@ -16,10 +16,8 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from partita.torch.communication import Grouped
 from partita.torch.distribution import Distribution
 from partita.torch.placements import Placements, splits
-from partita.torch.repeats import layer_of
 from partita.torch.styles import exact_style
 
 MOST_AXES = 2
@@ -79,16 +77,6 @@ def sharded_axis(plan: Distribution) -> tuple[str | None, dict[str, str]]:
             return name, reasons
         reasons[name] = reason
     return None, reasons
-
-
-def grouped(plan: Distribution) -> Grouped | None:
-    """What `fully_shard` moves at once; None if it is not used."""
-    axis, _ = sharded_axis(plan)
-    if axis is None:
-        return None
-    blocks = plan.local.blocks
-    rest = any(layer_of(name) not in blocks for name in plan.used)
-    return Grouped(axis, len(blocks) + rest, len(blocks) if plan.local.regathers else 0)
 
 
 def _is_gathered(plan: Distribution, name: str, axis: int) -> bool:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from partita.plan import Plan
 from partita.torch.placements import Placements, placements_of
 
+BACKWARD = "transpose("
+"""Part of the scopes that JAX gives to operations of a backward."""
+
 
 class Uses:
     """The uses of the values of one plan's program."""
@@ -50,3 +53,16 @@ class Uses:
                 for here, there in zip(own, behind, strict=True)
             )
         return own
+
+    def shared(self, value: int) -> Placements | None:
+        """How every operation of the forward reads a value; None if they differ, or there is none.
+
+        What is redistributed once then serves them all.
+        """
+        program = self.plan.program
+        found = {
+            placements_of(self.plan.spmd.form(op).need(number)[0], self.plan.mesh.sizes)
+            for op, number in self.uses[value]
+            if BACKWARD not in program.operations[op].scope
+        }
+        return found.pop() if len(found) == 1 else None

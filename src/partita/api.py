@@ -108,7 +108,7 @@ def plan(
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
-    known, schedule = _checked(mesh, devices, tactics, seed, budget)
+    known, schedule = mesh_and_schedule(mesh, devices, tactics, seed, budget)
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     donated = positions(donate_argnums, "donate_argnums")
     function(progress, "progress")
@@ -143,7 +143,7 @@ def plan(
     return made
 
 
-def _checked(
+def mesh_and_schedule(
     mesh: MeshInput | Mesh | None,
     devices: int | None,
     tactics: Sequence[Tactic] | Tactic | None,
@@ -311,7 +311,7 @@ def jit(
         given: dict[str, Any] = {"mesh": mesh, "hardware": hardware, "memory": memory, **marks}
         make = functools.partial(load, saved, fn, **given)
     elif mesh is not None or devices is not None:
-        _checked(mesh, devices, tactics, seed, budget)
+        mesh_and_schedule(mesh, devices, tactics, seed, budget)
         make = functools.partial(plan, fn, **options)
     else:
         raise MeshError(

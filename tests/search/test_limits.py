@@ -244,3 +244,37 @@ def test_what_has_an_axis_before_a_search_keeps_it(seed):
     for old, new in pairs:
         for mine, others in zip(old, new, strict=True):
             assert others[: len(mine)] == mine
+
+
+def smooth(x, w):
+    """Convolutions along one long dimension."""
+    return jnp.tanh(jax.lax.conv_general_dilated(x, w, (1,), "SAME"))
+
+
+def smoothed(*tactics):
+    args = array(1, 64, 2**20), array(64, 64, 9)
+    return pt.plan(smooth, *args, mesh="x=4", hardware="h100", tactics=tactics)
+
+
+def kinds(plan):
+    return {c.kind for c in plan.collectives}
+
+
+@pytest.mark.parametrize("search", ["iterated", "mcts", "refine", "greedy", "beam", "exhaustive"])
+def test_kinds_of_collectives_are_avoided(search):
+    assert kinds(smoothed(pt.AutomaticPartition(budget=50, search=search))) == {
+        "collective_permute"
+    }
+    avoiding = pt.AutomaticPartition(budget=50, search=search, avoid="collective_permute")
+    assert "collective_permute" not in kinds(smoothed(avoiding))
+
+
+def test_what_cannot_be_avoided_is_refused():
+    split = pt.ManualPartition({"x": 2}, axis="x")
+    plan = smoothed(split, pt.AutomaticPartition(budget=5, avoid="collective_permute"))
+    assert "what was decided before needs one" in str(plan.history[-1].refused[0])
+
+
+def test_a_kind_of_collective_that_there_is_not_is_an_error():
+    with pytest.raises(pt.TacticError, match="did you mean 'all_gather'"):
+        pt.AutomaticPartition(avoid="allgather")

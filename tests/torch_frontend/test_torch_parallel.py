@@ -114,7 +114,9 @@ def test_every_strategy_trains_as_one_process_does(model):
 
 
 def test_four_processes_train_as_one_does():
-    found = trained([case("transformer", strategy) for strategy in FOUR], 4)
+    both = "fsdp and megatron"
+    cases = [case("transformer", strategy) for strategy in FOUR]
+    found = trained([*cases, case("mixture", both), case("images", both)], 4)
     check(found)
     assert not unexplained(found, "transformer", FOUR)
 

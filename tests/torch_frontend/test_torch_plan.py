@@ -21,8 +21,8 @@ DATA, MODEL = "data=2,model=2", pt.Megatron("model", vocabulary=False)
 def planned(*tactics, module=None, mesh=DATA, **options):
     given = tokens()
     module = Transformer() if module is None else module
-    options = {"loss": next_token_loss, "targets": given, "optimizer": "adamw"} | options
-    return ptt.plan(module, given, mesh=mesh, hardware="h100", tactics=tactics, **options)
+    known = {"loss": next_token_loss, "targets": given, "optimizer": "adamw", "tactics": tactics}
+    return ptt.plan(module, given, mesh=mesh, hardware="h100", **known | options)
 
 
 def test_the_batch_is_split_and_parameters_are_not_under_data_parallelism():
@@ -126,6 +126,46 @@ def test_the_command_plans_modules_and_files(tmp_path, capsys):
     words = ["plan", f"{file}:make", "--frontend", "torch", "--mesh", "data=2", "--hardware"]
     cli.app([*words, "h100", "--manual", "input:0@data", "--axes", "none"], standalone_mode=False)
     assert "weight" in capsys.readouterr().out
+    searching = [*words, "h100", "--budget", "5"]
+    cli.app([*searching, "--target", "dtensor"], standalone_mode=False)
+    assert "avoid=collective_permute" in capsys.readouterr().out
+
+
+class Smooth(torch.nn.Module):
+    """Convolutions along one long dimension, which are quickest split along it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(64, 64, 9, padding="same")
+
+    def forward(self, x):
+        return torch.tanh(self.conv(x))
+
+
+def smooth(**options):
+    with torch.device("meta"):
+        given = torch.zeros(1, 64, 2**20)
+        return ptt.plan(Smooth(), given, mesh="x=4", hardware="h100", **options)
+
+
+def test_a_plan_for_dtensor_stays_inside_of_what_it_can_do():
+    free = smooth(budget=50)
+    assert {c.kind for c in free.collectives} == {"collective_permute"}
+    (reason,) = free.refusals
+    assert "AutomaticPartition(axes=['x'])" in reason and 'target="dtensor"' in reason
+    assert smooth(budget=50, target="dtensor").refusals == ()
+    with pytest.raises(pt.UnsupportedError, match="along x devices hand shards"):
+        smooth(tactics=pt.ManualPartition({"x": 2}, axis="x"), target="dtensor")
+    with pytest.raises(pt.OptionError, match="known is 'dtensor'"):
+        smooth(target="xla")
+
+
+def test_the_mesh_can_be_chosen():
+    plan = planned(mesh=None, devices=4, budget=20, tactics=None)
+    assert plan.plan.mesh.devices == 4 and len(plan.plan.meshes) > 1
+    assert {len(p) for p in plan.placements.values()} == {len(plan.axes)}
+    with pytest.raises(pt.MeshError, match="either, not both"):
+        planned(mesh="data=4", devices=4)
 
 
 def test_a_forward_needs_no_loss():

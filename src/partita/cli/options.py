@@ -40,6 +40,14 @@ FrontendOption = Annotated[
         "torch.export.save needs no option.",
     ),
 ]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="With --frontend torch, what the plan is for: dtensor keeps it to what "
+        "partita.torch can apply to the module.",
+    ),
+]
 MeshOption = Annotated[
     str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
 ]

@@ -32,6 +32,7 @@ from partita.cli.options import (
     SearchOption,
     SeedOption,
     StrictOption,
+    TargetOption,
     WorkersOption,
 )
 from partita.cli.planned import (
@@ -67,6 +68,7 @@ def plan(
     search: SearchOption = "iterated",
     workers: WorkersOption = 1,
     frontend: FrontendOption = Frontend.JAX,
+    target: TargetOption = None,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
     partitioned: PartitionedOption = None,
@@ -114,7 +116,7 @@ def plan(
         check_mesh(mesh, devices)
         tactics = schedule(manual or [], axes, budget, seed, search, workers)
         hoist = hoist_constants or lift_constants
-        made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
+        made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend, target)
     if save is not None:
         made.save(save)
     _hand_out(made, files, html, as_json)

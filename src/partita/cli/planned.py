@@ -28,13 +28,16 @@ def planned(
     hoist_constants: bool,
     devices: int | None = None,
     frontend: Frontend = Frontend.JAX,
+    target: str | None = None,
 ) -> pt.Plan:
     """The plan of a model over a mesh, or over the best of so many devices.
 
     It is named as on the command line; a terminal shows how far a search is.
     """
     if frontend is Frontend.TORCH or Path(model).suffix == ".pt2":
-        return from_torch(model, mesh, hardware, tactics, memory, devices)
+        return from_torch(model, mesh, hardware, tactics, memory, devices, target)
+    if target is not None:
+        raise pt.OptionError("--target is for modules of PyTorch: give --frontend torch, too")
     loaded = models.load(model)
     with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
         made = pt.plan(

@@ -21,10 +21,9 @@ def from_torch(
     tactics: list[pt.Tactic],
     memory: str | None,
     devices: int | None,
+    target: str | None,
 ) -> pt.Plan:
     """The plan of a module of torch, in the names of torch."""
-    if mesh is None:
-        raise pt.MeshError(f"give --mesh, not --devices={devices}: placements are for one mesh")
     try:
         from partita import torch  # only who plans modules of torch has it
     except ModuleNotFoundError as error:
@@ -32,6 +31,8 @@ def from_torch(
     asked = None if Path(model).suffix == ".pt2" else _arguments(model)
     options: dict[str, Any] = {
         "mesh": mesh,
+        "devices": devices,
+        "target": target,
         "hardware": hardware,
         "tactics": tactics,
         "memory": memory,

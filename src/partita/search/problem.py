@@ -13,6 +13,7 @@ import numpy as np
 from partita.analysis import Analysis, ClassGraph
 from partita.cost import Cost, CostModel, Hardware
 from partita.mesh import Mesh
+from partita.search.avoided import Avoided
 from partita.spmd import Lowerer, Lowering
 from partita.spmd.situations import Marks
 from partita.tiling import LAYOUTS, Node, Propagation, Propagator, TileAction, Tiling
@@ -22,6 +23,11 @@ NOISE = 3e-4
 
 MOST_RESOLUTIONS = 8
 """Ways to resolve a color's conflicts that are offered as moves of their own."""
+
+
+AVOIDED = 4.0
+"""How many times longer a plan seems that has collectives which must not be: what leads on to
+others without them is still found."""
 
 
 class OtherMove(Protocol):
@@ -40,7 +46,7 @@ class OtherMove(Protocol):
 Move = TileAction | OtherMove
 """What can be done in a state."""
 
-Rank = tuple[bool, float, float, int]
+Rank = tuple[int, float, float, int]
 """Where a plan stands among others, smaller is better; see `Problem.rank`."""
 
 
@@ -61,7 +67,8 @@ class Problem:
 
     Only color groups in `colors` are moved; all, if there are none given. What is pinned in the
     tiling does not take the axis that it is pinned against, whatever is moved. `starts` are
-    sequences of moves, of which good plans are known to come.
+    sequences of moves, of which good plans are known to come. Plans with collectives of the kinds
+    in `avoid` are worse than all others.
 
     Pickled, it is without all that was evaluated.
     """
@@ -76,8 +83,10 @@ class Problem:
         axes: Sequence[int],
         colors: Container[int] | None = None,
         starts: Sequence[Sequence[Move]] = (),
+        avoid: Sequence[str] = (),
     ) -> None:
         self.graph = graph
+        self.avoided = Avoided(avoid)
         self.mesh = mesh
         self.cost_model = cost_model
         self.propagator = Propagator(graph, mesh, analysis.groups.conflict_groups)
@@ -108,7 +117,8 @@ class Problem:
     def __reduce__(self) -> tuple[object, ...]:
         program = self.graph, self.start.tiling, self.mesh
         cost = self.cost_model.hardware, self.cost_model.capacity
-        return _afresh, (program, cost, self.axes, self.colors, self.starts)
+        search = self.axes, self.colors, self.starts, self.avoided.kinds
+        return _afresh, (program, cost, *search)
 
     def step(self, state: SearchState, move: Move) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
@@ -169,13 +179,16 @@ class Problem:
     def rank(self, state: SearchState) -> Rank:
         """Order of plans: those that fit by time, the others behind them by peak memory.
 
+        Behind all of these are plans with collectives that must not be.
+
         Each move has to gain more than the noise.
         """
         time, peak = self.time(state), state.cost.peak
         fits = peak <= self.cost_model.capacity
         first, second = (time, peak) if fits else (peak, time)
         count = sum(getattr(move, "weight", 1) for move in state.moves)
-        return (not fits, first * (1 + NOISE) ** count, second, count)
+        level = 2 * self.avoided(state.lowering) + (not fits)
+        return (level, first * (1 + NOISE) ** count, second, count)
 
     @property
     def states(self) -> Iterable[SearchState]:
@@ -204,7 +217,8 @@ class Problem:
         """One number to steer by: log of the step time, and what is too large weighs heavily."""
         cost = state.cost
         excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
-        return math.log(max(self.time(state), 1e-12)) + 4.0 * excess
+        avoided = math.log(AVOIDED) if self.avoided(state.lowering) else 0.0
+        return math.log(max(self.time(state), 1e-12)) + 4.0 * excess + avoided
 
     def _after(self, way: _Way, move: Move) -> _Way | None:
         """The way with one more move; None if the move changes nothing."""
@@ -295,11 +309,12 @@ def _afresh(
     axes: Sequence[int],
     colors: Container[int] | None,
     starts: Sequence[Sequence[Move]],
+    avoid: Sequence[str],
 ) -> Problem:
     """A problem from a pickle: the numbers of layouts and plans differ between processes."""
     graph, tiling, mesh = program
     model = CostModel(graph, graph.analysis, mesh, *cost)
-    return Problem(graph.analysis, graph, tiling, mesh, model, axes, colors, starts)
+    return Problem(graph.analysis, graph, tiling, mesh, model, axes, colors, starts, avoid)
 
 
 def _way(state: SearchState) -> _Way:

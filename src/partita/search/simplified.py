@@ -130,7 +130,10 @@ def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> S
 
 
 def _as_good(problem: Problem, state: SearchState, other: SearchState) -> bool:
-    """Whether a state costs as much as another, but for the noise."""
+    """Whether a state costs as much as another, but for the noise, and has no collective that it
+    must not have."""
+    if problem.avoided(state.lowering):
+        return False
     room = problem.cost_model.capacity
     if other.cost.peak > room and state.cost.peak > other.cost.peak * (1 + NOISE):
         return False

@@ -12,9 +12,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from partita.analysis.describe import factor_place
-from partita.errors import TacticError, renamed
+from partita.errors import TacticError, closest, renamed
 from partita.garbage import paused
 from partita.options import integer, texts
+from partita.program.collectives import COLLECTIVES
 from partita.program.names import match
 from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm, team
 from partita.search.bounds import Bound
@@ -68,6 +69,8 @@ class AutomaticPartition:
         from good starts; `mcts`, a Monte Carlo tree search and then refinement; or `refine`,
         refinement of the empty plan alone.
       freeze: former name of `pinned`.
+      avoid: kinds of collectives that the plan must not have, such as `"collective_permute"`, where
+        what runs it cannot do them.
 
     Example:
       >>> AutomaticPartition(axes=["model"], memory="12GiB", pinned=["batch*"]).name
@@ -83,6 +86,7 @@ class AutomaticPartition:
     search: str = "iterated"
     workers: int = 1
     freeze: dataclasses.InitVar[str | Sequence[str] | None] = None
+    avoid: str | Sequence[str] = ()
 
     searches: ClassVar[bool] = True
     """See `Tactic`."""
@@ -98,6 +102,7 @@ class AutomaticPartition:
         integer(self.seed, "AutomaticPartition: seed", kind=TacticError)
         integer(self.workers, "AutomaticPartition: workers", 1, TacticError)
         check(self)
+        object.__setattr__(self, "avoid", _kinds(self.avoid))
         algorithm(self.search)  # complains before any work
 
     @property
@@ -108,7 +113,8 @@ class AutomaticPartition:
             said.append(f"memory={self.memory}")
         if self.search != "iterated":
             said.append(f"search={self.search}")
-        for word, patterns in (("allow", self.allow), ("pinned", self.pinned)):
+        named = (("allow", self.allow), ("pinned", self.pinned), ("avoid", self.avoid))
+        for word, patterns in named:
             if patterns:
                 said.append(f"{word}={' '.join(as_patterns(patterns))}")
         return f"AutomaticPartition({', '.join(said)})"
@@ -150,6 +156,9 @@ class AutomaticPartition:
                 "this is that plan; use more devices, a smaller batch, or rematerialisation",
             )
             refused = (too_large, *refused)
+        if problem.avoided(best.lowering):
+            kinds = " or ".join(self.avoid)
+            refused = (Refusal(f"no {kinds}", "what was decided before needs one"), *refused)
         actions = [action for move in best.moves for action in _actions(stage, move)]
         found = assignment(graph, best.tiling)
         return Outcome(
@@ -215,6 +224,7 @@ class AutomaticPartition:
             axes,
             colors,
             starts(start, axes) if colors is None else (),
+            self.avoid,
         )
 
     def _capacity(self, stage: Stage) -> int:
@@ -254,6 +264,22 @@ class AutomaticPartition:
                     dims = as_dims(self.allow[pattern], name, program, value)
                 found.update(colors[dim] for dim in dims)
         return frozenset(found - {-1})
+
+
+def _kinds(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Kinds of collectives, by name.
+
+    Raises:
+      TacticError: there is none of a name.
+    """
+    found = texts(given, "AutomaticPartition: avoid", "kinds of collectives", TacticError)
+    for kind in found:
+        if kind not in COLLECTIVES:
+            raise TacticError(
+                f"AutomaticPartition: avoid={kind!r} is no kind of collective"
+                f"{closest(kind, COLLECTIVES)}; they are {', '.join(COLLECTIVES)}"
+            )
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

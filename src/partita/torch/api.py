@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from partita import cost
+from partita.api import mesh_and_schedule
 from partita.cost import Hardware
 from partita.errors import OptionError, TraceError, UnsupportedError
 from partita.frontend.calling import Marked
@@ -16,7 +17,8 @@ from partita.frontend.trace import Traced, trace
 from partita.mesh import Mesh, MeshInput
 from partita.options import function
 from partita.plan import Plan
-from partita.planning.prepare import Prepared, checked, rewritten, targeted
+from partita.planning.meshes import any_mesh, plan_meshes
+from partita.planning.prepare import Prepared, rewritten, targeted
 from partita.saved.restore import read_plan
 from partita.search import BUDGET
 from partita.tactics import Tactic
@@ -25,6 +27,7 @@ from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
 from partita.torch.plan import TorchPlan
 from partita.torch.step import Step, forward, training
+from partita.torch.target import avoided, staying_inside
 
 
 def plan(
@@ -32,7 +35,8 @@ def plan(
     args: Sequence[Any] | Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    mesh: MeshInput | Mesh | Any,
+    mesh: MeshInput | Mesh | Any = None,
+    devices: int | None = None,
     hardware: str | Hardware,
     tactics: Sequence[Tactic] | Tactic | None = None,
     loss: Callable[..., Any] | None = None,
@@ -41,6 +45,7 @@ def plan(
     memory: float | str | None = None,
     seed: int = 0,
     budget: int = BUDGET,
+    target: str | None = None,
     progress: Progress = lambda done, total, text: None,
 ) -> TorchPlan:
     """Decides how a module of torch is split over a mesh, and what that costs.
@@ -53,6 +58,7 @@ def plan(
       args: example inputs of its `forward`: tensors, of which only shapes and types count.
       kwargs: the same by keyword.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, or a `DeviceMesh`.
+      devices: in place of a mesh, how many devices the mesh should have that is chosen.
       hardware: a kind (`partita hardware` lists them), a path to a `.toml` file, or `Hardware`.
       tactics: the schedule, as `partita.plan` takes it.
       loss: a function of the outputs, and of `targets` if they are given. With it, a whole step of
@@ -63,11 +69,14 @@ def plan(
       memory: bytes per device that the plan may use, or a string such as `"12GiB"`.
       seed: of the default tactic's search.
       budget: of the default tactic's search, in plans evaluated.
+      target: `"dtensor"` for a plan that `TorchPlan.parallelize` can do: searches stay inside of
+        what DTensor can express, and other tactics must.
       progress: called with (done, total, text) while a search runs.
 
     Raises:
       TraceError: `torch.export` cannot capture the module; the message says where.
-      UnsupportedError: an operation is not known; the message names it, and its line.
+      UnsupportedError: an operation is not known; the message names it, and its line. Or the plan
+        is not for the target.
       PartitaError: of the kind that fits.
 
     Example:
@@ -83,11 +92,13 @@ def plan(
         step,
         captured,
         mesh=mesh,
+        devices=devices,
         hardware=hardware,
         tactics=tactics,
         memory=memory,
         seed=seed,
         budget=budget,
+        target=target,
         progress=progress,
     )
 
@@ -95,12 +106,14 @@ def plan(
 def read(
     path: str | Path,
     *,
-    mesh: MeshInput | Mesh | Any,
+    mesh: MeshInput | Mesh | Any = None,
+    devices: int | None = None,
     hardware: str | Hardware,
     tactics: Sequence[Tactic] | Tactic | None = None,
     memory: float | str | None = None,
     seed: int = 0,
     budget: int = BUDGET,
+    target: str | None = None,
     progress: Progress = lambda done, total, text: None,
 ) -> TorchPlan:
     """Plans the forward that a file of `torch.export.save` (`.pt2`) holds, as `plan` does.
@@ -114,11 +127,13 @@ def read(
         forward(captured),
         captured,
         mesh=mesh,
+        devices=devices,
         hardware=hardware,
         tactics=tactics,
         memory=memory,
         seed=seed,
         budget=budget,
+        target=target,
         progress=progress,
     )
 
@@ -146,20 +161,33 @@ def planned(
     step: Step,
     captured: Captured,
     *,
-    mesh: Any,
+    mesh: Any = None,
+    devices: int | None = None,
     hardware: str | Hardware,
     tactics: Sequence[Tactic] | Tactic | None,
     memory: float | str | None,
     seed: int,
     budget: int,
+    target: str | None = None,
     progress: Progress,
 ) -> TorchPlan:
     """The plan of a step."""
-    known = mesh_of(mesh)
-    schedule = checked(known, tactics, seed, budget)
+    avoid = avoided(target)
+    given = None if mesh is None else mesh_of(mesh)
+    known, schedule = mesh_and_schedule(given, devices, tactics, seed, budget)
+    schedule = staying_inside(schedule, avoid)
     function(progress, "progress")
-    prepared = _prepared(step, known, targeted(hardware, memory))
-    return TorchPlan(Plan.of(prepared, prepared.schedule(schedule, progress)), step, captured)
+    device = targeted(hardware, memory)
+    if known is None:
+        prepared = _prepared(step, any_mesh(devices, device[0]), device, open_mesh=True)
+        plan = Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
+    else:
+        prepared = _prepared(step, known, device)
+        plan = Plan.of(prepared, prepared.schedule(schedule, progress))
+    made = TorchPlan(plan, step, captured)
+    if target is not None and made.refusals:
+        raise UnsupportedError(f"no plan for target={target!r}: {'; '.join(made.refusals)}")
+    return made
 
 
 def load(
@@ -187,14 +215,16 @@ def load(
     return TorchPlan(Plan.of(prepared, saved.restore(prepared.context())), step, captured)
 
 
-def _prepared(step: Step, mesh: Mesh, target: tuple[Hardware, int]) -> Prepared:
-    """A step traced, in the names of torch."""
-    traced = _traced(step, mesh, target[0].platform)
+def _prepared(
+    step: Step, mesh: Mesh, target: tuple[Hardware, int], open_mesh: bool = False
+) -> Prepared:
+    """A step traced, in the names of torch; of an open mesh only the number of devices is known."""
+    traced = _traced(step, None if open_mesh else mesh, target[0].platform)
     program = step.named(rewritten(traced.program, mesh))
     return Prepared(step.fn, _with(traced, program), program, mesh, *target)
 
 
-def _traced(step: Step, mesh: Mesh, platform: str) -> Traced:
+def _traced(step: Step, mesh: Mesh | None, platform: str) -> Traced:
     marked = Marked(donate_argnums=step.donate)
     try:
         return trace(step.fn, step.args, {}, marked, mesh=mesh, platform=platform)

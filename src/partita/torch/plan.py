@@ -28,6 +28,7 @@ from partita.torch.placements import Placements, placements_of
 from partita.torch.repeats import Run, blocks, layer_of, runs
 from partita.torch.step import Step
 from partita.torch.styles import styles
+from partita.torch.target import refusals
 from partita.torch.tools import Tools, tools
 from partita.torch.uses import Uses
 
@@ -297,13 +298,7 @@ class TorchPlan:
     @cached_property
     def refusals(self) -> tuple[str, ...]:
         """What DTensor cannot do of this plan, each with the reason; empty if it can do all."""
-        found = []
-        if any(c.kind == "collective_permute" for c in self.collectives):
-            found.append(
-                "shards exchange their borders (collective_permute), which DTensor does not: leave "
-                "that dimension replicated along the axis"
-            )
-        return tuple(found)
+        return refusals(self.collectives)
 
     def __str__(self) -> str:
         return str(self.plan)

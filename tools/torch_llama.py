@@ -3,7 +3,7 @@
 The shapes are those of AutoParallel's own example: 32 layers, 16 sequences of 8192 tokens, 64
 GPUs. Times are of the process, from the module on the meta device to the plan.
 
-    python -m tools.torch_llama [--layers 32] [--search]
+    python -m tools.torch_llama [--layers 32] [--search [--budget 500]]
 """
 
 from __future__ import annotations
@@ -88,11 +88,14 @@ def main() -> None:
             memory=None,
             seed=0,
             budget=asked.budget,
+            target="dtensor",
             progress=lambda *_: None,
         )
     with timed(times, "placements"):
         placements = made.placements
     print(f"Llama 3 8B, {asked.layers} layers, {len(made.plan.program.operations)} operations")
+    for done in made.history:
+        print(done.name + (f", {done.search.evaluations} plans evaluated" if done.search else ""))
     print(", ".join(f"{what} {seconds:.1f} s" for what, seconds in times.items()))
     print(made.estimate)
     print(dict(Counter(c.kind for c in made.collectives)))

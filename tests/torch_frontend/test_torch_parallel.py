@@ -49,6 +49,8 @@ TWO = {
 FOUR = {
     "fsdp and megatron": ("data=2,model=2", [DATA, MEGATRON, pt.ZeRO(3, "data")]),
     "data and sequence parallel": ("data=2,model=2", [DATA, SEQUENCE]),
+    "fsdp and sequence parallel": ("data=2,model=2", [DATA, SEQUENCE, pt.ZeRO(3, "data")]),
+    "vocabulary": ("data=2,model=2", [DATA, pt.Megatron("model"), pt.ZeRO(3, "data")]),
 }
 
 

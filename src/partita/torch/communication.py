@@ -36,6 +36,12 @@ _KINDS = {
 """What torch calls collectives, and what partita does."""
 
 
+_GATHERED_CLASSES = (
+    "what is split over classes is gathered for the loss, where the plan sums over the devices; "
+    "loss_parallel of torch does that, too"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """What torch is known to issue more of than is predicted, or fewer (negative)."""
@@ -90,6 +96,10 @@ def rules(collectives: Sequence[Collective], plan: Distribution) -> list[Rule]:
             "a bias that is added before its sums are scattered has a gradient of all of them",
         ),
     ]
+    for kind, count in plan.local.over_classes.items():
+        found.append(Rule(kind, -count, 0, _GATHERED_CLASSES))
+    if plan.local.over_classes:
+        found.append(Rule("all_gather", 0, 1, _GATHERED_CLASSES))
     tied = sum(_is_gathered(plan, name) for name in plan.local.tied)
     for kind in ("all_gather", "reduce_scatter"):
         why = "a tied parameter is gathered by each module that reads it"
@@ -151,7 +161,9 @@ def compare(
         low, high = sum(rule.least for rule in apply), sum(rule.most for rule in apply)
         if more:
             word, why = "more" if more > 0 else "less", "; ".join(rule.why for rule in apply)
-            reasons.append(f"{abs(more)} {kind} {word}: {why or 'not known why'}")
+            if why:
+                reasons.append(f"{abs(more)} {kind} {word}: {why}")
         if rest := more - min(max(more, low), high):
             left[kind] = rest
+            reasons.append(f"{abs(rest)} {kind} {'more' if rest > 0 else 'less'}: not known why")
     return Comparison(dict(predicted), dict(found), tuple(reasons), left)

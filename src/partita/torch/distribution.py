@@ -46,6 +46,9 @@ class Local:
     """Further names of parameters that have several, each with the first."""
     changes: tuple[str, ...]
     """Buffers that the module changes."""
+    over_classes: Mapping[str, int]
+    """How many collectives the loss takes because what it reads is split along its last dimension,
+    by kind."""
     regathers: bool
     """Whether parameters are gathered again for the backward."""
 

@@ -7,6 +7,9 @@ moved by no collective along such an axis, but for sums that the loss takes.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+
 from partita.plan import Plan
 from partita.program.ir import Program
 from partita.torch.interpret import LOSS
@@ -30,6 +33,17 @@ def moved(plan: Plan) -> dict[str, str]:
     return found
 
 
+def of_loss(plan: Plan, axes: Collection[str]) -> dict[str, int]:
+    """How many collectives over one of some axes the loss takes, by kind."""
+    found: Counter[str] = Counter()
+    for step, collective in zip(plan.spmd.collective_steps, plan.collectives, strict=False):
+        value = plan.spmd.buffers[step.input].value
+        producer = plan.program.values[value].producer
+        if producer is not None and len(collective.axes) == 1 and collective.axes[0] in axes:
+            found[collective.kind] += _is_of_loss(plan.program.operations[producer].scope)
+    return dict(found)
+
+
 def _dependent(program: Program) -> set[int]:
     """The values that depend on the inputs; what loops carry counts as such."""
     given = set(program.arguments)
@@ -47,4 +61,8 @@ def _is_of_backward_or_loss(program: Program, value: int) -> bool:
     if producer is None:
         return False
     scope = program.operations[producer].scope
-    return BACKWARD in scope or f"({LOSS})" in scope or f"/{LOSS}/" in scope
+    return BACKWARD in scope or _is_of_loss(scope)
+
+
+def _is_of_loss(scope: str) -> bool:
+    return f"({LOSS})" in scope or f"/{LOSS}/" in scope

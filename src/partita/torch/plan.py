@@ -22,9 +22,9 @@ from partita.torch.boundaries import Boundaries, boundaries, only
 from partita.torch.capture import Captured
 from partita.torch.communication import Comparison, compare, rules
 from partita.torch.distribution import Distribution, Local, ModulePlacements
-from partita.torch.local import moved
+from partita.torch.local import moved, of_loss
 from partita.torch.parallelize import distribute, parallelize
-from partita.torch.placements import Placements, placements_of
+from partita.torch.placements import Placements, placements_of, splits
 from partita.torch.repeats import Run, blocks, layer_of, runs
 from partita.torch.step import Step
 from partita.torch.styles import styles
@@ -194,6 +194,7 @@ class TorchPlan:
             tuple(blocks(captured)),
             captured.aliases,
             tuple(captured.mutated),
+            of_loss(self.plan, self._class_axes()),
             bool(self.plan.spmd.lowering.regathered),
         )
 
@@ -205,6 +206,17 @@ class TorchPlan:
         if any(node not in values for node in nodes):
             return None
         return tuple(self._uses.kept(values[node]) for node in nodes)
+
+    def _class_axes(self) -> list[str]:
+        """The axes that split what the loss reads along its last dimension, that of classes."""
+        values, last = self.plan.program.values, set[int]()
+        for node in self.boundaries.returned:
+            if node in self._values:
+                value = self._values[node]
+                split = self._uses.kept(value)
+                end = len(values[value].type.shape) - 1
+                last |= {n for n, p in enumerate(split) if splits(p) and p.dim == end}
+        return [self.axes[n] for n in sorted(last)]
 
     def tools(self, module: torch.nn.Module) -> Tools:
         """Which of torch's own tools `parallelize` uses, by path; prints as a table.

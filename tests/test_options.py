@@ -257,6 +257,10 @@ OF_TACTICS = {
         "pinned": renamed(PATTERNS, "pinned"),
         "search": [("best", "there is no search 'best'"), (3, "there is no search 3")],
         "workers": [(0, "workers=0: expected an integer of at least 1"), ("2", "workers='2'")],
+        "avoid": [
+            (3, "avoid=3: expected kinds of collectives"),
+            ("allgather", "avoid='allgather' is no kind of collective; did you mean 'all_gather'"),
+        ],
     },
     pt.LogicalAxes: {
         "rules": [

@@ -273,8 +273,3 @@ def test_what_cannot_be_avoided_is_refused():
     split = pt.ManualPartition({"x": 2}, axis="x")
     plan = smoothed(split, pt.AutomaticPartition(budget=5, avoid="collective_permute"))
     assert "what was decided before needs one" in str(plan.history[-1].refused[0])
-
-
-def test_a_kind_of_collective_that_there_is_not_is_an_error():
-    with pytest.raises(pt.TacticError, match="did you mean 'all_gather'"):
-        pt.AutomaticPartition(avoid="allgather")

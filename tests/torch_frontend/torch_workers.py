@@ -85,6 +85,10 @@ def _difference(case, mesh):
     module, inputs, targets = _made(case)
     expected_losses, expected = train(module, case.loss, inputs, targets)
     module, inputs, targets = _made(case)
+    if dist.get_rank():  # the numbers of the first process count
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(2)
     parallelize(case.plan, module, mesh)
     given = distribute(case.plan, {"targets": targets}, mesh)["targets"]
     with CommDebugMode() as comms, running(mesh):

@@ -1,6 +1,7 @@
 """A plan applied to a module of torch: DTensors for parameters, hooks for activations.
 
-The code of the module stays as it is, and so do the names of its parameters. Where a parameter is
+The code of the module stays as it is, and so do the names of its parameters. What `tools` finds is
+done by tools of torch; this is what is left, and what goes around it. Where a parameter is
 stored otherwise than it is used, it is redistributed when the module reads it: gathered in the
 forward, and its gradient reduced and scattered in the backward. At the boundaries of modules
 activations are redistributed to where the plan has them; in between, DTensor decides.
@@ -20,7 +21,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import (
+    ParallelStyle,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.placement_types import Placement
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
@@ -28,7 +33,7 @@ from torch.utils import _pytree as pytree
 from partita.errors import ArgumentError, MeshError, UnsupportedError, closest
 from partita.torch.distribution import Distribution, ModulePlacements
 from partita.torch.placements import Placements
-from partita.torch.sharded import shard_fully
+from partita.torch.sharded import as_of_the_first, shard_fully
 from partita.torch.tools import Tools, output_dim, tools
 
 
@@ -59,7 +64,7 @@ def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Too
     made: dict[int, nn.Parameter] = {}
     for path, child in list(module.named_modules()):
         if path in found.styles:
-            parallelize_module(child, mesh, found.styles[path])
+            _in_style(child, mesh, found.styles[path])
             child.register_forward_hook(_reduces_gradients)
             _read_alike(plan, path, child)
             continue
@@ -73,6 +78,17 @@ def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Too
         if path and path in plan.modules:
             _hook(child, plan.modules[path])
         _read_alike(plan, path, child)
+
+
+def _in_style(module: nn.Module, mesh: DeviceMesh, style: ParallelStyle) -> None:
+    """Splits a module as a style says; what it keeps whole is that of the first device."""
+    trained = {key: p.requires_grad for key, p in module.named_parameters()}
+    if isinstance(style, SequenceParallel):  # which neither sends parameters nor keeps them frozen
+        for parameter in module.parameters():
+            as_of_the_first(parameter, mesh)
+    parallelize_module(module, mesh, style)
+    for key, parameter in module.named_parameters():
+        parameter.requires_grad_(trained[key])
 
 
 def distribute(

@@ -21,7 +21,7 @@ def shard_fully(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: 
     axis = plan.axes.index(found.axis or "")
     along, dims = mesh[plan.axes[axis]], {}
     for name, parameter in module.named_parameters():
-        _as_of_the_first(parameter, along)
+        as_of_the_first(parameter, along)
         if name in plan.parameters:
             dims[id(parameter)] = Shard(plan.parameters[name][axis].dim)
     for path in found.sharded:
@@ -37,7 +37,7 @@ def shard_fully(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: 
         part.set_force_sum_reduction_for_comms(True)
 
 
-def _as_of_the_first(parameter: nn.Parameter, along: DeviceMesh) -> None:
+def as_of_the_first(parameter: nn.Parameter, along: DeviceMesh) -> None:
     """Gives a parameter the numbers that the first device of an axis has, as DTensors get them."""
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     if not local.is_meta:

@@ -3,10 +3,10 @@ make of the best.
 
 What single changes lead to depends on where they start: from the empty plan one finds strategies
 that nobody wrote, and from a start plans of so many decisions that none of them helps alone. What
-is best before its single classes are looked at need not be best afterwards. So several starts are
-polished; then moves are changed as long as it helps, those of the empty plan and of the best
-starts, and what comes of that is polished, too. The rest of the budget goes to the best plans,
-disturbed and refined again.
+is best before its single classes are looked at need not be best afterwards. So the best start is
+polished; then the moves of the empty plan are changed as long as it helps, and what comes of that
+is polished, too. Then other starts are polished, and the moves of the best ones changed. The rest
+of the budget goes to the best plans, disturbed and refined again.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -19,7 +19,7 @@ import random
 from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
 from partita.search.laid import relaxed_starts
-from partita.search.problem import NOISE, Move, Problem, SearchState
+from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import changes, climb, polish
 from partita.search.simplified import simplified
@@ -78,13 +78,11 @@ class _Search:
             return
         skipped = problem.share * POLISHED
         starts = best_starts(problem, skipped + POLISHED, self._share(PRICING))[skipped:]
-        polished = [
-            (problem.rank(polish(problem, start, self._share(POLISHING), self.progress)), number)
-            for number, start in enumerate(starts)
-        ]
-        if not problem.share:
+        ranks = list(map(self._polish, starts[:1]))
+        if not problem.share:  # before other starts: the best plans come from here more often
             self._climb(problem.start, self._share(EMPTY))
-        for _, number in sorted(polished)[:CLIMBED]:
+        ranks += map(self._polish, starts[1:])
+        for number in sorted(range(len(starts)), key=ranks.__getitem__)[:CLIMBED]:
             self._climb(starts[number], self._share(CLIMBING / CLIMBED))
         if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES and not problem.share:
             self._relax()
@@ -98,6 +96,11 @@ class _Search:
             else:
                 self._disturb(rng)
             self._note(*before)
+
+    def _polish(self, start: SearchState) -> Rank:
+        """Decides the single classes of a start: how good it is then."""
+        found = polish(self.problem, start, self._share(POLISHING), self.progress)
+        return self.problem.rank(found)
 
     def _ahead(self) -> None:
         """Goes on from what was found to plans behind others that are worse."""
@@ -115,6 +118,8 @@ class _Search:
         if bound is None:
             return
         problem.least = bound.seconds
+        if problem.evaluations >= self.limit:
+            return
         for moves in relaxed_starts(problem, RELAXED, self._share(PRICING), bound):
             state = simplified(problem, problem.replay(moves))
             polish(problem, state, self.limit, self.progress)

@@ -117,6 +117,16 @@ class Analysis:
         ]
         return together, far, single
 
+    def value_colors(self, value: int) -> tuple[int, ...]:
+        """The color group of every dimension of a value."""
+        base = self.names.value_base
+        return self.groups_of(base[value], base[value + 1])[0]
+
+    def op_colors(self, op: int) -> tuple[int, ...]:
+        """The color group of every factor of an operation."""
+        base = self.names.factor_base
+        return self.groups_of(base[op], base[op + 1])[0]
+
     def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Color groups and role groups of the nodes `start..end` of the name graph."""
         color, role = self.names.color[start:end].tolist(), self.conflicts.role[start:end].tolist()

@@ -317,6 +317,16 @@ class Program:
         )
 
     @functools.cached_property
+    def donated(self) -> dict[int, set[int]]:
+        """For what is donated, the results that it is donated to, and the other way round."""
+        found: dict[int, set[int]] = {}
+        for position, number in self.aliases.items():
+            argument, result = self.arguments[position], self.results[number]
+            found.setdefault(argument, set()).add(result)
+            found.setdefault(result, set()).add(argument)
+        return found
+
+    @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outer ones before those inside."""
         return tuple(loops_in(self.body))

@@ -147,7 +147,7 @@ def _width(
 
 def _color(stage: Stage, request: Request) -> int:
     """The color group of the dimension requested."""
-    return stage.context.single.graph.values[request.value].colors[request.dims[0]]
+    return stage.context.analysis.value_colors(request.value)[request.dims[0]]
 
 
 def _decisions(widths: Sequence[tuple[Request, str]]) -> tuple[str, ...]:

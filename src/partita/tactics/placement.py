@@ -243,8 +243,7 @@ def named_roles(propagator: Propagator, seeds: Sequence[Node]) -> dict[int, int]
 
 def sharing_a_buffer(program: Program, value: int) -> set[int]:
     """A value and those that are donated to it or from it, which are laid out alike."""
-    pairs = ((program.arguments[a], program.results[r]) for a, r in program.aliases.items())
-    return {value}.union(*(pair for pair in pairs if value in pair))
+    return {value, *program.donated.get(value, ())}
 
 
 def as_dims(dims: Dims, name: str, program: Program, value: int) -> list[int]:
@@ -282,7 +281,7 @@ def in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]
     """Dimensions to try: those that a loop reads index by index come last, they cost most."""
     if len(dims) < 2:
         return dims
-    colors = context.single.graph.values[value].colors
+    colors = context.analysis.value_colors(value)
     return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
 
 

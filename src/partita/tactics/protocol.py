@@ -224,9 +224,10 @@ class Context:
         program = self.analysis.program
         return frozenset(
             color
-            for op in self.single.graph.ops
-            for factor, color in enumerate(op.colors)
-            if color >= 0 and read_one_by_one(program, op.op, factor)
+            for op in program.operations
+            if op.traits.reads_window
+            for factor, color in enumerate(self.analysis.op_colors(op.index))
+            if color >= 0 and read_one_by_one(program, op, factor)
         )
 
     @cached_property

@@ -180,9 +180,9 @@ class _Known:
         """The color groups of what a part starts from; all of them for what is stored."""
         if part not in _COMPUTED:
             return [EVERY_COLOR]
-        values = self._stage.context.single.graph.values
+        colors = self._stage.context.analysis.value_colors
         asked = ((r.value, r.dims[0]) for p in self._found(part) for r in p.requests)
-        return sorted({values[value].colors[dim] for value, dim in asked} - {-1})
+        return sorted({colors(value)[dim] for value, dim in asked} - {-1})
 
     def _placed(self, part: str, axis: int) -> tuple[Placed, ...]:
         if (part, axis) not in self._moves:

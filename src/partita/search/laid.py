@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
 from partita.search.bounds import Bound, lower_bound
 from partita.search.problem import Move, Problem
-from partita.tiling import Layout, LocalAction, Propagation, Propagator, Tiling, take_each
+from partita.tiling import LAYOUTS, LocalAction, Propagation, Propagator, Tiling, take_each
 
 HARD = 30
 """Changes of single classes, more of which make a plan no harder to read."""
@@ -46,10 +48,7 @@ def laid(problem: Problem, tiling: Tiling) -> Laid:
 
     What has an axis at the start keeps it.
     """
-    graph, start = problem.graph, problem.start.tiling
-    ops = _actions("op", [op.members[0] for op in graph.ops], start.ops, tiling.ops)
-    values = _actions("value", [v.members[0] for v in graph.values], start.values, tiling.values)
-    return Laid((*ops, *values), problem.axes[0])
+    return Laid(tuple(_actions(problem, tiling)), problem.axes[0])
 
 
 def relaxed_starts(
@@ -73,13 +72,12 @@ def relaxed_starts(
     return tuple(state.moves for state in problem.different(states, count))
 
 
-def _actions(
-    kind: Literal["op", "value"],
-    members: Sequence[int],
-    before: Sequence[Layout],
-    after: Sequence[Layout],
-) -> Iterator[LocalAction]:
-    for member, old, new in zip(members, before, after, strict=True):
+def _actions(problem: Problem, tiling: Tiling) -> Iterator[LocalAction]:
+    graph, start = problem.graph, problem.start.tiling
+    for place in np.flatnonzero(start.row != tiling.row).tolist():
+        old, new = (LAYOUTS.all[each.row[place]] for each in (start, tiling))
         held = {axis for axes in old for axis in axes}  # what had an axis before keeps it
-        for place, axes in enumerate(new):
-            yield from (LocalAction(kind, member, a, place) for a in axes if a not in held)
+        kind: Literal["op", "value"] = "op" if place < start.count else "value"
+        of = graph.ops[place] if kind == "op" else graph.values[place - start.count]
+        for dim, axes in enumerate(new):
+            yield from (LocalAction(kind, of.members[0], a, dim) for a in axes if a not in held)

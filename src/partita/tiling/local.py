@@ -12,6 +12,9 @@ from partita.tiling.tiling import LAYOUTS, Layout, Pinned, Tiling
 NOWHERE = -1
 """The place of an axis that is taken off."""
 
+NONE = -1
+"""The number of no layout, where an axis cannot be put."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class LocalAction:
@@ -34,28 +37,33 @@ class LocalAction:
         """The class if it changes, with those that share its buffer, and nothing else."""
         return take_each(propagator, tiling, [self])
 
-    def layouts(
-        self, propagator: Propagator, now: Callable[[int], Layout], pinned: Pinned
-    ) -> dict[int, Layout]:
-        """The classes that change, with their layouts; none if one of them cannot.
+    def changes(
+        self, propagator: Propagator, now: Callable[[int], int], pinned: Pinned
+    ) -> dict[int, int]:
+        """The classes that change, with the numbers of their layouts; none if one of them cannot.
 
         Args:
           propagator: of the class graph.
-          now: the layout of a class of this kind.
+          now: the number of the layout of a class of this kind.
           pinned: of the tiling.
         """
-        graph, found = propagator.graph, dict[int, Layout]()
+        graph, found = propagator.graph, dict[int, int]()
         if self.kind == "op":
             indices = [graph.op_class[self.member]]
         else:
-            indices = _sharing(propagator, graph.value_class[self.member])
+            indices = propagator.sharing(graph.value_class[self.member])
+        known = propagator.moved.setdefault(pinned, {})
         for index in indices:
             before = now(index)
-            layout = self._layout(propagator, index, before, pinned)
-            if layout is None:
+            key = self.kind, index, self.axis, self.place, before
+            after = known.get(key)
+            if after is None:
+                layout = self._layout(propagator, index, LAYOUTS.all[before], pinned)
+                after = known[key] = NONE if layout is None else LAYOUTS[layout]
+            if after == NONE:
                 return {}
-            if layout != before:
-                found[index] = layout
+            if after != before:
+                found[index] = after
         return found
 
     def _layout(
@@ -82,24 +90,18 @@ def take_each(
     propagator: Propagator, tiling: Tiling, actions: Iterable[LocalAction]
 ) -> Propagation:
     """What local actions take, one after the other."""
-    changed: dict[str, dict[int, Layout]] = {"op": {}, "value": {}}
+    changed = dict[int, int]()
+    """By the place in the row of a tiling, the number of the layout."""
     taken: dict[str, dict[int, int]] = {"op": {}, "value": {}}
     for action in actions:
-        own, first = changed[action.kind], 0 if action.kind == "op" else tiling.count
+        first = 0 if action.kind == "op" else tiling.count
 
-        def now(index: int, own: dict[int, Layout] = own, first: int = first) -> Layout:
-            return own[index] if index in own else LAYOUTS.all[tiling.row[first + index]]
+        def now(index: int, first: int = first) -> int:
+            place = first + index
+            return changed[place] if place in changed else int(tiling.row[place])
 
-        for index, layout in action.layouts(propagator, now, tiling.pinned).items():
-            own[index] = layout
+        for index, layout in action.changes(propagator, now, tiling.pinned).items():
+            changed[first + index] = layout
             taken[action.kind][index] = action.place
-    after = tiling.changed(changed["op"], changed["value"])
+    after = tiling.with_rows(list(changed), list(changed.values()))
     return Propagation(after, taken["op"], taken["value"])
-
-
-def _sharing(propagator: Propagator, index: int) -> list[int]:
-    """The value classes that share buffers with one, itself included."""
-    found = [index]
-    for each in found:
-        found += [v for v in propagator.graph.values[each].aliases if v not in found]
-    return found

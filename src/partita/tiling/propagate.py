@@ -76,6 +76,9 @@ class Propagator:
         self._rooms: dict[int, Rooms] = {}
         self._parts: dict[object, list[frozenset[Node]]] = {}
         self._some: dict[object, Places] = {}
+        self._sharing: dict[int, list[int]] = {}
+        self.moved: dict[Pinned, dict[tuple[str, int, int, int, int], int]] = {}
+        """By what is pinned: what is known of local actions, see `partita.tiling.local`."""
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles
         }
@@ -119,6 +122,14 @@ class Propagator:
     def _closed(self, value: ValueClass, dim: int) -> bool:
         """Whether a dimension of a value is split as the program says, and not otherwise."""
         return (value.value.index, dim) in self.graph.program.closed
+
+    def sharing(self, index: int) -> list[int]:
+        """The value classes that share buffers with one, itself included."""
+        if index not in self._sharing:
+            found = self._sharing[index] = [index]
+            for each in found:
+                found += [v for v in self.graph.values[each].aliases if v not in found]
+        return self._sharing[index]
 
     def layout(self, tiling: Tiling, node: Node) -> Layout:
         """Layout of the operation or value that a node belongs to."""

@@ -27,7 +27,7 @@ from partita.search.bounds.messages import Edge, Energy
 from partita.search.bounds.shortest import Shortest, Unreduced, in_order
 from partita.search.problem import Problem
 from partita.spmd import Lowering
-from partita.tiling import Layout, OpForm, Tiling, local_type
+from partita.tiling import LAYOUTS, Layout, OpForm, Tiling, local_type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,14 +161,10 @@ class Relaxed:
 
     def tiling(self, ordered: Sequence[int]) -> Tiling:
         """The layouts of some choices."""
-        choices, count = self._by_node(ordered), len(self.ops)
-        ops = zip(self.ops, choices[:count], strict=True)
-        values = zip(self.values, choices[count:], strict=True)
-        return Tiling(
-            tuple(node.layouts[choice] for node, choice in ops),
-            tuple(node.layouts[choice] for node, choice in values),
-            self._start.tiling.pinned,
-        )
+        layouts = [node.layouts for node in self.ops] + [node.layouts for node in self.values]
+        chosen = zip(layouts, self._by_node(ordered), strict=True)
+        row = [LAYOUTS[each[choice]] for each, choice in chosen]
+        return self._start.tiling.with_row(np.array(row, dtype=np.int32))
 
     def of(self, lowering: Lowering) -> list[int]:
         """The choices, in order, that the plan of a lowering is."""

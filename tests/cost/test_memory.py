@@ -33,7 +33,7 @@ def profile(bench, *actions):
     """Bytes alive besides the arguments while each kernel runs; and the bytes of the arguments."""
     cost = model(bench)
     made = cost.cost(bench.lowerer.lower(bench.tile(*actions)))
-    live = cost.memory.live(made.kept, made.copied).tolist()
+    live = made.live.tolist()
     assert live[-1] == 0  # everything has been taken off again
     kernels = analyse_fusion(bench.program, bench.analysis.uses, ALONE).kernels
     return live[: len(kernels)], cost.memory.arguments(made.kept)
@@ -140,7 +140,7 @@ def test_what_is_gathered_ahead_is_there_two_products_before(bench):
         hardware = msgspec.structs.replace(load("cpu"), overlapped=overlapped)
         cost = CostModel(b.graph, b.analysis, b.mesh, hardware, PLENTY)
         made = cost.cost(lowering)
-        live.append(cost.memory.live(made.kept, made.copied)[:5])
+        live.append(made.live[:5])
     assert (live[1] - live[0]).tolist() == [0, 0, W, W, 0]
 
 

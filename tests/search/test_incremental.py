@@ -35,7 +35,7 @@ def figures(cost):
         cost.peak,
         dict(cost.regathered),
         cost.ops.tolist(),
-        cost.copied.tolist(),
+        cost.changes.tolist(),
         plans,
     )
 

@@ -159,6 +159,10 @@ class MemoryModel:
             ),
             shape=(self.size, len(graph.values)),
         )
+        by_class = self._changes.tocsc()
+        self._spans_of: list[int] = by_class.indptr.tolist()
+        """Where the positions of every class begin, at which kept buffers begin or end."""
+        self._positions, self._signs = by_class.indices, by_class.data
         self._kept: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
@@ -237,6 +241,15 @@ class MemoryModel:
     def arguments(self, kept: np.ndarray) -> float:
         """Bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
+
+    def kept_changes(self, classes: np.ndarray, more: np.ndarray) -> list[Changes]:
+        """The changes by kept buffers if shards of some value classes take so many bytes more."""
+        found = []
+        for index, bytes_ in zip(classes.tolist(), more.tolist(), strict=True):
+            if bytes_:
+                own = slice(self._spans_of[index], self._spans_of[index + 1])
+                found.append(Changes(self._positions[own], self._signs[own] * bytes_))
+        return found
 
     def live(self, kept: np.ndarray, copied: np.ndarray) -> np.ndarray:
         """Bytes alive at every position, without arguments.

@@ -46,9 +46,9 @@ class Cost:
     """Seconds of every operation class."""
     numbers: np.ndarray
     """For every value class, the number in `table` of what happens to it."""
-    copied: np.ndarray
-    """How many bytes more of buffers besides the kept ones there are at every position than at the
-    one before."""
+    changes: np.ndarray
+    """How many bytes more there are at every position than at the one before, without arguments, if
+    copies are kept."""
     time: StepTime
     peak: float
     regathered: Mapping[int, Between]
@@ -59,6 +59,12 @@ class Cost:
     def plans(self) -> list[PlanCost]:
         """The cost of what happens to every value class."""
         return [self.table.costs[number] for number in self.numbers.tolist()]
+
+    @property
+    def live(self) -> np.ndarray:
+        """Bytes alive at every position, without arguments, if copies are kept."""
+        found: np.ndarray = self.changes.cumsum()
+        return found
 
     @property
     def kept(self) -> np.ndarray:
@@ -157,9 +163,9 @@ class CostModel:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         kept = table.kept[numbers]
         fixed = self.memory.arguments(kept) + self.memory.constants
-        copied = base.copied + self._copied(base.numbers, numbers)
-        live = self.memory.live(kept, copied)
-        found = Gathered(StepTime(compute, exposed, hidden), float(live.max(initial=0.0)), {})
+        changes = base.changes + self._changes(base.numbers, numbers)
+        live = changes.cumsum()
+        found = Gathered(StepTime(compute, exposed, hidden), max(0.0, float(live.max())), {})
         if again or (again is None and fixed + found.peak > self.capacity):
             gathered = table.again[numbers].nonzero()[0]
             ways = (table.ways[n] for n in numbers[gathered].tolist())
@@ -167,7 +173,7 @@ class CostModel:
             choice = Regathering(live, self.capacity - fixed, found, moves)
             found = choice.far() if again else choice.best()
         peak = fixed + found.peak
-        return Cost(seconds, numbers, copied, found.time, peak, found.regathered, table)
+        return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table)
 
     def _nothing(self) -> Cost:
         """The cost of no operation and no value, to start from."""
@@ -193,14 +199,19 @@ class CostModel:
             number = self._numbers[plan] = self._number(plan.value, plan)
         return number
 
-    def _copied(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
-        """How many bytes more of copies there are at every position than at the one before it,
-        with what happens to some value classes now instead of before, by their numbers."""
-        table, differ = self._table, before != now
+    def _changes(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
+        """How many bytes more there are at every position than at the one before it, with what
+        happens to some value classes now instead of before, by their numbers.
+
+        Bytes are whole numbers, so nothing depends on the order in which they are added up.
+        """
+        table, differ = self._table, (before != now).nonzero()[0]
+        old, new = before[differ], now[differ]
         less, more = (
             [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
-            for numbers in (before[differ], now[differ])
+            for numbers in (old, new)
         )
+        more += self.memory.kept_changes(differ, table.kept[new] - table.kept[old])
         return changed(more, less, self.memory.size)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:

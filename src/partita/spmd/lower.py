@@ -193,13 +193,13 @@ class Lowerer:
         values = self._around.of(self._form_marks(running)) + summed
         values += self._marks[1].of(tiling.row[count:], len(LAYOUTS.all))
         forms, planned = View(self.known.forms, running), before.planned.copy()
-        changed = np.flatnonzero(values != before.values)
+        changed, row = np.flatnonzero(values != before.values), tiling.row[count:]
         keys = values[changed].tolist()
         numbers = list(map(self._planned.get, keys))
         for place, number in enumerate(numbers):
             if number is None:
                 index = int(changed[place])
-                number = self._plan_of(index, tiling.values[index], forms, sums)
+                number = self._plan_of(index, LAYOUTS.all[row[index]], forms, sums)
                 numbers[place] = self._planned[keys[place]] = number
         planned[changed] = numbers
         plans = View(self.known.plans, planned)

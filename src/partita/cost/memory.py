@@ -160,7 +160,7 @@ class MemoryModel:
             shape=(self.size, len(graph.values)),
         )
         by_class = self._changes.tocsc()
-        self._spans_of: list[int] = by_class.indptr.tolist()
+        self._spans_of = by_class.indptr
         """Where the positions of every class begin, at which kept buffers begin or end."""
         self._positions, self._signs = by_class.indices, by_class.data
         self._kept: dict[tuple[int, Layout], float] = {}
@@ -242,14 +242,14 @@ class MemoryModel:
         """Bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
 
-    def kept_changes(self, classes: np.ndarray, more: np.ndarray) -> list[Changes]:
+    def kept_changes(self, classes: np.ndarray, more: np.ndarray) -> Changes:
         """The changes by kept buffers if shards of some value classes take so many bytes more."""
-        found = []
-        for index, bytes_ in zip(classes.tolist(), more.tolist(), strict=True):
-            if bytes_:
-                own = slice(self._spans_of[index], self._spans_of[index + 1])
-                found.append(Changes(self._positions[own], self._signs[own] * bytes_))
-        return found
+        differ = more.nonzero()[0]
+        first, end = self._spans_of[classes[differ]], self._spans_of[classes[differ] + 1]
+        counts = end - first
+        places = np.repeat(end - counts.cumsum(), counts) + np.arange(counts.sum())
+        bytes_ = self._signs[places] * np.repeat(more[differ], counts)
+        return Changes(self._positions[places], bytes_)
 
     def live(self, kept: np.ndarray, copied: np.ndarray) -> np.ndarray:
         """Bytes alive at every position, without arguments.

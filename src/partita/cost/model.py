@@ -211,7 +211,7 @@ class CostModel:
             [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
             for numbers in (old, new)
         )
-        more += self.memory.kept_changes(differ, table.kept[new] - table.kept[old])
+        more.append(self.memory.kept_changes(differ, table.kept[new] - table.kept[old]))
         return changed(more, less, self.memory.size)
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:

@@ -114,11 +114,12 @@ class _Search:
     def _relax(self) -> None:
         """Starts from layouts that are free for every class, near the lower bound."""
         problem = self.problem
-        bound = lower_bound(problem)
+        spent = problem.evaluations >= self.limit
+        bound = lower_bound(problem, plans=()) if spent else lower_bound(problem)
         if bound is None:
             return
         problem.least = bound.seconds
-        if problem.evaluations >= self.limit:
+        if spent:
             return
         for moves in relaxed_starts(problem, RELAXED, self._share(PRICING), bound):
             state = simplified(problem, problem.replay(moves))

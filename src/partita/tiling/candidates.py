@@ -34,13 +34,18 @@ class Rooms:
     def __init__(self, mesh: Mesh, axis: int) -> None:
         self._mesh, self._axis = mesh, axis
         self._rooms: dict[tuple[int, int, int], int] = {}
+        self._sizes: list[tuple[int, int, int]] = []
         self._known = np.zeros((0, 0), dtype=np.int8)
         """By room and layout: whether there is room; -1 where that is not known yet."""
 
     def number(self, place: int, size: int, least: int) -> int:
         """The number of a place with a size that the axis divides, and the fewest indices that a
         shard may have."""
-        return self._rooms.setdefault((place, size, least), len(self._rooms))
+        room = place, size, least
+        if room not in self._rooms:
+            self._rooms[room] = len(self._sizes)
+            self._sizes.append(room)
+        return self._rooms[room]
 
     def at(self, rooms: np.ndarray, layouts: np.ndarray) -> np.ndarray:
         """Whether there is room at places, by number, in layouts, by number."""
@@ -55,7 +60,7 @@ class Rooms:
         return found
 
     def _has_room(self, room: int, number: int) -> bool:
-        (place, size, least), layout = list(self._rooms)[room], LAYOUTS.all[number]
+        (place, size, least), layout = self._sizes[room], LAYOUTS.all[number]
         if any(self._axis in axes for axes in layout):
             return False
         here = layout[place]
@@ -101,8 +106,10 @@ class Candidates:
           count: of all operation classes.
         """
         self._sides = ops, values
-        self._seeds = seeds
-        self._neighbours = neighbours
+        self._seeds = np.array(seeds, dtype=np.int64)
+        pairs = [(number, other) for number, joined in neighbours.items() for other in joined]
+        self._joined = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        """From where an axis may go on, and where to."""
         self._axis = axis
         self._rooms = rooms
         self._count = count
@@ -120,15 +127,28 @@ class Candidates:
         key = can.tobytes()
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._spread(can.tolist())
+            found = self._known[key] = self._spread(can != 0)
         return found
 
-    def _spread(self, can: Sequence[int]) -> Places:
+    def _reached(self, can: np.ndarray) -> np.ndarray:
+        """The numbers of the candidates that are reached, in order: as `reached` has it, all ways
+        at once, since operations are seeds and values are few steps away."""
+        found = np.zeros(len(can), dtype=bool)
+        found[self._seeds] = can[self._seeds]
+        start, end = self._joined
+        before = -1
+        while (count := int(np.count_nonzero(found))) > before:
+            before = count
+            found[end[found[start]]] = True
+            found &= can
+        return found.nonzero()[0]
+
+    def _spread(self, can: np.ndarray) -> Places:
         """The candidates that are reached, given which can take the axis."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         first = len(self._sides[0])
-        for number in sorted(reached(self._seeds, can.__getitem__, self._neighbours)):
+        for number in self._reached(can).tolist():
             if number < first:
                 each = self._sides[0][number]
                 ops.setdefault(each.index, each.place)

@@ -56,6 +56,8 @@ class Propagation:
     """Groups of conflict sets that were met and for which no role was chosen."""
     resolved: frozenset[int] = frozenset()
     """Groups of conflict sets that were met and of which a role was chosen."""
+    places: Places | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The same operation and value classes, if a propagator remembers them as one."""
 
     @property
     def taken(self) -> frozenset[Node]:
@@ -77,6 +79,8 @@ class Propagator:
         self._parts: dict[object, list[frozenset[Node]]] = {}
         self._some: dict[object, Places] = {}
         self._sharing: dict[int, list[int]] = {}
+        self._joined: dict[tuple[int, ...], Places] = {}
+        """Of several places, by their identities, what they are together."""
         self.moved: dict[Pinned, dict[tuple[str, int, int, int, int], int]] = {}
         """By what is pinned: what is known of local actions, see `partita.tiling.local`."""
         self.conflict_of = {
@@ -245,7 +249,7 @@ class Propagator:
         propagation = self.tile_all(tiling, action)
         if not action.without and action.sums:
             return propagation
-        key = (*_key(propagation), action.sums, action.without)
+        key = (_key(propagation), action.sums, action.without)
         if key not in self._some:
             parts = enumerate(self.parts(propagation, action))
             taken = (
@@ -258,14 +262,20 @@ class Propagator:
         """Tiles a color group, or all of them, whatever an action leaves out."""
         if action.color != EVERY_COLOR:
             return self.tile_color(tiling, action.color, action.axis, dict(action.roles))
-        ops: dict[int, int] = {}
-        values: dict[int, int] = {}
+        found: list[Places] = []
+        chosen = frozenset(role for _, role in action.roles)
         for color in self.heaviest_first:
-            more = self.tile_color(tiling, color, action.axis, dict(action.roles))
-            tiling = more.tiling
-            ops.update(more.ops)
-            values.update(more.values)
-        return Propagation(tiling, ops, values)
+            places = self._candidates(color, action.axis, chosen).reached(tiling)
+            if len(places.row):
+                tiling = tiling.split(places.row, places.place, action.axis)
+                found.append(places)
+        key = tuple(map(id, found))
+        if key not in self._joined:
+            ops = {index: factor for each in found for index, factor in each.ops.items()}
+            values = {index: dim for each in found for index, dim in each.values.items()}
+            self._joined[key] = Places(ops, values, len(self.graph.ops))
+        joined = self._joined[key]
+        return Propagation(tiling, joined.ops, joined.values, places=joined)
 
     @cached_property
     def heaviest_first(self) -> tuple[int, ...]:
@@ -283,7 +293,8 @@ class Propagator:
     ) -> Propagation:
         """Propagates an axis from every operation and argument of a color group."""
         candidates = self._candidates(color, axis, frozenset(resolution.values()))
-        return self._taken(tiling, candidates.reached(tiling), axis)
+        places = candidates.reached(tiling)
+        return dataclasses.replace(self._taken(tiling, places, axis), places=places)
 
     def _candidates(self, color: int, axis: int, chosen: frozenset[int]) -> Candidates:
         key = (color, axis, chosen)
@@ -334,7 +345,7 @@ class Propagator:
 
     def parts(self, propagation: Propagation, action: TileAction) -> list[frozenset[Node]]:
         """The connected parts of what an action takes, numbered as in its `without`."""
-        key = (*_key(propagation), action.sums)
+        key = (_key(propagation), action.sums)
         if key not in self._parts:
             taken = propagation.taken
             if not action.sums:
@@ -375,6 +386,8 @@ class Propagator:
         return Places(ops, values, len(self.graph.ops))
 
 
-def _key(propagation: Propagation) -> tuple[object, object]:
+def _key(propagation: Propagation) -> object:
     """What a propagation has taken, to look it up by."""
+    if propagation.places is not None:
+        return id(propagation.places)
     return tuple(propagation.ops.items()), tuple(propagation.values.items())

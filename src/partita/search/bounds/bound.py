@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from partita.search.bounds.messages import Messages
 from partita.search.bounds.relaxed import Relaxed
@@ -60,7 +61,9 @@ class Bound:
         )
 
 
-def lower_bound(problem: Problem, rounds: int = ROUNDS) -> Bound | None:
+def lower_bound(
+    problem: Problem, rounds: int = ROUNDS, plans: Sequence[float] = PLANS
+) -> Bound | None:
     """A lower bound on the step times of all plans of a problem; None where it is too large.
 
     That of the relaxed problem, for the weights of compute and links that give the highest. For
@@ -70,6 +73,7 @@ def lower_bound(problem: Problem, rounds: int = ROUNDS) -> Bound | None:
     Args:
       problem: what is searched.
       rounds: passes of messages at most; more give a better bound.
+      plans: weights of compute for which layouts are proposed besides.
     """
     try:
         relaxed = Relaxed(problem)
@@ -90,7 +94,7 @@ def lower_bound(problem: Problem, rounds: int = ROUNDS) -> Bound | None:
         before = search.best
         search.run(best[1], FEW)
         gained = search.best - before
-    for weight in PLANS:
+    for weight in plans:
         search.run(weight, FEW)
     return Bound(search.best * (1 - ROUNDING), tuple(map(relaxed.tiling, search.seen)))
 

@@ -69,7 +69,7 @@ class Messages:
         Edge by edge, cost + what the first node gives <= what is told to the second, so that the
         energy is at least what is left at nodes when each has given its share to the edges ahead.
         """
-        bound, choices = 0.0, [-1] * len(energy.nodes)
+        bound, choices, least = 0.0, [-1] * len(energy.nodes), np.minimum.reduce
         sides = (self._after, self._before) if upward else (self._before, self._after)
         order = range(len(energy.nodes))
         for node in order if upward else reversed(order):
@@ -80,18 +80,19 @@ class Messages:
             for number in self._before[node]:
                 belief += self.forward[number]
             share = 1 / max(len(ahead), len(behind), 1)
-            bound += (1 - len(ahead) * share) * float(belief.min())
-            given = share * belief
+            if left := 1 - len(ahead) * share:
+                bound += left * float(least(belief))
+            belief *= share
             if not upward:
                 choices[node] = self._decided(energy, node, choices)
             for number in ahead:
                 cost = energy.edges[number].cost
                 if upward:
-                    told = (given - self.backward[number])[:, None] + cost
-                    self.forward[number] = told.min(axis=0)
+                    given = belief - self.backward[number]
+                    self.forward[number] = least(given[:, None] + cost, axis=0)
                 else:
-                    told = (given - self.forward[number])[None, :] + cost
-                    self.backward[number] = told.min(axis=1)
+                    given = belief - self.forward[number]
+                    self.backward[number] = least(given + cost, axis=1)
         return bound, choices
 
     def _decided(self, energy: Energy, node: int, choices: list[int]) -> int:

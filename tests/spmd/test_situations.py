@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from partita.spmd.situations import Marks, Situations, View
 
@@ -10,7 +11,7 @@ AROUND = [[0, 1], [1], [2], []]
 
 
 def situations(numbers):
-    return Situations(AROUND, seed=0).of(Marks(1).of(np.array(numbers), 10)).tolist()
+    return Situations(AROUND, 3, seed=0).of(Marks(1).of(np.array(numbers), 10)).tolist()
 
 
 def test_things_are_told_apart():
@@ -26,13 +27,24 @@ def test_the_same_again_is_the_same_situation():
     assert situations([4, 5, 6]) == situations([4, 5, 6])
 
 
+@pytest.mark.parametrize("changed", [[], [0], [1], [2], [2, 0], [0, 1, 2]])
+def test_after_some_operations_have_changed_it_is_as_if_looked_at_anew(changed):
+    numbers, marks = np.array([0, 1, 2]), Marks(1)
+    now = numbers.copy()
+    now[changed] += 5
+    more = marks.of(now[changed], 10) - marks.of(numbers[changed], 10)
+    of = Situations(AROUND, 3, seed=0)
+    found = of.after(of.of(marks.of(numbers, 10)), np.array(changed, dtype=int), more)
+    assert found.tolist() == situations(now)
+
+
 def test_marks_do_not_depend_on_how_many_there_are():
     few, many = Marks(3), Marks(3)
     assert many.of(np.array([7, 300]), 10_000)[0] == few.of(np.array([7]), 8)[0]
 
 
 def test_nothing_is_around_where_there_are_no_operations():
-    assert len(Situations([[], []], seed=0).of(np.zeros(0, dtype=np.uint64))) == 2
+    assert len(Situations([[], []], 0, seed=0).of(np.zeros(0, dtype=np.uint64))) == 2
 
 
 def test_a_view_shows_things_by_number():

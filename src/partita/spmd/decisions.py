@@ -25,6 +25,7 @@ class Decisions(Generic[T]):
         self,
         groups: Sequence[Sequence[int]],
         decide: Callable[[int, Sequence[OpForm]], T],
+        count: int,
         seed: int,
     ) -> None:
         """Takes the groups.
@@ -32,20 +33,18 @@ class Decisions(Generic[T]):
         Args:
           groups: the operation classes whose forms matter, by group.
           decide: what to decide, given the number of a group and the forms of all classes.
+          count: how many operation classes there are.
           seed: of the marks that tell situations apart.
         """
         self._decide = decide
         self._known: dict[int, T] = {}
-        self._situations = Situations(groups, seed)
+        self.situations = Situations(groups, count, seed)
+        """In which each group is."""
         self._decides = np.array([len(ops) > 0 for ops in groups], dtype=bool)
         """Whether there is anything to decide by, for each group."""
 
     def __len__(self) -> int:
         return len(self._decides)
-
-    def situations(self, marks: np.ndarray) -> np.ndarray:
-        """The situation of every group, given the marks of the forms of all classes."""
-        return self._situations.of(marks)
 
     def of(
         self, before: np.ndarray, now: np.ndarray, forms: Sequence[OpForm]

@@ -36,7 +36,7 @@ class Generated:
             list(dict.fromkeys(use for op in ops for use, _ in self._uses[op] if use not in order))
             for ops in self._groups
         ]
-        self.decisions = Decisions(outside, self._decide, seed=1)
+        self.decisions = Decisions(outside, self._decide, len(graph.ops), seed=1)
         """The forms of the classes of a group."""
         unread = [number for number, ops in enumerate(outside) if not ops]
         self.unread = [pair for number in unread for pair in self._decide(number, ())]

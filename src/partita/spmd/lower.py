@@ -69,8 +69,12 @@ class Situation:
     """The situations of these groups."""
     generated: np.ndarray
     """The situations of the groups of values made from nothing."""
+    around: np.ndarray
+    """The situations of value classes, as far as operations say them."""
     values: np.ndarray
-    """The situations of value classes."""
+    """Those, with what is decided about unreduced values and the layouts that are wanted."""
+    empty: bool = False
+    """Whether nothing has been looked at yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Lowerer:
         self._planned: dict[int, int] = {}
         """The numbers of plans, by the situation of the value class."""
         self.known = Known(self._forms.all, [])
-        self._around = Situations(list(map(_around, graph.values)), seed=3)
+        self._around = Situations(list(map(_around, graph.values)), len(graph.ops), seed=3)
         self._marks = Marks(4), Marks(5), Marks(6)
         """Of forms, of layouts, and of what is decided about unreduced values."""
         self._summed: dict[object, int] = {}
@@ -190,10 +194,13 @@ class Lowerer:
         running[free] = asked[free]
         groups = self._give_way(before, asked, running, sums, summed)
         generated = self._generate(before, running)
-        values = self._around.of(self._form_marks(running)) + summed
-        values += self._marks[1].of(tiling.row[count:], len(LAYOUTS.all))
+        row = tiling.row[count:]
+        known = None if before.empty else before.around
+        around = self._situations(self._around, known, before.running, running)
+        values = around + summed
+        values += self._marks[1].of(row, len(LAYOUTS.all))
         forms, planned = View(self.known.forms, running), before.planned.copy()
-        changed, row = np.flatnonzero(values != before.values), tiling.row[count:]
+        changed = np.flatnonzero(values != before.values)
         keys = values[changed].tolist()
         numbers = list(map(self._planned.get, keys))
         for place, number in enumerate(numbers):
@@ -203,25 +210,44 @@ class Lowerer:
                 numbers[place] = self._planned[keys[place]] = number
         planned[changed] = numbers
         plans = View(self.known.plans, planned)
-        situation = Situation(asked, running, planned, sums, summed, groups, generated, values)
+        situation = Situation(
+            asked, running, planned, sums, summed, groups, generated, around, values
+        )
         return Lowering(self.graph, self.mesh, tiling, forms, plans, situation, self.known)
 
     def _start(self) -> Situation:
-        """A situation in which nothing is known yet, to start from."""
+        """A situation in which no form has been looked at yet, to start from."""
         graph = self.graph
         asked, running = (np.zeros(len(graph.ops), dtype=np.int32) for _ in range(2))
         for index, form in self._generated.unread:
             running[index] = form.number
         planned = np.zeros(len(graph.values), dtype=np.int32)
         sums = [NOTHING] * len(self._sums.decisions)
-        summed, groups, generated, values = (
+        summed, groups, generated, around, values = (
             np.zeros(size, dtype=np.uint64)
-            for size in (len(planned), len(sums), len(self._generated.decisions), len(planned))
+            for size in (
+                len(planned),
+                len(sums),
+                len(self._generated.decisions),
+                len(planned),
+                len(planned),
+            )
         )
-        return Situation(asked, running, planned, sums, summed, groups, generated, values)
+        return Situation(
+            asked, running, planned, sums, summed, groups, generated, around, values, empty=True
+        )
 
-    def _form_marks(self, numbers: np.ndarray) -> np.ndarray:
-        return self._marks[0].of(numbers, len(self.known.forms))
+    def _situations(
+        self, of: Situations, before: np.ndarray | None, old: np.ndarray, new: np.ndarray
+    ) -> np.ndarray:
+        """The situations of things, given those before if there are, and the numbers of the forms
+        of operation classes before and now."""
+        count = len(self.known.forms)
+        if before is None:
+            return of.of(self._marks[0].of(new, count))
+        changed = np.flatnonzero(old != new)
+        more = self._marks[0].of(new[changed], count) - self._marks[0].of(old[changed], count)
+        return of.after(before, changed, more)
 
     def _give_way(
         self,
@@ -244,7 +270,8 @@ class Lowerer:
           The situations of the groups that decide.
         """
         decisions, forms = self._sums.decisions, View(self.known.forms, asked)
-        groups = decisions.situations(self._form_marks(asked))
+        known = None if before.empty else before.groups
+        groups = self._situations(decisions.situations, known, before.asked, asked)
         for number, now in decisions.of(before.groups, groups, forms):
             old = sums[number]
             if now is not old:
@@ -282,7 +309,8 @@ class Lowerer:
           The situations of the groups of such values.
         """
         decisions, forms = self._generated.decisions, View(self.known.forms, running)
-        groups = decisions.situations(self._form_marks(running))
+        known = None if before.empty else before.generated
+        groups = self._situations(decisions.situations, known, before.running, running)
         for _, made in decisions.of(before.generated, groups, forms):
             for index, form in made:
                 running[index] = form.number

@@ -38,12 +38,17 @@ class Marks:
 class Situations:
     """Which situation each of several things is in, given the marks of all operation classes."""
 
-    def __init__(self, around: Sequence[Sequence[int]], seed: int) -> None:
-        """Takes the operation classes on which each of the things depends."""
+    def __init__(self, around: Sequence[Sequence[int]], count: int, seed: int) -> None:
+        """Takes the operation classes on which each of the things depends, of so many classes."""
         filled = [list(ops) or [0] for ops in around]  # one for those without: sums need something
         self._own = Marks(seed).of(np.arange(len(filled)), len(filled))
         self._ops = np.array([op for ops in filled for op in ops], dtype=np.int64)
         self._starts = np.cumsum([0, *map(len, filled)])[:-1]
+        owners = np.repeat(np.arange(len(filled)), list(map(len, filled)))
+        by_op = self._ops.argsort(kind="stable")
+        self._things = owners[by_op]
+        """The things that depend on every operation class, one class after the other."""
+        self._ends = self._ops[by_op].searchsorted(np.arange(count), side="right")
 
     def of(self, marks: np.ndarray) -> np.ndarray:
         """A number of 64 bits for each: equal numbers, equal situations."""
@@ -51,6 +56,21 @@ class Situations:
             return self._own
         found: np.ndarray = np.add.reduceat(marks[self._ops], self._starts)
         found += self._own
+        return found
+
+    def after(self, before: np.ndarray, ops: np.ndarray, more: np.ndarray) -> np.ndarray:
+        """The situations after the marks of some operation classes have grown.
+
+        Args:
+          before: the situations before that.
+          ops: the operation classes.
+          more: by how much their marks have grown.
+        """
+        ends = self._ends[ops]
+        counts = ends - np.where(ops > 0, self._ends[ops - 1], 0)
+        places = np.repeat(ends - counts.cumsum(), counts) + np.arange(counts.sum())
+        found = before.copy()
+        np.add.at(found, self._things[places], np.repeat(more, counts))
         return found
 
 

@@ -96,7 +96,7 @@ class UnreducedSums:
             (maker[0], op) for maker, op in makers if maker and maker[0] not in generated
         )
         """The operation classes of every group."""
-        self.decisions = Decisions(self._groups, self._decide, seed=2)
+        self.decisions = Decisions(self._groups, self._decide, len(graph.ops), seed=2)
         numbers = {op: number for number, ops in enumerate(self._groups) for op in ops}
         self.group_of = {
             v: number

@@ -31,8 +31,10 @@ class IndependentWork:
             if op.region and body in graph.program.around(op.region)
         ]
         self._columns = {c: column for column, c in enumerate(classes)}
-        self._shares = [np.ones(len(classes))]
-        self._table = np.zeros((0, len(classes)))
+        self._count = 1
+        """Of rows."""
+        self._shares = np.ones((64, len(classes)))
+        """By row; those behind the last one are of no account."""
         self._rows: dict[tuple[int, tuple[int, ...]], int] = {}
 
     @property
@@ -45,16 +47,17 @@ class IndependentWork:
         its uses; without any, for summing it, whatever uses it."""
         key = value, places
         if key not in self._rows:
-            self._rows[key] = len(self._shares)
-            self._shares.append(self._share(value, places))
+            if self._count == len(self._shares):
+                self._shares = np.pad(self._shares, ((0, self._count), (0, 0)))
+            self._shares[self._count] = self._share(value, places)
+            self._rows[key] = self._count
+            self._count += 1
         return self._rows[key]
 
     def seconds(self, rows: np.ndarray, of_classes: np.ndarray) -> np.ndarray:
         """Seconds of work that is independent of moves, given their rows and what each class of
         operations takes, all members together."""
-        if len(self._table) < len(self._shares):
-            self._table = np.stack(self._shares)
-        found: np.ndarray = (self._table[rows] * of_classes).sum(axis=1)
+        found: np.ndarray = (self._shares[rows] * of_classes).sum(axis=1)
         return found
 
     def _share(self, value: int, places: tuple[int, ...]) -> np.ndarray:

@@ -22,6 +22,30 @@ from partita.cost.timing import Timing
 from partita.spmd.steps import Step
 
 
+REMEMBERED = 64
+"""How many ways of moving in bodies are remembered."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Moved:
+    """All that moves in the body of a loop beside other work."""
+
+    moves: list[Inside]
+    rows: np.ndarray
+    """Those of all moves, one after the other."""
+    times: np.ndarray
+    """The seconds of all, on each link."""
+    links: np.ndarray
+    """The sum of these."""
+
+    @staticmethod
+    def of(moves: list[Inside]) -> _Moved:
+        """Some moves together."""
+        times = np.concatenate([move.seconds for move in moves])
+        rows = np.concatenate([move.rows for move in moves])
+        return _Moved(moves, rows, times, times.sum(axis=0))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Body:
     """The body of a loop."""
@@ -44,6 +68,7 @@ class Loops:
         self._combined = frozenset(hardware.combined)
         self._limit = hardware.combine.value
         self._late = frozenset(hardware.kernels.late_in_loops)
+        self._known: dict[tuple[int, bytes], _Moved | None] = {}
         program = graph.program
         of_value = [loop_body(program, program.home(v.members[0])) for v in graph.values]
         self._of_value = of_value
@@ -128,24 +153,33 @@ class Loops:
         taken for hidden there, and that on each link."""
         for number, body in self._bodies.items():
             made = numbers[body.values]
-            moves = [
-                move for n in made[table.inside[made]].tolist() for move in table.costs[n].inside
-            ]
-            if not moves:
+            moved = self._moved(number, made[table.inside[made]], table)
+            if moved is None:
                 continue
-            rows = np.concatenate([move.rows for move in moves])
-            times = np.concatenate([move.seconds for move in moves])
-            work = self._share * body.work.seconds(rows, seconds[body.ops])
-            links = times.sum(axis=0)
+            times, links = moved.times, moved.links
+            work = self._share * body.work.seconds(moved.rows, seconds[body.ops])
             if links.max() <= work.min():
                 continue
-            self._gather_together(moves, work)
+            self._gather_together(moved.moves, work)
             order = work.argsort(kind="stable")
             over = (times[order].cumsum(axis=0) - work[order, None]).max(axis=0)
             link = int(over.argmax())
             if over[link] > 0:
                 share = float(over[link] / links[link])
                 yield number, share, (share * links).tolist()
+
+    def _moved(self, body: int, numbers: np.ndarray, table: PlanTable) -> _Moved | None:
+        """All that moves in a body, given what happens there, by number; None if nothing does.
+
+        From plan to plan, that is often the same.
+        """
+        key = body, numbers.tobytes()
+        if key not in self._known:
+            moves = [move for number in numbers.tolist() for move in table.costs[number].inside]
+            if len(self._known) == REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[key] = _Moved.of(moves) if moves else None
+        return self._known[key]
 
     def made_in(self, body: int) -> list[int]:
         """The value classes that are made in a body."""

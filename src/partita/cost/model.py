@@ -131,6 +131,7 @@ class CostModel:
         """What is known of the forms and plans of the lowerer whose lowerings are priced."""
         self._unmoved: dict[float, int] = {}
         """The numbers of those that move nothing, by the bytes that are kept."""
+        self._saved: dict[bytes, tuple[float, list[float]]] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
@@ -152,8 +153,7 @@ class CostModel:
         moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
         compute = total(seconds).item() + moved[0]
         exposed, hidden = self._waiting(forms) + moved[1], tuple(moved[2:])
-        parts = numbers[table.combined[numbers]].tolist()
-        saved, beside = self.combining.saved(part for n in parts for part in table.costs[n].parts)
+        saved, beside = self._combined(numbers[table.combined[numbers]])
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
         if over := self.loops.excess(seconds, numbers, table):
             exposed += max(over)
@@ -198,6 +198,17 @@ class CostModel:
         if number is None:
             number = self._numbers[plan] = self._number(plan.value, plan)
         return number
+
+    def _combined(self, numbers: np.ndarray) -> tuple[float, list[float]]:
+        """Seconds that combining saves, given the numbers in the table of what may be combined.
+
+        From plan to plan, that is often the same.
+        """
+        key = numbers.tobytes()
+        if key not in self._saved:
+            costs = map(self._table.costs.__getitem__, numbers.tolist())
+            self._saved[key] = self.combining.saved(part for cost in costs for part in cost.parts)
+        return self._saved[key]
 
     def _changes(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
         """How many bytes more there are at every position than at the one before it, with what

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from partita.search.laid import Laid
 from partita.search.problem import Problem, SearchState
-from partita.tiling import NOWHERE, Layout, LocalAction, uses_axis
+from partita.tiling import LAYOUTS, NOWHERE, LocalAction, uses_axis
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
 """Bytes up to which values count as small; which of these it is, is tried."""
@@ -38,15 +40,21 @@ def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iter
     What had it before the search keeps it.
     """
     graph, tiling, given = problem.graph, state.tiling, problem.start.tiling
-    small = [value.value.type.bytes <= size for value in graph.values]
 
-    def moved(now: Layout, before: Layout) -> bool:
+    def small(index: int) -> bool:
+        return graph.values[index].value.type.bytes <= size
+
+    def moved(place: int) -> bool:
+        now, before = (LAYOUTS.all[each.row[place]] for each in (tiling, given))
         return uses_axis(now, axis) and not uses_axis(before, axis)
 
-    for value, now, before in zip(graph.values, tiling.values, given.values, strict=True):
-        if small[value.index] and moved(now, before):
-            yield LocalAction("value", value.members[0], axis, NOWHERE)
-    for op, now, before in zip(graph.ops, tiling.ops, given.ops, strict=True):
-        inside = all(small[v] for row in (*op.operands, *op.results) for v in row)
-        if inside and moved(now, before):
-            yield LocalAction("op", op.members[0], axis, NOWHERE)
+    places = np.flatnonzero(tiling.row != given.row).tolist()
+    for place in places:
+        index = place - tiling.count
+        if index >= 0 and small(index) and moved(place):
+            yield LocalAction("value", graph.values[index].members[0], axis, NOWHERE)
+    for place in places:
+        if place < tiling.count and moved(place):
+            op = graph.ops[place]
+            if all(small(v) for row in (*op.operands, *op.results) for v in row):
+                yield LocalAction("op", op.members[0], axis, NOWHERE)

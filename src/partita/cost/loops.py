@@ -21,7 +21,6 @@ from partita.cost.plan_costs import Inside, PlanTable
 from partita.cost.timing import Timing
 from partita.spmd.steps import Step
 
-
 REMEMBERED = 64
 """How many ways of moving in bodies are remembered."""
 

@@ -213,8 +213,7 @@ class AutomaticPartition:
     def _problem(self, stage: Stage) -> Problem:
         """What is searched: the stage, with what keeps its layout pinned."""
         axes = self._axes(stage)
-        start = stage.pinned(self._pins(stage, axes))
-        start = dataclasses.replace(start, memory=self._capacity(stage))
+        start = stage.pinned(self._pins(stage, axes)).within(self._capacity(stage))
         context, colors = stage.context, self._colors(stage)
         return Problem(
             context.analysis,

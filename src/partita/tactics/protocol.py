@@ -263,7 +263,16 @@ class Stage:
     def pinned(self, pins: Iterable[tuple[int, int]]) -> Stage:
         """The stage in which further `(value, axis)` pairs are pinned."""
         assigned = self.assignment
-        return self.at(dataclasses.replace(assigned, pinned=assigned.pinned.union(pins)))
+        pinned = assigned.pinned.union(pins)
+        if pinned == assigned.pinned:
+            return self
+        return self.at(dataclasses.replace(assigned, pinned=pinned))
+
+    def within(self, memory: int) -> Stage:
+        """The stage in which the plan may use so many bytes per device; it is folded alike."""
+        other = dataclasses.replace(self, memory=memory)
+        other.__dict__.update(folded=self.folded)
+        return other
 
     @property
     def tiling(self) -> Tiling:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from partita.analysis import analyse
 from partita.mesh import Mesh
 from partita.planning.prepare import rewritten
 from partita.program import Program
-from partita.search import Move, Problem
+from partita.search import BUDGET, Move, Problem, iterated_search
 from partita.search.starts import plain_starts
 from partita.stablehlo.importer import import_stablehlo
 from partita.tactics import Context, Stage
@@ -70,8 +71,12 @@ MESHES = {
     "4x4x2": "x=4,y=4,z=2",
 }
 
-FREE, TIGHT = "all", "tight"
-"""Memory: all that the device type has, or little more than the least that a start takes."""
+FREE, TIGHT, LEAST = "all", "tight", "least"
+"""Memory: all that the device type has, little more than the least that a start takes, or, with a
+factor behind it as in `least*1.02`, that many times the least that any plan of a search takes."""
+
+SEEDS = 2
+"""Of searches for the least memory."""
 
 SPARE = 1.05
 """Tight memory, as a share of the least peak among the starts of a search."""
@@ -85,7 +90,7 @@ class Case:
     mesh: str
     hardware: str
     memory: str = FREE
-    """`all`, `tight`, or a size."""
+    """`all`, `tight`, `least*1.02`, or a size."""
 
     @property
     def name(self) -> str:
@@ -106,6 +111,7 @@ class Problems:
         self._traced: dict[str, Program] = {}
         self._contexts: dict[tuple[str, int, int], Context] = {}
         self._stages: dict[Case, tuple[Stage, tuple[tuple[Move, ...], ...]]] = {}
+        self._least: dict[Case, float] = {}
 
     def of(self, case: Case, kind: type[Problem] = Problem) -> Problem:
         """A problem of which no state has been evaluated but the start."""
@@ -115,8 +121,25 @@ class Problems:
             if case.memory == TIGHT:
                 least = least_peak(_problem(stage, offered, Problem))
                 stage = dataclasses.replace(stage, memory=min(int(SPARE * least), stage.capacity))
+            elif case.memory.startswith(LEAST):
+                times = float(case.memory.removeprefix(LEAST).lstrip("*") or 1)
+                stage = dataclasses.replace(stage, memory=math.ceil(times * self.least(case)))
             self._stages[case] = stage, tuple(offered)
         return _problem(*self._stages[case], kind)
+
+    def least(self, case: Case) -> float:
+        """The least memory that a plan takes, as far as searches for it find: bytes of a device."""
+        alike = dataclasses.replace(case, memory=FREE)
+        if alike not in self._least:
+            stage = dataclasses.replace(self.stage(alike), memory=1)
+            offered = starts(stage, range(len(stage.context.mesh.names)))
+            self._least[alike] = min(
+                iterated_search(
+                    _problem(stage, offered, Problem), BUDGET, seed, lambda done, best: None
+                ).cost.peak
+                for seed in range(SEEDS)
+            )
+        return self._least[alike]
 
     def stage(self, case: Case) -> Stage:
         """A program of which nothing is sharded, on its mesh and device type."""
@@ -131,7 +154,7 @@ class Problems:
             self._contexts[key], mesh=mesh, hardware=hardware, capacity=hardware.usable_memory
         )
         stage = Stage(known, replicated(known.analysis.program))
-        if case.memory in (FREE, TIGHT):
+        if case.memory in (FREE, TIGHT) or case.memory.startswith(LEAST):
             return stage
         return dataclasses.replace(stage, memory=int(parse_size(case.memory, "memory")))
 

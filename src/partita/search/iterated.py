@@ -3,10 +3,10 @@ make of the best.
 
 What single changes lead to depends on where they start: from the empty plan one finds strategies
 that nobody wrote, and from a start plans of so many decisions that none of them helps alone. What
-is best before its single classes are looked at need not be best afterwards. So the best start is
-polished; then the moves of the empty plan are changed as long as it helps, and what comes of that
-is polished, too. Then other starts are polished, and the moves of the best ones changed. The rest
-of the budget goes to the best plans, disturbed and refined again.
+is best before its single classes are looked at need not be best afterwards. So the moves of the
+empty plan are changed as long as it helps, and what comes of that is polished; then starts are
+polished, those first that promise most, and the moves of the best ones changed. The rest of the
+budget goes to the best plans, disturbed and refined again.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -18,8 +18,11 @@ import random
 
 from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
+from partita.search.bounds.bound import relaxed_problem
+from partita.search.bounds.relaxed import Relaxed
 from partita.search.laid import relaxed_starts
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
+from partita.search.promising import promising
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import changes, climb, polish
 from partita.search.simplified import simplified
@@ -30,13 +33,16 @@ POLISHED, CLIMBED = 5, 2
 """Starts that are polished, and of those the ones whose moves are changed, too."""
 
 RELAXED, RELAXING = 3, 2000
-"""Plans of the relaxed problem that are polished, and the budget from which on they are looked for:
-that takes seconds, whatever the budget."""
+"""Plans near the lower bound that may be polished beside starts, and the budget from which on there
+is the relaxed problem: that takes seconds, whatever the budget."""
+
+DESCENDED = 100
+"""Starts whose promise is looked at, if there is the relaxed problem."""
 
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
-PRICING, POLISHING, EMPTY, CLIMBING, AHEAD = 0.15, 0.15, 0.25, 0.15, 0.25
+PRICING, POLISHING, EMPTY, CLIMBING, AHEAD = 0.15, 0.5, 0.25, 0.15, 0.25
 """Of the budget: what pricing starts, polishing them, refining the empty plan, refining starts, and
 best-first search may take at most."""
 
@@ -76,16 +82,12 @@ class _Search:
         problem = self.problem
         if not problem.moves:
             return
-        skipped = problem.share * POLISHED
-        starts = best_starts(problem, skipped + POLISHED, self._share(PRICING))[skipped:]
-        ranks = list(map(self._polish, starts[:1]))
-        if not problem.share:  # before other starts: the best plans come from here more often
+        skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
+        starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
+        if not problem.share:  # before starts: good plans come from here sooner
             self._climb(problem.start, self._share(EMPTY))
-        ranks += map(self._polish, starts[1:])
-        for number in sorted(range(len(starts)), key=ranks.__getitem__)[:CLIMBED]:
-            self._climb(starts[number], self._share(CLIMBING / CLIMBED))
-        if self.budget >= RELAXING and len(problem.axes) <= MOST_AXES and not problem.share:
-            self._relax()
+        for start in self._polished(starts)[:CLIMBED]:
+            self._climb(start, self._share(CLIMBING / CLIMBED))
         if not self._proven():
             self._ahead()
         self.improved = problem.evaluations
@@ -97,10 +99,43 @@ class _Search:
                 self._disturb(rng)
             self._note(*before)
 
-    def _polish(self, start: SearchState) -> Rank:
-        """Decides the single classes of a start: how good it is then."""
-        found = polish(self.problem, start, self._share(POLISHING), self.progress)
-        return self.problem.rank(found)
+    def _relaxes(self) -> bool:
+        """Whether the relaxed problem is worth its time, and of this problem."""
+        problem = self.problem
+        small = self.budget < RELAXING or len(problem.axes) > MOST_AXES
+        return not small and not problem.share and problem.everything
+
+    def _polished(self, starts: list[SearchState]) -> list[SearchState]:
+        """Starts that have been polished, the best of what came of them first; plans near the lower
+        bound count as starts."""
+        problem = self.problem
+        pairs = [(start, start) for start in starts]
+        relaxed = relaxed_problem(problem) if self._relaxes() else None
+        if relaxed:
+            promises = promising(problem, relaxed, starts, self._share(PRICING))
+            pairs = [(each.start, each.best) for each in promises]
+            pairs += [(state, state) for state in self._relaxed(relaxed)]
+            pairs.sort(key=lambda pair: problem.rank(pair[1]))
+        polished: dict[int, tuple[Rank, SearchState]] = {}
+        until = self._share(POLISHING)
+        for start, state in pairs[: 2 * POLISHED]:
+            if len(polished) == POLISHED or problem.evaluations >= until:
+                break
+            state = simplified(problem, state)
+            if state.key not in polished:
+                found = polish(problem, state, until, self.progress)
+                polished[state.key] = problem.rank(found), start
+        return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
+
+    def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
+        """Plans in which layouts are free for every class, near the lower bound."""
+        problem = self.problem
+        bound = lower_bound(problem, relaxed=relaxed)
+        if bound is None:
+            return []
+        problem.least = bound.seconds
+        found = relaxed_starts(problem, RELAXED, self._share(PRICING), bound)
+        return [problem.replay(moves) for moves in found]
 
     def _ahead(self) -> None:
         """Goes on from what was found to plans behind others that are worse."""
@@ -110,20 +145,6 @@ class _Search:
         for state in problem.different(found, POLISHED):
             if self._near(state, self.plain):
                 polish(problem, state, self.limit, self.progress)
-
-    def _relax(self) -> None:
-        """Starts from layouts that are free for every class, near the lower bound."""
-        problem = self.problem
-        spent = problem.evaluations >= self.limit
-        bound = lower_bound(problem, plans=()) if spent else lower_bound(problem)
-        if bound is None:
-            return
-        problem.least = bound.seconds
-        if spent:
-            return
-        for moves in relaxed_starts(problem, RELAXED, self._share(PRICING), bound):
-            state = simplified(problem, problem.replay(moves))
-            polish(problem, state, self.limit, self.progress)
 
     def _change(self, rng: random.Random) -> None:
         """Makes one change to the moves of the best, and decides single classes again then."""

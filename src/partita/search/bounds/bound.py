@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from partita.search.bounds.messages import Messages
 from partita.search.bounds.relaxed import Relaxed
@@ -61,8 +60,16 @@ class Bound:
         )
 
 
+def relaxed_problem(problem: Problem) -> Relaxed | None:
+    """The relaxed problem; None where it is too large."""
+    try:
+        return Relaxed(problem)
+    except TooLargeError:
+        return None
+
+
 def lower_bound(
-    problem: Problem, rounds: int = ROUNDS, plans: Sequence[float] = PLANS
+    problem: Problem, rounds: int = ROUNDS, relaxed: Relaxed | None = None
 ) -> Bound | None:
     """A lower bound on the step times of all plans of a problem; None where it is too large.
 
@@ -73,11 +80,10 @@ def lower_bound(
     Args:
       problem: what is searched.
       rounds: passes of messages at most; more give a better bound.
-      plans: weights of compute for which layouts are proposed besides.
+      relaxed: its relaxed problem, if there is one already.
     """
-    try:
-        relaxed = Relaxed(problem)
-    except TooLargeError:
+    relaxed = relaxed or relaxed_problem(problem)
+    if relaxed is None:
         return None
     search = _Search(relaxed)
     low, high, weight, best = 0.0, 1.0, 1.0, (0.0, 1.0)
@@ -94,7 +100,7 @@ def lower_bound(
         before = search.best
         search.run(best[1], FEW)
         gained = search.best - before
-    for weight in plans:
+    for weight in PLANS:
         search.run(weight, FEW)
     return Bound(search.best * (1 - ROUNDING), tuple(map(relaxed.tiling, search.seen)))
 

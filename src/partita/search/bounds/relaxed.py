@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -106,6 +106,8 @@ class Relaxed:
         """Seconds of what cannot be: more than any bound that is worth having."""
         self._fixed: tuple[float, Energy] | None = None
         """What does not change as uses share otherwise, at the last weight of compute."""
+        self._chosen: dict[Hashable, int] = {}
+        """The choices that forms and plans of classes are, as far as they have been asked for."""
         self._moves = list(self._all_moves())
         self._uses = [uses for value in self.graph.values if (uses := self._using(value))]
 
@@ -166,30 +168,48 @@ class Relaxed:
         row = [LAYOUTS[each[choice]] for each, choice in chosen]
         return self._start.tiling.with_row(np.array(row, dtype=np.int32))
 
+    def shards(self) -> list[np.ndarray]:
+        """In order, for every choice the bytes of a shard of the value; 0 for operations."""
+        sizes = [np.zeros(len(node.layouts)) for node in self.ops]
+        for value, node in zip(self.graph.values, self.values, strict=True):
+            sizes.append(np.array([self._bytes(value, layout) for layout in node.layouts]))
+        return [sizes[node] for node in self._order]
+
     def of(self, lowering: Lowering) -> list[int]:
         """The choices, in order, that the plan of a lowering is."""
-        chosen = []
-        for number, op in enumerate(self.ops):
-            form, passed = lowering.forms[number], self._passed(lowering, number)
-            like = _alike(form)
-            chosen.append(
-                next(
-                    n
-                    for n, (other, over) in enumerate(zip(op.forms, op.passed, strict=True))
-                    if over == passed and _alike(other) == like
-                )
-            )
-        for node, plan in zip(self.values, lowering.plans, strict=True):
-            kept = zip(node.layouts, node.kept, strict=True)
-            chosen.append(list(kept).index((in_order(plan.layout), plan.unreduced)))
+        chosen, unreduced = list[int](), [plan.unreduced for plan in lowering.plans]
+        for number, form in enumerate(lowering.forms):
+            passed = self._passed(unreduced, number)
+            key: Hashable = (number, form, passed)
+            if key not in self._chosen:
+                self._chosen[key] = self._form(number, form, passed)
+            chosen.append(self._chosen[key])
+        for number, plan in enumerate(lowering.plans):
+            key = (number, plan.layout, plan.unreduced)
+            if key not in self._chosen:
+                kept = zip(self.values[number].layouts, self.values[number].kept, strict=True)
+                self._chosen[key] = list(kept).index((in_order(plan.layout), plan.unreduced))
+            chosen.append(self._chosen[key])
         return [chosen[node] for node in self._order]
 
-    def _passed(self, lowering: Lowering, op: int) -> Unreduced:
-        """Axes over which operands of an operation class are unreduced."""
+    def _form(self, number: int, form: OpForm, passed: Unreduced) -> int:
+        """The choice of an operation class that is this form."""
+        like, op = _alike(form), self.ops[number]
+        return next(
+            n
+            for n, (other, over) in enumerate(zip(op.forms, op.passed, strict=True))
+            if over == passed and _alike(other) == like
+        )
+
+    def _passed(self, unreduced: Sequence[Unreduced], op: int) -> Unreduced:
+        """Axes over which operands of an operation class are unreduced, by those of the values."""
         if self.graph.ops[op].op.kind == CARRY:
             return NONE
-        operands = itertools.chain.from_iterable(self.graph.ops[op].operands)
-        return NONE.union(*(lowering.plans[v].unreduced for v in operands))
+        found = NONE
+        for value in itertools.chain.from_iterable(self.graph.ops[op].operands):
+            if unreduced[value]:
+                found |= unreduced[value]
+        return found
 
     def share(self, ordered: Sequence[int], step: float) -> None:
         """Shares out what moves for several uses more as some choices have it."""

@@ -17,12 +17,13 @@ from typing import Annotated
 import typer
 
 import partita as pt
+from partita.cost import CostModel
 from partita.errors import PartitaError
 from partita.models.strategies import BATCH, tensor_parallel
-from partita.planning.schedule import lower_and_cost
 from partita.search import BUDGET, Problem
 from partita.search.starts import best_starts
-from partita.tactics import AutomaticPartition, Stage, Tactic
+from partita.spmd import Lowerer
+from partita.tactics import AutomaticPartition, Context, Stage, Tactic
 from partita.text import seconds
 from tools.methods.cases import MODELS, Case, Problems
 
@@ -121,31 +122,54 @@ def applied(stage: Stage, tactics: Sequence[Tactic]) -> Stage:
     return stage
 
 
-def step_time(stage: Stage) -> float:
-    """What a search counts on; infinite for what does not fit."""
-    _, estimate = lower_and_cost(stage)
-    share = stage.context.hardware.hidden_share.value
+def step_time(stage: Stage, context: Context) -> float:
+    """What a search counts on, in a context; infinite for what does not fit."""
+    (graph, tiling), hardware = stage.folded, context.hardware
+    model = CostModel(
+        graph, context.analysis, context.mesh, hardware, context.capacity, context.timing
+    )
+    lowering = Lowerer(graph, context.mesh, int(hardware.latency_bytes.value)).lower(tiling)
+    _, estimate = model.settle(lowering)
+    share = hardware.hidden_share.value
     return estimate.expected_time(share) if estimate.fits else float("inf")
 
 
-def by_hand(stage: Stage, preset: str) -> Iterator[tuple[float, str]]:
-    """The step time of every strategy, with its name."""
+class Strategies:
+    """Where strategies lead, which no device type changes: once for each model and mesh."""
+
+    def __init__(self) -> None:
+        self._applied: dict[tuple[object, ...], list[tuple[str, Stage]]] = {}
+
+    def times(self, stage: Stage, preset: str) -> Iterator[tuple[float, str]]:
+        """The step time of every strategy, with its name."""
+        context = stage.context
+        key = preset, context.mesh, id(context.analysis)
+        if key not in self._applied:
+            self._applied[key] = list(_applied(stage, preset))
+        for name, after in self._applied[key]:
+            yield step_time(after, context), name
+
+
+def _applied(stage: Stage, preset: str) -> Iterator[tuple[str, Stage]]:
     for axes in (("data", "model"), ("model", "data")):
         for name, tactics in strategies(preset, axes).items():
             try:
-                time = step_time(applied(stage, tactics))
+                yield f"{name} ({axes[0]}, {axes[1]})", applied(stage, tactics)
             except PartitaError:  # the program has no such part
                 continue
-            yield time, f"{name} ({axes[0]}, {axes[1]})"
 
 
-def compared(problems: Problems, case: Case, budget: int) -> Row:
+def compared(
+    problems: Problems, case: Case, budget: int, strategies: Strategies | None = None
+) -> Row:
     """A search beside all strategies; with a budget of 0 only what it starts from."""
     stage = problems.stage(case)
-    hand, name = min(by_hand(stage, case.model), default=(float("inf"), "nothing"))
+    times = (strategies or Strategies()).times(stage, case.model)
+    hand, name = min(times, default=(float("inf"), "nothing"))
     if budget:
         outcome = AutomaticPartition(budget=budget).apply(stage)
-        found, words, plans = step_time(stage.after(outcome)), outcome.decisions, budget
+        after = stage.after(outcome)
+        found, words, plans = step_time(after, stage.context), outcome.decisions, budget
     else:
         problem = problems.of(case)
         found, words, plans = _best_start(problem), (), problem.evaluations
@@ -214,12 +238,12 @@ def command(
 ) -> None:
     """Compare the search with strategies by hand; the exit status is 1 if one of them is better."""
     rows = {row.key: row for row in load(results)}
-    problems = Problems(SIZES)
+    problems, known = Problems(SIZES), Strategies()
     wanted = itertools.product(models or PUBLISHED, devices or MESHES, hardware or HARDWARE)
     cases = [Case(model, MESHES[count], kind) for model, count, kind in wanted]
     for case in () if only_show else cases:
         if (case.model, case.mesh, case.hardware, budget) not in rows:
-            row = compared(problems, case, budget)
+            row = compared(problems, case, budget, known)
             rows[row.key] = row
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(dataclasses.asdict(row)) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tools.methods import METHODS, automap, integer
+from tools.methods.cases import Case, Problems, least_peak
 
 from partita.search.bounds.messages import Messages
 from partita.search.bounds.relaxed import Relaxed
@@ -61,3 +62,11 @@ def test_message_passing_nears_the_linear_relaxation_of_the_integer_program():
     assert bound <= mixed.value * (1 + 1e-6)
     assert mixed.value <= whole.value * (1 + 1e-6)
     assert bound == pytest.approx(mixed.value, rel=0.01)
+
+
+def test_memory_as_a_multiple_of_the_least_that_any_plan_takes():
+    problems, free = Problems({}), Case("mlp", "2x2", "tpu_v5e")
+    least = problems.least(free)
+    assert least <= least_peak(problems.of(free))
+    tight = problems.of(Case("mlp", "2x2", "tpu_v5e", "least*1.02"))
+    assert tight.cost_model.capacity == pytest.approx(1.02 * least, abs=1)

@@ -12,7 +12,7 @@ from rich.console import Console
 from partita import models as presets
 from partita.errors import closest
 from tools.methods import METHODS
-from tools.methods.cases import FREE, MESHES, MODELS, Case, Problems
+from tools.methods.cases import FREE, LARGER, MESHES, MODELS, Case, Problems
 from tools.methods.runs import Run, append, bounds, load, run
 from tools.methods.table import draw, markdown
 
@@ -43,7 +43,7 @@ def command(
         list[str] | None,
         typer.Option(
             help="Of a device: 'all', 'tight' (little more than the least that a start of a search "
-            "takes), or a size; repeatable."
+            "takes), 'least*1.02' (as many times the least that is found), or a size; repeatable."
         ),
     ] = None,
     budget: Annotated[int, typer.Option(help="States that are evaluated in a run.")] = 500,
@@ -57,7 +57,7 @@ def command(
     only_show: Annotated[bool, typer.Option("--show", help="Run nothing, only show.")] = False,
 ) -> None:
     """Compare methods of search: regret against the best plan that any run has found."""
-    for known, asked in (({*MODELS, *presets.names()}, models), (METHODS, methods)):
+    for known, asked in (({*MODELS, *LARGER, *presets.names()}, models), (METHODS, methods)):
         for name in asked or ():
             if name not in known:
                 raise typer.BadParameter(f"there is no {name!r}{closest(name, known)}")

@@ -63,6 +63,14 @@ MODELS: dict[str, Sized] = {
     ),
 }
 
+LARGER = {
+    "llama-7b": Sized(
+        "llama3-8b",
+        {"sequence": 4096, "kv_heads": 32, "group": 1, "ffn": 11008, "vocabulary": 32000},
+    )
+}
+"""Models that are not among those that are compared by default."""
+
 MESHES = {
     "2x2": "data=2,model=2",
     "4x2": "data=4,model=2",
@@ -106,8 +114,8 @@ class Problems:
     Models are presets but for those that have other sizes here.
     """
 
-    def __init__(self, sizes: Mapping[str, Sized] = MODELS) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: Mapping[str, Sized] | None = None) -> None:
+        self._sizes = {**MODELS, **LARGER} if sizes is None else sizes
         self._traced: dict[str, Program] = {}
         self._contexts: dict[tuple[str, int, int], Context] = {}
         self._stages: dict[Case, tuple[Stage, tuple[tuple[Move, ...], ...]]] = {}

@@ -46,6 +46,7 @@ def strategies(preset):
         "FSDP over one": (*both, STATE),
         "tensor parallel": (DATA, *widths),
         "tensor parallel and FSDP": (DATA, *widths, STATE),
+        "tensor parallel and FSDP over both axes": (DATA, *widths, STATE, pt.ZeRO(3, "model")),
         "sequence parallel and FSDP": (DATA, pt.SequenceParallel("model"), STATE),
     }
 
@@ -82,3 +83,13 @@ def test_no_ready_made_strategy_is_better_than_a_search(preset, hardware):
     times = {name: step_time(done, tactics) for name, tactics in strategies(preset).items()}
     found = step_time(done, (pt.AutomaticPartition(budget=600),))
     assert {name: t for name, t in times.items() if t is not None and t < found} == {}
+
+
+@pytest.mark.parametrize("preset", ["gpt-tiny", "llama-tiny", "moe-tiny", "decode-tiny"])
+def test_what_experts_write_for_transformers_is_among_the_starts(preset):
+    done = planned(preset, "tpu_v5e").done
+    problem = pt.AutomaticPartition()._problem(done.stage)
+    times = [problem.time(problem.replay(moves)) for moves in problem.starts]
+    for name, tactics in strategies(preset).items():
+        expected = step_time(done, tactics)
+        assert any(time == pytest.approx(expected, rel=1e-9) for time in times), name

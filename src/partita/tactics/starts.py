@@ -122,11 +122,14 @@ _STRATEGIES: tuple[tuple[str, ...], ...] = (
     ("widths", "sequence"),
     ("experts",),
     ("experts", "widths"),
+    ("widths", "parameters"),
+    ("widths", "sequence", "parameters"),
+    ("experts", "widths", "parameters"),
     ("examples", "optimizer and gradients"),
     ("examples", "optimizer"),
 )
 """By the parts that an axis shards: FSDP, data parallelism, Megatron, with sequence parallelism,
-experts, and both, ZeRO 2 and 1."""
+experts, and both, the same with what is left of the parameters along their axis, ZeRO 2 and 1."""
 
 _ORDER = (
     "examples",

@@ -19,7 +19,9 @@ its cache. XLA's TPU compiler does this (`tests/verify/test_copies.py` compares)
   makes less of that than of another one, along that one; the rows of a tile are sequences of the
   batch. So a device with four sequences copies tiles of four rows, and one that makes 8 of 128
   features of 32 heads copies tiles with 32 of 128 columns filled. Products of a single row, which
-  vector units compute, take as much longer as less of a tile is filled.
+  vector units compute, take as much longer as less of a tile is filled. (Whether what was made is
+  exchanged before it is put in, the part does not say. Where a layer keeps as few features, too,
+  that counts twice: too much rather than too little.)
 - A stack that is read as one argument and written as another result, in the place of that argument,
   is copied once as a whole; one that is updated in place twice, into another order and back.
 

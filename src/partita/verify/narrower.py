@@ -5,7 +5,7 @@ Compilers move conversions across collectives that only move elements, so that l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from partita.program.ir import bits
 from partita.spmd import Reshard, Run, SpmdProgram
@@ -14,15 +14,20 @@ from partita.verify.reading import MOVING, Readers
 
 _NARROWED = ("all_gather", "all_to_all", "collective_permute")
 _FLOATS = ("f", "bf")
-_PUT_TOGETHER = frozenset(("concatenate", "select"))
-"""Operations of which the elements are some of those that they read."""
 
 
 class NarrowestTypes:
     """The narrowest types that elements have on their way, before and after they are moved."""
 
-    def __init__(self, spmd: SpmdProgram) -> None:
+    def __init__(self, spmd: SpmdProgram, passed: Collection[str] = MOVING) -> None:
+        """Follows the elements of a program.
+
+        Args:
+          spmd: the program.
+          passed: the steps and operations behind a collective that conversions are moved across.
+        """
         self.spmd = spmd
+        self._passed = passed
         items = list(inside(spmd.instructions))
         self.makers = {item.output: item for item in items if isinstance(item, Reshard)} | {
             buffer: item for item in items if isinstance(item, Run) for buffer in item.outputs
@@ -59,7 +64,7 @@ class NarrowestTypes:
         widest = 0
         for item in reading:
             kind = self._kind(item)
-            passes = kind in MOVING or kind in _PUT_TOGETHER or kind == "convert"
+            passes = kind in self._passed or kind == "convert"
             if not isinstance(item, Run | Reshard) or not passes:
                 return own
             made = item.outputs[0] if isinstance(item, Run) else item.output

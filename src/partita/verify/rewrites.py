@@ -44,6 +44,8 @@ REWRITES = {
 _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
+_PUT_TOGETHER = {"concatenate", "select"}
+"""Operations of which the elements are some of those that they read."""
 
 
 def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
@@ -177,7 +179,7 @@ def _runs_along_sides(topology: str) -> bool:
 
 def _converted(spmd: SpmdProgram) -> Iterator[int]:
     """What collectives move in float32 and is read in a narrower type alone."""
-    types = NarrowestTypes(spmd)
+    types = NarrowestTypes(spmd, MOVING | _PUT_TOGETHER)
     for move in spmd.collective_steps:
         if move.step.before.dtype == "f32" and types.after(move) == bits("bf16"):
             yield move.output

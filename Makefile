@@ -39,7 +39,7 @@ STAMP := $(VENV)/.installed
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard src/partita/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: partita needs Python 3.11 or newer, but PYTHON=$(PYTHON) is" \
 	    "'$$($(PYTHON) --version 2>&1)'; try: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.11" >&2; \

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from partita.analysis import Between, ClassGraph
 from partita.analysis.purpose import purposes
-from partita.cost.memory import Changes, Copies, MemoryModel, changed, changes
+from partita.cost.memory import Copies, MemoryModel, changes, joined
 from partita.cost.timing import Timing
 from partita.errors import FileError
 from partita.spmd import Lowering
@@ -142,7 +142,10 @@ def footprint(lowering: Lowering, memory: MemoryModel, timing: Timing, capacity:
         for index, plan in enumerate(lowering.plans)
         for each in memory.copies(index, plan, lowering.regathered.get(index, Between.NONE))
     ]
-    live = memory.live(kept, changed([Changes.of([each for _, each in copies])], [], memory.size))
+    copied = np.zeros(memory.size)
+    if copies:
+        copied = changes(*joined([each for _, each in copies]), memory.size)
+    live = memory.live(kept, copied)
     total = live + (memory.arguments(kept) + memory.constants)
     at = int(np.argmax(total))
     buffers = list(_buffers(graph, meant, memory, timing, kept, copies))

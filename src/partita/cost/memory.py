@@ -15,6 +15,7 @@ from partita.cost.stacks import LayerOf, laid_anew, layers_read
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
+from partita.sparse import Rows
 from partita.spmd import ValuePlan
 from partita.spmd.steps import Step
 from partita.tiling import Layout, local_type
@@ -27,36 +28,6 @@ class Copies:
     start: np.ndarray
     end: np.ndarray
     bytes: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Changes:
-    """How many bytes more of some buffers are alive at positions than at those before them."""
-
-    positions: np.ndarray
-    bytes: np.ndarray
-
-    @staticmethod
-    def of(copies: Sequence[Copies]) -> Changes:
-        """The changes by these buffers."""
-        if not copies:
-            return Changes(np.zeros(0, dtype=np.int64), np.zeros(0))
-        start, end, bytes_ = joined(copies)
-        return Changes(np.concatenate([start, end + 1]), np.concatenate([bytes_, -bytes_]))
-
-
-def changed(more: Sequence[Changes], less: Sequence[Changes], size: int) -> np.ndarray:
-    """How many bytes more are alive at each of `size` positions than at the one before, if there
-    are some buffers more, and others less."""
-    both = [*more, *less]
-    if not both:
-        return np.zeros(size)
-    bytes_ = np.concatenate([each.bytes for each in both])
-    added = sum([len(each.bytes) for each in more])
-    np.negative(bytes_[added:], out=bytes_[added:])
-    positions = np.concatenate([each.positions for each in both])
-    found: np.ndarray = np.bincount(positions, bytes_, size + 1)[:size]
-    return found
 
 
 def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -> np.ndarray:
@@ -160,9 +131,8 @@ class MemoryModel:
             shape=(self.size, len(graph.values)),
         )
         by_class = self._changes.tocsc()
-        self._spans_of = by_class.indptr
-        """Where the positions of every class begin, at which kept buffers begin or end."""
-        self._positions, self._signs = by_class.indices, by_class.data
+        self.kept = Rows(by_class.indptr, by_class.indices, by_class.data)
+        """By value class, how many more of its kept buffers there are at positions than before."""
         self._kept: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
@@ -242,14 +212,17 @@ class MemoryModel:
         """Bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
 
-    def kept_changes(self, classes: np.ndarray, more: np.ndarray) -> Changes:
-        """The changes by kept buffers if shards of some value classes take so many bytes more."""
-        differ = more.nonzero()[0]
-        first, end = self._spans_of[classes[differ]], self._spans_of[classes[differ] + 1]
-        counts = end - first
-        places = np.repeat(end - counts.cumsum(), counts) + np.arange(counts.sum())
-        bytes_ = self._signs[places] * np.repeat(more[differ], counts)
-        return Changes(self._positions[places], bytes_)
+    def changes(self, copies: Sequence[Copies]) -> tuple[np.ndarray, np.ndarray]:
+        """Positions at which there are more or less bytes of some buffers than at the one before
+        them, and how many."""
+        if not copies:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        start, end, bytes_ = joined(copies)
+        gone = end + 1 < self.size
+        return (
+            np.concatenate([start, end[gone] + 1]),
+            np.concatenate([bytes_, -bytes_[gone]]),
+        )
 
     def live(self, kept: np.ndarray, copied: np.ndarray) -> np.ndarray:
         """Bytes alive at every position, without arguments.

@@ -20,7 +20,7 @@ from partita.cost.compute import ComputeModel
 from partita.cost.estimate import Estimate, StepTime, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
-from partita.cost.memory import Changes, Copies, MemoryModel, changed
+from partita.cost.memory import Copies, MemoryModel
 from partita.cost.offload import OffloadModel
 from partita.cost.plan_costs import Column, Inside, PlanCost, PlanTable, total
 from partita.cost.regather import Again, Gathered, Regathering
@@ -163,14 +163,14 @@ class CostModel:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         kept = table.kept[numbers]
         fixed = self.memory.arguments(kept) + self.memory.constants
-        changes = base.changes + self._changes(base.numbers, numbers)
+        changes = self._changes(base, numbers)
         live = changes.cumsum()
         found = Gathered(StepTime(compute, exposed, hidden), max(0.0, float(live.max())), {})
         if again or (again is None and fixed + found.peak > self.capacity):
             gathered = table.again[numbers].nonzero()[0]
             ways = (table.ways[n] for n in numbers[gathered].tolist())
             moves = dict(zip(gathered.tolist(), ways, strict=True))
-            choice = Regathering(live, self.capacity - fixed, found, moves)
+            choice = Regathering(live, self.capacity - fixed, found, moves, table.buffers)
             found = choice.far() if again else choice.best()
         peak = fixed + found.peak
         return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table)
@@ -210,20 +210,19 @@ class CostModel:
             self._saved[key] = self.combining.saved(part for cost in costs for part in cost.parts)
         return self._saved[key]
 
-    def _changes(self, before: np.ndarray, now: np.ndarray) -> np.ndarray:
-        """How many bytes more there are at every position than at the one before it, with what
-        happens to some value classes now instead of before, by their numbers.
+    def _changes(self, base: Cost, numbers: np.ndarray) -> np.ndarray:
+        """How many bytes more there are at every position than at the one before it, given that
+        for other numbers of plans.
 
         Bytes are whole numbers, so nothing depends on the order in which they are added up.
         """
-        table, differ = self._table, (before != now).nonzero()[0]
-        old, new = before[differ], now[differ]
-        less, more = (
-            [table.copies[number] for number in numbers[table.copied[numbers]].tolist()]
-            for numbers in (old, new)
-        )
-        more.append(self.memory.kept_changes(differ, table.kept[new] - table.kept[old]))
-        return changed(more, less, self.memory.size)
+        table, differ = self._table, (base.numbers != numbers).nonzero()[0]
+        old, new = base.numbers[differ], numbers[differ]
+        found = base.changes.copy()
+        rows = np.concatenate([table.copies[new], table.copies[old]])
+        table.buffers.add(found, rows, np.repeat([1.0, -1.0], len(differ)))
+        self.memory.kept.add(found, differ, table.kept[new] - table.kept[old])
+        return found
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
         """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
@@ -282,10 +281,15 @@ class CostModel:
         kept = self.memory.bytes(index, plan.layout)
         copies = tuple(self.memory.copies(index, plan, Between.NONE))
         if plan.steps or plan.reshards or copies:
-            return self._table.add(self._plan(index, plan, kept, copies))
+            row = self._row(copies)
+            return self._table.add(self._plan(index, plan, kept, copies), row)
         if kept not in self._unmoved:
             self._unmoved[kept] = self._table.add(self._table.costs[0].keeping(kept))
         return self._unmoved[kept]
+
+    def _row(self, copies: Sequence[Copies]) -> int:
+        """The row in the table of what buffers change in memory."""
+        return self._table.buffers.append(*self.memory.changes(copies)) if copies else 0
 
     def _plan(
         self, index: int, plan: ValuePlan, kept: float, copies: tuple[Copies, ...]
@@ -340,8 +344,7 @@ class CostModel:
                     (n * time for n, (*_, time) in zip(more, once, strict=True)), self._idle
                 )
                 copies = tuple(self.memory.copies(index, plan, between))
-                changes = Changes.of(copies)
-                yield Again(between, exposed, tuple(hidden.tolist()), copies, changes)
+                yield Again(between, exposed, tuple(hidden.tolist()), copies, self._row(copies))
 
     def _written(self, index: int, plan: ValuePlan) -> float:
         """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do

@@ -13,8 +13,9 @@ import numpy as np
 
 from partita.analysis import Between
 from partita.cost.combining import Part
-from partita.cost.memory import Changes, Copies
+from partita.cost.memory import Copies
 from partita.cost.regather import Again
+from partita.sparse import Rows
 
 T = TypeVar("T")
 
@@ -66,36 +67,34 @@ class PlanTable:
 
     def __init__(self, links: int) -> None:
         self.costs: list[PlanCost] = []
-        self.copies: list[Changes] = []
-        """What their copies change in memory."""
+        self.buffers = Rows([0, 0], np.zeros(0), np.zeros(0))
+        """What copies change in memory: bytes at positions. Row 0 changes nothing."""
         self.ways: dict[int, tuple[Again, ...]] = {}
         """By number, if there are ways to gather again: how copies are kept, and these ways."""
         self.kept = np.zeros(0)
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
         """Seconds of compute, exposed ones, and hidden ones on each link, by number."""
-        self.moves, self.copied, self.again, self.combined, self.inside = np.zeros(
-            (5, 0), dtype=bool
-        )
-        """By number, whether anything moves, there are copies, ways to gather again, parts, and
-        moves inside of loops."""
+        self.copies = np.zeros(0, dtype=np.int64)
+        """The row of `buffers` of their copies, by number."""
+        self.moves, self.again, self.combined, self.inside = np.zeros((4, 0), dtype=bool)
+        """By number, whether anything moves, there are ways to gather again, parts, and moves
+        inside of loops."""
         self.add(PlanCost(0.0, False, 0.0, 0.0, (0.0,) * links, (), (), ()))
 
-    def add(self, cost: PlanCost) -> int:
-        """The number of one more cost."""
+    def add(self, cost: PlanCost, row: int = 0) -> int:
+        """The number of one more cost, given the row of `buffers` of its copies."""
         number = len(self.costs)
         self.costs.append(cost)
-        changes = Changes.of(cost.copies)
-        self.copies.append(changes)
         if cost.again:
-            kept = Again(Between.NONE, 0.0, (0.0,) * len(cost.hidden), cost.copies, changes)
+            kept = Again(Between.NONE, 0.0, (0.0,) * len(cost.hidden), cost.copies, row)
             self.ways[number] = (kept, *cost.again)
         if number >= len(self.kept):
             self._grow(max(64, 2 * number))
         self.kept[number] = cost.kept
         self.moved[number] = cost.compute, cost.exposed, *cost.hidden
         self.moves[number] = cost.moves
-        self.copied[number] = bool(cost.copies)
+        self.copies[number] = row
         self.again[number] = bool(cost.again)
         self.combined[number] = bool(cost.parts)
         self.inside[number] = bool(cost.inside)
@@ -105,9 +104,9 @@ class PlanTable:
         more = size - len(self.kept)
         self.kept = np.pad(self.kept, (0, more))
         self.moved = np.pad(self.moved, ((0, more), (0, 0)))
-        self.moves, self.copied, self.again, self.combined, self.inside = (
-            np.pad(each, (0, more))
-            for each in (self.moves, self.copied, self.again, self.combined, self.inside)
+        self.copies = np.pad(self.copies, (0, more))
+        self.moves, self.again, self.combined, self.inside = (
+            np.pad(each, (0, more)) for each in (self.moves, self.again, self.combined, self.inside)
         )
 
 

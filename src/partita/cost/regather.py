@@ -13,7 +13,8 @@ import numpy as np
 
 from partita.analysis import Between
 from partita.cost.estimate import StepTime
-from partita.cost.memory import Changes, Copies, changed
+from partita.cost.memory import Copies
+from partita.sparse import Rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +28,8 @@ class Again:
     """Those that overlap with other work, on each link."""
     copies: tuple[Copies, ...]
     """The buffers instead of those of kept copies."""
-    changes: Changes
-    """What these change in memory."""
+    row: int
+    """The row, of what copies change in memory, of these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Regathering:
         room: float,
         kept: Gathered,
         moves: Mapping[int, tuple[Again, ...]],
+        buffers: Rows,
     ) -> None:
         """Prepares the choice.
 
@@ -58,8 +60,9 @@ class Regathering:
           room: how many may be.
           kept: what the step takes then.
           moves: by value class, how its copies are kept, and the ways to gather it again.
+          buffers: what copies change in memory, by row.
         """
-        self.live, self.room, self.kept = live, room, kept
+        self.live, self.room, self.kept, self.buffers = live, room, kept, buffers
         self.classes = list(moves)
         counts = [len(ways) for ways in moves.values()]
         self.firsts = list(itertools.accumulate(counts, initial=0))[:-1]
@@ -162,8 +165,10 @@ class Regathering:
 
     def _difference(self, less: Sequence[int], more: Sequence[int]) -> np.ndarray:
         """Bytes at every position if the buffers of some rows give way to those of others."""
-        added, removed = ([self.rows[row].changes for row in rows] for rows in (more, less))
-        return changed(added, removed, len(self.live)).cumsum()
+        changes = np.zeros(len(self.live))
+        rows = np.array([self.rows[row].row for row in (*more, *less)], dtype=np.int64)
+        self.buffers.add(changes, rows, np.repeat([1.0, -1.0], [len(more), len(less)]))
+        return changes.cumsum()
 
     def _step(self, exposed: np.ndarray | float, hidden: np.ndarray) -> np.ndarray:
         """Seconds of the step with so much more of collectives, but for what stays the same."""

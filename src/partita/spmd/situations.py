@@ -14,6 +14,8 @@ from typing import TypeVar, overload
 
 import numpy as np
 
+from partita.sparse import Rows
+
 T = TypeVar("T")
 
 
@@ -46,9 +48,10 @@ class Situations:
         self._starts = np.cumsum([0, *map(len, filled)])[:-1]
         owners = np.repeat(np.arange(len(filled)), list(map(len, filled)))
         by_op = self._ops.argsort(kind="stable")
-        self._things = owners[by_op]
-        """The things that depend on every operation class, one class after the other."""
-        self._ends = self._ops[by_op].searchsorted(np.arange(count), side="right")
+        ends = self._ops[by_op].searchsorted(np.arange(count), side="right")
+        ones = np.ones(len(owners), dtype=np.uint64)
+        self._things = Rows([0, *ends.tolist()], owners[by_op], ones)
+        """The things that depend on every operation class."""
 
     def of(self, marks: np.ndarray) -> np.ndarray:
         """A number of 64 bits for each: equal numbers, equal situations."""
@@ -66,11 +69,8 @@ class Situations:
           ops: the operation classes.
           more: by how much their marks have grown.
         """
-        ends = self._ends[ops]
-        counts = ends - np.where(ops > 0, self._ends[ops - 1], 0)
-        places = np.repeat(ends - counts.cumsum(), counts) + np.arange(counts.sum())
         found = before.copy()
-        np.add.at(found, self._things[places], np.repeat(more, counts))
+        self._things.add(found, ops, more)
         return found
 
 

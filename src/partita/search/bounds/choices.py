@@ -57,6 +57,8 @@ class Choices:
         """
         self.graph, self.mesh, self.model = problem.graph, problem.mesh, problem.cost_model
         self._forms = Forms(self.graph)
+        self._found: dict[tuple[object, ...], list[Layout]] = {}
+        """Layouts that divide, of classes that are alike."""
         self._movable = {(move.color, move.axis) for move in problem.moves}
         self._anywhere = frozenset(problem.axes if problem.everything else ())
         """Axes that single classes may have wherever they divide, or not at all."""
@@ -120,6 +122,14 @@ class Choices:
         self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
     ) -> list[Layout]:
         """Every choice of a place for each axis, or none, that divides the sizes."""
+        key = tuple(map(tuple, choices)), tuple(sizes), start
+        if key not in self._found:
+            self._found[key] = self._dividing(choices, sizes, start)
+        return self._found[key]
+
+    def _dividing(
+        self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
+    ) -> list[Layout]:
         if math.prod(map(len, choices)) > MOST_CHOICES:
             raise TooLargeError
         found = []

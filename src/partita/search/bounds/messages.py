@@ -9,9 +9,13 @@ minimum; else it nears that of a linear program that lets choices be mixed.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
+
+from partita.native import pass_messages
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +35,21 @@ class Energy:
     nodes: Sequence[np.ndarray]
     """For every node, the cost of each choice."""
     edges: Sequence[Edge]
+    before: Energy | None = None
+    """One with the same nodes, and with the first of the edges."""
+
+    @functools.cached_property
+    def alone(self) -> np.ndarray:
+        """The costs of all choices of all nodes, one after the other."""
+        return self.before.alone if self.before else _joined(self.nodes)
+
+    @functools.cached_property
+    def beside(self) -> np.ndarray:
+        """The costs of all pairs of choices of all edges, one after the other."""
+        if self.before is None:
+            return _joined([edge.cost for edge in self.edges])
+        more = self.edges[len(self.before.edges) :]
+        return np.concatenate([self.before.beside, *(edge.cost.ravel() for edge in more)])
 
     def of(self, choices: Sequence[int]) -> float:
         """The energy of one choice for each node."""
@@ -46,61 +65,105 @@ class Messages:
     """
 
     def __init__(self, energy: Energy) -> None:
-        self.forward = [np.zeros(edge.cost.shape[1]) for edge in energy.edges]
+        sizes = [len(costs) for costs in energy.nodes]
+        self._first = _ends(sizes)
+        """Of every node, where its choices begin, one node after the other."""
+        ends = [(edge.first, edge.second) for edge in energy.edges]
+        assert all(first < second for first, second in ends)
+        self._nodes_of = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        self._costs_at = _ends([edge.cost.size for edge in energy.edges])
+        self._forward_at, self.forward = _messages([sizes[second] for _, second in ends])
         """Of every edge, to its second node."""
-        self.backward = [np.zeros(edge.cost.shape[0]) for edge in energy.edges]
+        self._backward_at, self.backward = _messages([sizes[first] for first, _ in ends])
         """Of every edge, to its first node."""
-        self._after: list[list[int]] = [[] for _ in energy.nodes]
-        self._before: list[list[int]] = [[] for _ in energy.nodes]
-        for number, edge in enumerate(energy.edges):
-            assert edge.first < edge.second
-            self._after[edge.first].append(number)
-            self._before[edge.second].append(number)
+        self._after, self._before = (
+            _grouped(self._nodes_of[:, side], len(sizes)) for side in (0, 1)
+        )
+        """The edges of every node to later ones, and to earlier ones: where they begin, and all."""
 
     def run(self, energy: Energy) -> tuple[float, list[int]]:
         """Passes messages up and down; the better bound of both, and choices that are near it."""
-        up, _ = self._pass(energy, upward=True)
-        down, choices = self._pass(energy, upward=False)
+        way = self._python if pass_messages is None else self._native
+        (up, _), (down, choices) = (way(energy, upward) for upward in (True, False))
         return max(up, down), choices
 
-    def _pass(self, energy: Energy, upward: bool) -> tuple[float, list[int]]:
+    def _native(self, energy: Energy, upward: bool) -> tuple[float, list[int]]:
+        choices = np.full(len(energy.nodes), -1, dtype=np.int64)
+        bound = pass_messages(
+            upward,
+            self._first,
+            energy.alone,
+            self._nodes_of,
+            self._costs_at,
+            energy.beside,
+            *self._after,
+            *self._before,
+            self._forward_at,
+            self.forward,
+            self._backward_at,
+            self.backward,
+            choices,
+        )
+        return bound, choices.tolist()
+
+    def _python(self, energy: Energy, upward: bool) -> tuple[float, list[int]]:
         """A pass over all nodes.
 
         Edge by edge, cost + what the first node gives <= what is told to the second, so that the
         energy is at least what is left at nodes when each has given its share to the edges ahead.
         """
         bound, choices, least = 0.0, [-1] * len(energy.nodes), np.minimum.reduce
-        sides = (self._after, self._before) if upward else (self._before, self._after)
+        forward = np.split(self.forward, self._forward_at[1:-1])
+        backward = np.split(self.backward, self._backward_at[1:-1])
+        after, before = (
+            [each.tolist() for each in np.split(numbers, starts[1:-1])]
+            for starts, numbers in (self._after, self._before)
+        )
         order = range(len(energy.nodes))
         for node in order if upward else reversed(order):
-            ahead, behind = (side[node] for side in sides)
+            ahead, behind = (after, before) if upward else (before, after)
             belief = energy.nodes[node].copy()
-            for number in self._after[node]:
-                belief += self.backward[number]
-            for number in self._before[node]:
-                belief += self.forward[number]
-            share = 1 / max(len(ahead), len(behind), 1)
-            if left := 1 - len(ahead) * share:
+            for number in after[node]:
+                belief += backward[number]
+            for number in before[node]:
+                belief += forward[number]
+            share = 1 / max(len(ahead[node]), len(behind[node]), 1)
+            if left := 1 - len(ahead[node]) * share:
                 bound += left * float(least(belief))
             belief *= share
             if not upward:
-                choices[node] = self._decided(energy, node, choices)
-            for number in ahead:
+                total = energy.nodes[node].copy()
+                for number in after[node]:
+                    edge = energy.edges[number]
+                    total += edge.cost[:, choices[edge.second]]
+                for number in before[node]:
+                    total += forward[number]
+                choices[node] = int(total.argmin())
+            for number in ahead[node]:
                 cost = energy.edges[number].cost
                 if upward:
-                    given = belief - self.backward[number]
-                    self.forward[number] = least(given[:, None] + cost, axis=0)
+                    given = belief - backward[number]
+                    forward[number][:] = least(given[:, None] + cost, axis=0)
                 else:
-                    given = belief - self.forward[number]
-                    self.backward[number] = least(given + cost, axis=1)
+                    given = belief - forward[number]
+                    backward[number][:] = least(given + cost, axis=1)
         return bound, choices
 
-    def _decided(self, energy: Energy, node: int, choices: list[int]) -> int:
-        """The best choice of a node, given those of the nodes behind it."""
-        total = energy.nodes[node].copy()
-        for number in self._after[node]:
-            edge = energy.edges[number]
-            total += edge.cost[:, choices[edge.second]]
-        for number in self._before[node]:
-            total += self.forward[number]
-        return int(total.argmin())
+
+def _ends(sizes: Sequence[int]) -> np.ndarray:
+    """Where each of some things of these sizes begins, one after the other, and the last ends."""
+    return np.array([0, *itertools.accumulate(sizes)], dtype=np.int64)
+
+
+def _messages(sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Where messages of these sizes begin, and all of them."""
+    return (ends := _ends(sizes)), np.zeros(ends[-1])
+
+
+def _grouped(nodes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of every node, where its edges begin, and the edges node by node, given one of each edge."""
+    return _ends(np.bincount(nodes, minlength=count).tolist()), nodes.argsort(kind="stable")
+
+
+def _joined(costs: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([each.ravel() for each in costs]) if costs else np.zeros(0)

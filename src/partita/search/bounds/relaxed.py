@@ -108,6 +108,8 @@ class Relaxed:
         """What does not change as uses share otherwise, at the last weight of compute."""
         self._chosen: dict[Hashable, int] = {}
         """The choices that forms and plans of classes are, as far as they have been asked for."""
+        self._forms: dict[int, dict[Hashable, int]] = {}
+        """Of operation classes, the same by what tells their choices apart."""
         self._moves = list(self._all_moves())
         self._uses = [uses for value in self.graph.values if (uses := self._using(value))]
 
@@ -126,7 +128,7 @@ class Relaxed:
         shared = (uses for uses in self._uses if len(uses.ops) > 1)
         more = [self._edge(move, compute) for uses in shared for move in uses.moves()]
         fixed = self._fixed[1]
-        return Energy(fixed.nodes, [*fixed.edges, *more])
+        return Energy(fixed.nodes, [*fixed.edges, *more], fixed)
 
     def _edge(self, move: _Moves, compute: float) -> Edge:
         beside = (1 - compute) / self.model.interconnect.links
@@ -152,7 +154,7 @@ class Relaxed:
 
     def slope(self, ordered: Sequence[int]) -> tuple[float, float]:
         """Seconds of compute, and hidden ones, for each link, of some choices."""
-        choices = self._by_node(ordered)
+        choices = self._by_node(ordered).tolist()
         ops = zip(self.ops, choices[: len(self.ops)], strict=True)
         compute, hidden = sum(float(node.seconds[choice]) for node, choice in ops), 0.0
         for move in self._all():
@@ -163,10 +165,17 @@ class Relaxed:
 
     def tiling(self, ordered: Sequence[int]) -> Tiling:
         """The layouts of some choices."""
-        layouts = [node.layouts for node in self.ops] + [node.layouts for node in self.values]
-        chosen = zip(layouts, self._by_node(ordered), strict=True)
-        row = [LAYOUTS[each[choice]] for each, choice in chosen]
-        return self._start.tiling.with_row(np.array(row, dtype=np.int32))
+        first, layouts = self._layouts
+        return self._start.tiling.with_row(layouts[first + self._by_node(ordered)])
+
+    @functools.cached_property
+    def _layouts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every node, where its choices begin, one node after the other; and the numbers of
+        their layouts."""
+        nodes = [node.layouts for node in self.ops] + [node.layouts for node in self.values]
+        numbers = [LAYOUTS[layout] for layout in itertools.chain.from_iterable(nodes)]
+        first = np.array([0, *itertools.accumulate(map(len, nodes))])[:-1]
+        return first, np.array(numbers, dtype=np.int32)
 
     def shards(self) -> list[np.ndarray]:
         """In order, for every choice the bytes of a shard of the value; 0 for operations."""
@@ -194,12 +203,11 @@ class Relaxed:
 
     def _form(self, number: int, form: OpForm, passed: Unreduced) -> int:
         """The choice of an operation class that is this form."""
-        like, op = _alike(form), self.ops[number]
-        return next(
-            n
-            for n, (other, over) in enumerate(zip(op.forms, op.passed, strict=True))
-            if over == passed and _alike(other) == like
-        )
+        if number not in self._forms:
+            op = self.ops[number]
+            alike = zip(map(_alike, op.forms), op.passed, strict=True)
+            self._forms[number] = {each: n for n, each in reversed(list(enumerate(alike)))}
+        return self._forms[number][_alike(form), passed]
 
     def _passed(self, unreduced: Sequence[Unreduced], op: int) -> Unreduced:
         """Axes over which operands of an operation class are unreduced, by those of the values."""
@@ -213,7 +221,7 @@ class Relaxed:
 
     def share(self, ordered: Sequence[int], step: float) -> None:
         """Shares out what moves for several uses more as some choices have it."""
-        choices = self._by_node(ordered)
+        choices = self._by_node(ordered).tolist()
         for uses in self._uses:
             if len(uses.ops) > 1:
                 uses.share(choices, step)
@@ -223,10 +231,9 @@ class Relaxed:
         for uses in self._uses:
             yield from uses.moves()
 
-    def _by_node(self, ordered: Sequence[int]) -> list[int]:
-        choices = [0] * len(ordered)
-        for node, choice in zip(self._order, ordered, strict=True):
-            choices[node] = choice
+    def _by_node(self, ordered: Sequence[int]) -> np.ndarray:
+        choices = np.empty(len(ordered), dtype=np.int64)
+        choices[self._order] = ordered
         return choices
 
     def _all_moves(self) -> Iterator[_Moves]:

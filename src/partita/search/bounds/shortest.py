@@ -68,14 +68,14 @@ class Ways:
           combined: the share of the latency of sums that combining may save. Seconds of steps are
             linear in it, so the least of all ways are concave.
         """
-        block = self.seconds[:, :, self._numbers(starts)[:, None], self._numbers(ends)[None, :]]
+        rows, columns = self._numbers(starts)[:, None], self._numbers(ends)[None, :]
+        block = self.seconds[:, :, rows.clip(0), columns.clip(0)]
         found = (1 - combined) * block[0] + combined * block[1]
-        return np.where(
-            [[a in self.number and b in self.number for b in ends] for a in starts], found, 0.0
-        )
+        return np.where((rows >= 0) & (columns >= 0), found, 0.0)
 
     def _numbers(self, places: Sequence[Place]) -> np.ndarray:
-        return np.array([self.number.get(place, 0) for place in places], dtype=np.int64)
+        """The numbers of places; -1 for those that do not divide."""
+        return np.array([self.number.get(place, -1) for place in places], dtype=np.int64)
 
 
 class Shortest:
@@ -209,6 +209,7 @@ def subsets(axes: Iterable[int]) -> list[Unreduced]:
     ]
 
 
+@functools.cache
 def in_order(layout: Layout) -> Layout:
     """The layout with the axes along each dimension in order."""
     return tuple(tuple(sorted(axes)) for axes in layout)

@@ -1,0 +1,15 @@
+"""Inner loops in C: what a search does most often with numbers alone.
+
+Whoever uses one does the same in Python where there is none, to the same bits: where the package
+was installed without a C compiler. Arrays are numpy's, of 64-bit floats or integers.
+"""
+
+from __future__ import annotations
+
+try:
+    from partita.native._messages import pass_messages
+    from partita.native._sparse import add_rows
+except ImportError:  # no C compiler when it was installed
+    pass_messages = add_rows = None  # type: ignore[assignment]
+
+__all__ = ["add_rows", "pass_messages"]

@@ -1,0 +1,77 @@
+/* Rows of a sparse matrix, added to an array: see partita.sparse, which has the same in numpy. */
+
+#include "buffers.h"
+
+#define FINE INT64_MIN
+
+/* Adds rows of one type of numbers; returns the row or the column that is out of range, if any. */
+#define ADD_ROWS(NAME, TYPE)                                                                       \
+    static int64_t NAME(TYPE *out, Py_ssize_t size, const int64_t *starts, Py_ssize_t count,       \
+                        const int64_t *columns, const TYPE *values, const int64_t *rows,           \
+                        const TYPE *factors, Py_ssize_t chosen)                                    \
+    {                                                                                              \
+        for (Py_ssize_t n = 0; n < chosen; n++) {                                                  \
+            int64_t row = rows[n];                                                                 \
+            if (row < 0 || row >= count)                                                           \
+                return row;                                                                        \
+            for (int64_t at = starts[row]; at < starts[row + 1]; at++) {                           \
+                if (columns[at] < 0 || columns[at] >= size)                                        \
+                    return columns[at];                                                            \
+                out[columns[at]] += factors[n] * values[at];                                       \
+            }                                                                                      \
+        }                                                                                          \
+        return FINE;                                                                               \
+    }
+
+ADD_ROWS(add_floats, double)
+ADD_ROWS(add_integers, uint64_t)
+
+static PyObject *add_rows(PyObject *self, PyObject *args)
+{
+    PyObject *a[6];
+    if (!PyArg_ParseTuple(args, "OOOOOO", &a[0], &a[1], &a[2], &a[3], &a[4], &a[5]))
+        return NULL;
+    Buffers all = {.count = 0};
+    PyObject *result = NULL;
+    const int64_t *starts, *columns, *rows;
+    if (!(starts = opened(&all, a[1], INTEGERS, 0, 1)))
+        goto done;
+    Py_ssize_t count = items(&all, 0) - 1;
+    if (!(columns = opened(&all, a[2], INTEGERS, 0, starts[count]))
+        || !(rows = opened(&all, a[4], INTEGERS, 0, 0)))
+        goto done;
+    Py_ssize_t chosen = items(&all, 2);
+    Kind kind = floats(a[0]) ? FLOATS : INTEGERS;
+    void *out, *values, *factors;
+    if (!(out = opened(&all, a[0], kind, 1, 0))
+        || !(values = opened(&all, a[3], kind, 0, starts[count]))
+        || !(factors = opened(&all, a[5], kind, 0, chosen)))
+        goto done;
+    Py_ssize_t size = items(&all, 3);
+    int64_t wrong = kind == FLOATS
+        ? add_floats(out, size, starts, count, columns, values, rows, factors, chosen)
+        : add_integers(out, size, starts, count, columns, values, rows, factors, chosen);
+    if (wrong != FINE) {
+        PyErr_Format(PyExc_IndexError, "row or column %lld is out of range", (long long)wrong);
+        goto done;
+    }
+    Py_INCREF(Py_None);
+    result = Py_None;
+done:
+    close_buffers(&all);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"add_rows", add_rows, METH_VARARGS, "Adds some rows, each times a factor."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_sparse", NULL, 0, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__sparse(void)
+{
+    return PyModuleDef_Init(&module);
+}

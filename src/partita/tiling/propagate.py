@@ -81,6 +81,8 @@ class Propagator:
         self._sharing: dict[int, list[int]] = {}
         self._joined: dict[tuple[int, ...], Places] = {}
         """Of several places, by their identities, what they are together."""
+        self._refusals: dict[tuple[Layout, Node, int, bool], tuple[str, bool] | None] = {}
+        """By a layout, a node, an axis, and whether that is pinned there."""
         self.moved: dict[Pinned, dict[tuple[str, int, int, int, int], int]] = {}
         """By what is pinned: what is known of local actions, see `partita.tiling.local`."""
         self.conflict_of = {
@@ -160,12 +162,20 @@ class Propagator:
         self, layout: Layout, node: Node, axis: int, pinned: Pinned
     ) -> tuple[str, bool] | None:
         """The same, given the layout of the operation or value, and what is pinned."""
+        key = layout, node, axis, node[0] == "value" and (node[1], axis) in pinned
+        if key not in self._refusals:
+            self._refusals[key] = self._refused(*key)
+        return self._refusals[key]
+
+    def _refused(
+        self, layout: Layout, node: Node, axis: int, pinned: bool
+    ) -> tuple[str, bool] | None:
         name, size = self.mesh.names[axis], self.size(node)
         if given := self.given(node):
             return f"{given} says how it is split", True
         if uses_axis(layout, axis):
             return f"{name} is already used there", True
-        if node[0] == "value" and (node[1], axis) in pinned:
+        if pinned:
             return f"it is pinned along {name}", True
         if node[0] == "value" and size > 1 and self.graph.values[node[1]].colors[node[2]] < 0:
             return "the words of a random key stay together", True

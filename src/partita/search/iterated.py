@@ -83,9 +83,9 @@ class _Search:
         if not problem.moves:
             return
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
-        starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         if not problem.share:  # before starts: good plans come from here sooner
             self._climb(problem.start, self._share(EMPTY))
+        starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         for start in self._polished(starts)[:CLIMBED]:
             self._climb(start, self._share(CLIMBING / CLIMBED))
         if not self._proven():

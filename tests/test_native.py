@@ -67,6 +67,24 @@ def test_rows_that_are_added(monkeypatch, kind):
 
 
 @compiled
+def test_rows_whose_numbers_have_changed(monkeypatch):
+    rng = np.random.default_rng(0)
+    columns, ones = rng.integers(0, 10, 30), np.ones(30, dtype=np.uint64)
+    rows = Rows([0, 4, 4, 20, 30], columns, ones)
+    figures = rng.integers(0, 2**64, 7, dtype=np.uint64)
+    old, new = np.array([3, 1, 6, 0], dtype=np.int32), np.array([3, 2, 5, 6], dtype=np.int32)
+    ours, theirs = np.zeros((2, 10), dtype=np.uint64)
+    rows.add_differences(ours, figures, old, new)
+    monkeypatch.setattr(sparse, "add_rows", None)
+    monkeypatch.setattr(sparse, "add_differences", None)
+    rows.add_differences(theirs, figures, old, new)
+    np.testing.assert_array_equal(ours, theirs)
+    assert set(np.flatnonzero(ours)) == set(columns[4:])
+    with pytest.raises(IndexError, match="row 0"):
+        native.add_differences(ours, np.array([0, 4]), columns, figures, old + 7, new)
+
+
+@compiled
 def test_what_they_cannot_take_is_an_error_and_nothing_else():
     starts, columns, values = np.array([0, 1]), np.array([0]), np.ones(1)
     one, row = np.ones(1), np.zeros(1, dtype=np.int64)
@@ -89,6 +107,7 @@ def test_a_search_finds_the_same_plan_without_them(monkeypatch):
 
     ours = found()
     monkeypatch.setattr(sparse, "add_rows", None)
+    monkeypatch.setattr(sparse, "add_differences", None)
     monkeypatch.setattr(messages, "pass_messages", None)
     assert found() == ours
     assert ours[-1] > 0  # the lower bound was looked at

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.native import add_rows
+from partita.native import add_differences, add_rows
 
 
 class Rows:
@@ -48,3 +48,21 @@ class Rows:
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first + counts - ends, counts)
         values = self._values[places] * np.repeat(factors, counts)
         np.add.at(out, self._columns[places], values)
+
+    def add_differences(
+        self, out: np.ndarray, figures: np.ndarray, old: np.ndarray, new: np.ndarray
+    ) -> None:
+        """Adds every row times what the figure of its new number is more than that of its old one.
+
+        Args:
+          out: 64-bit integers without sign, as the values are, which are all 1.
+          figures: by number.
+          old: a number of every row.
+          new: another.
+        """
+        if add_differences is not None:
+            starts = self._starts[: self._count + 1]
+            add_differences(out, starts, self._columns, figures, old, new)
+            return
+        rows = np.flatnonzero(old != new)
+        self.add(out, rows, figures[new[rows]] - figures[old[rows]])

@@ -29,12 +29,11 @@ def test_the_same_again_is_the_same_situation():
 
 @pytest.mark.parametrize("changed", [[], [0], [1], [2], [2, 0], [0, 1, 2]])
 def test_after_some_operations_have_changed_it_is_as_if_looked_at_anew(changed):
-    numbers, marks = np.array([0, 1, 2]), Marks(1)
+    numbers, marks = np.array([0, 1, 2], dtype=np.int32), Marks(1)
     now = numbers.copy()
     now[changed] += 5
-    more = marks.of(now[changed], 10) - marks.of(numbers[changed], 10)
     of = Situations(AROUND, 3, seed=0)
-    found = of.after(of.of(marks.of(numbers, 10)), np.array(changed, dtype=int), more)
+    found = of.after(of.of(marks.of(numbers, 10)), marks.first(10), numbers, now)
     assert found.tolist() == situations(now)
 
 

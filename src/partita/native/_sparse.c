@@ -62,8 +62,54 @@ done:
     return result;
 }
 
+/* Adds every row times what a figure of its new number is more than that of its old one. */
+static PyObject *add_differences(PyObject *self, PyObject *args)
+{
+    PyObject *a[6];
+    if (!PyArg_ParseTuple(args, "OOOOOO", &a[0], &a[1], &a[2], &a[3], &a[4], &a[5]))
+        return NULL;
+    Buffers all = {.count = 0};
+    PyObject *result = NULL;
+    uint64_t *out;
+    const uint64_t *figures;
+    const int64_t *starts, *columns;
+    const int32_t *old, *new;
+    if (!(starts = opened(&all, a[1], INTEGERS, 0, 1)))
+        goto done;
+    Py_ssize_t count = items(&all, 0) - 1;
+    if (!(columns = opened(&all, a[2], INTEGERS, 0, starts[count]))
+        || !(figures = opened(&all, a[3], INTEGERS, 0, 0))
+        || !(old = opened(&all, a[4], HALVES, 0, count))
+        || !(new = opened(&all, a[5], HALVES, 0, count))
+        || !(out = opened(&all, a[0], INTEGERS, 1, 0)))
+        goto done;
+    Py_ssize_t known = items(&all, 2), size = items(&all, 5);
+    for (Py_ssize_t row = 0; row < count; row++) {
+        if (old[row] == new[row])
+            continue;
+        if (old[row] < 0 || old[row] >= known || new[row] < 0 || new[row] >= known) {
+            PyErr_Format(PyExc_IndexError, "row %zd has a number out of range", row);
+            goto done;
+        }
+        uint64_t more = figures[new[row]] - figures[old[row]];
+        for (int64_t at = starts[row]; at < starts[row + 1]; at++) {
+            if (columns[at] < 0 || columns[at] >= size) {
+                PyErr_Format(PyExc_IndexError, "row %zd has a column out of range", row);
+                goto done;
+            }
+            out[columns[at]] += more;
+        }
+    }
+    Py_INCREF(Py_None);
+    result = Py_None;
+done:
+    close_buffers(&all);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"add_rows", add_rows, METH_VARARGS, "Adds some rows, each times a factor."},
+    {"add_differences", add_differences, METH_VARARGS, "Adds rows whose numbers have changed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,3 +14,12 @@ def add_rows(
     factors: NDArray[Any],
     /,
 ) -> None: ...
+def add_differences(
+    out: NDArray[np.uint64],
+    starts: _Integers,
+    columns: _Integers,
+    figures: NDArray[np.uint64],
+    old: NDArray[np.int32],
+    new: NDArray[np.int32],
+    /,
+) -> None: ...

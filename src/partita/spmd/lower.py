@@ -27,10 +27,6 @@ from partita.spmd.steps import Step
 from partita.spmd.unreduced import NONE, NOTHING, Sums, UnreducedAxes, UnreducedSums
 from partita.tiling import LAYOUTS, Forms, Layout, Need, OpForm, Tiling
 
-MANY = 20
-"""One in so many operation classes that run otherwise are many: then it is quicker to look at all
-situations anew."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ValuePlan:
@@ -246,11 +242,8 @@ class Lowerer:
     ) -> np.ndarray:
         """The situations of things, given those before if there are, and the numbers of the forms
         of operation classes before and now."""
-        count, changed = len(self.known.forms), np.flatnonzero(old != new)
-        if before is None or len(changed) * MANY > len(new):
-            return of.of(self._marks[0].of(new, count))
-        more = self._marks[0].of(new[changed], count) - self._marks[0].of(old[changed], count)
-        return of.after(before, changed, more)
+        marks = self._marks[0].first(len(self.known.forms))
+        return of.of(marks[new]) if before is None else of.after(before, marks, old, new)
 
     def _give_way(
         self,

@@ -28,10 +28,14 @@ class Marks:
 
     def of(self, numbers: np.ndarray, count: int) -> np.ndarray:
         """The marks of some of the first `count` things."""
+        found: np.ndarray = self.first(count)[numbers]
+        return found
+
+    def first(self, count: int) -> np.ndarray:
+        """The marks of the first `count` things, and more."""
         if count > len(self._all):
             self._all = np.concatenate([self._all, self._more(2 * count)])
-        found: np.ndarray = self._all[numbers]
-        return found
+        return self._all
 
     def _more(self, count: int) -> np.ndarray:
         return self._random.integers(0, 2**64, count, dtype=np.uint64)
@@ -61,16 +65,19 @@ class Situations:
         found += self._own
         return found
 
-    def after(self, before: np.ndarray, ops: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """The situations after the marks of some operation classes have grown.
+    def after(
+        self, before: np.ndarray, marks: np.ndarray, old: np.ndarray, new: np.ndarray
+    ) -> np.ndarray:
+        """The situations after some operation classes have other forms.
 
         Args:
           before: the situations before that.
-          ops: the operation classes.
-          more: by how much their marks have grown.
+          marks: of all forms.
+          old: the numbers of the forms of all classes before.
+          new: those now.
         """
         found = before.copy()
-        self._things.add(found, ops, more)
+        self._things.add_differences(found, marks, old, new)
         return found
 
 

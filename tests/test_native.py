@@ -85,6 +85,22 @@ def test_rows_whose_numbers_have_changed(monkeypatch):
 
 
 @compiled
+def test_rows_that_are_reached(monkeypatch):
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, 40, 60)
+    rows = Rows([0, *sorted(rng.integers(0, 60, 39)), 60], columns, np.ones(60))
+    for _ in range(10):
+        can, seeds = rng.random(40) < 0.8, rng.integers(0, 40, 3)
+        ours = rows.reached(can, seeds)
+        with monkeypatch.context() as without:
+            without.setattr(sparse, "reach", None)
+            np.testing.assert_array_equal(ours, rows.reached(can, seeds))
+        assert 0 < ours.sum() <= can.sum()
+    with pytest.raises(IndexError, match="40"):
+        rows.reached(can, np.array([40]))
+
+
+@compiled
 def test_what_they_cannot_take_is_an_error_and_nothing_else():
     starts, columns, values = np.array([0, 1]), np.array([0]), np.ones(1)
     one, row = np.ones(1), np.zeros(1, dtype=np.int64)
@@ -108,6 +124,7 @@ def test_a_search_finds_the_same_plan_without_them(monkeypatch):
     ours = found()
     monkeypatch.setattr(sparse, "add_rows", None)
     monkeypatch.setattr(sparse, "add_differences", None)
+    monkeypatch.setattr(sparse, "reach", None)
     monkeypatch.setattr(messages, "pass_messages", None)
     assert found() == ours
     assert ours[-1] > 0  # the lower bound was looked at

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.native import add_differences, add_rows
+from partita.native import add_differences, add_rows, reach
 
 
 class Rows:
@@ -66,3 +66,25 @@ class Rows:
             return
         rows = np.flatnonzero(old != new)
         self.add(out, rows, figures[new[rows]] - figures[old[rows]])
+
+    def reached(self, can: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """Whether each row is reached from some, where columns are rows again: those that can be.
+
+        Args:
+          can: whether each row can be reached.
+          seeds: the numbers of rows to begin with.
+        """
+        found = np.zeros(len(can), dtype=bool)
+        starts = self._starts[: self._count + 1]
+        if reach is not None:
+            reach(found, starts, self._columns, can, seeds)
+            return found
+        start = np.repeat(np.arange(self._count), np.diff(starts))
+        end = self._columns[: starts[-1]]
+        found[seeds] = can[seeds]
+        before = -1
+        while (count := int(np.count_nonzero(found))) > before:
+            before = count
+            found[end[found[start]]] = True
+            found &= can
+        return found

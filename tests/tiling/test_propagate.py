@@ -324,6 +324,29 @@ def test_both_ways_to_start_agree_whatever_came_before(number):
     assert all(is_the_same_from_seeds(b, *action) for action in random_actions(b, number))
 
 
+def some_nodes(b, rng):
+    """Some factors of operations and dimensions of values, named twice now and then."""
+    nodes = [("op", op.index, f) for op in b.graph.ops for f in range(len(op.colors))]
+    nodes += [("value", v.index, dim) for v in b.graph.values for dim in range(len(v.colors))]
+    return [nodes[n] for n in rng.integers(len(nodes), size=rng.integers(8))]
+
+
+def is_remembered(b, tiling, seeds, axis, roles):
+    """What is taken from nodes where it is remembered what is in the way, and where it is not."""
+    quick = b.propagator.tile_seeds(tiling, seeds, axis, roles)
+    slow = b.propagator.tile_nodes(tiling, seeds, axis, roles)
+    return (quick.tiling, quick.ops, quick.values) == (slow.tiling, slow.ops, slow.values)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_what_is_remembered_takes_the_same_as_looking(number):
+    rng, random = np.random.default_rng(number), programs.program(number)
+    traced = trace(random.fn, (random.arguments(),), {}).program
+    b = Bench(traced, "x=2,y=2", folded=bool(number % 2))
+    for tiling, _, axis, roles in random_actions(b, number):
+        assert is_remembered(b, tiling, some_nodes(b, rng), axis, roles)
+
+
 SQUARE = ["f32[8,8]"]
 REGION = {
     "mesh": jax.sharding.AbstractMesh((2, 2), ("x", "y")),
@@ -346,8 +369,10 @@ REGION = {
 )
 @pytest.mark.parametrize("seed", range(4))
 def test_both_ways_to_start_agree_in_particular_programs(fn, types, seed):
-    b = Bench(program_of(fn, *types), "x=2,y=2")
-    assert all(is_the_same_from_seeds(b, *action) for action in random_actions(b, seed))
+    b, rng = Bench(program_of(fn, *types), "x=2,y=2"), np.random.default_rng(seed)
+    for tiling, color, axis, roles in random_actions(b, seed):
+        assert is_the_same_from_seeds(b, tiling, color, axis, roles)
+        assert is_remembered(b, tiling, some_nodes(b, rng), axis, roles)
 
 
 def test_what_is_next_to_a_dimension_that_yields_takes_the_axis_all_the_same(bench):

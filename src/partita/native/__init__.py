@@ -8,8 +8,8 @@ from __future__ import annotations
 
 try:
     from partita.native._messages import pass_messages
-    from partita.native._sparse import add_differences, add_rows
+    from partita.native._sparse import add_differences, add_rows, reach
 except ImportError:  # no C compiler when it was installed
-    pass_messages = add_rows = add_differences = None  # type: ignore[assignment]
+    pass_messages = add_rows = add_differences = reach = None  # type: ignore[assignment]
 
-__all__ = ["add_differences", "add_rows", "pass_messages"]
+__all__ = ["add_differences", "add_rows", "pass_messages", "reach"]

@@ -107,7 +107,61 @@ done:
     return result;
 }
 
+/* Marks what is reached from some rows, where columns are rows again, as far as each of them can. */
+static PyObject *reach(PyObject *self, PyObject *args)
+{
+    PyObject *a[5];
+    if (!PyArg_ParseTuple(args, "OOOOO", &a[0], &a[1], &a[2], &a[3], &a[4]))
+        return NULL;
+    Buffers all = {.count = 0};
+    PyObject *result = NULL;
+    char *found;
+    const char *can;
+    const int64_t *starts, *columns, *seeds;
+    int64_t *queue = NULL;
+    if (!(starts = opened(&all, a[1], INTEGERS, 0, 1)))
+        goto done;
+    Py_ssize_t count = items(&all, 0) - 1;
+    if (!(columns = opened(&all, a[2], INTEGERS, 0, starts[count]))
+        || !(can = opened(&all, a[3], FLAGS, 0, count))
+        || !(seeds = opened(&all, a[4], INTEGERS, 0, 0))
+        || !(found = opened(&all, a[0], FLAGS, 1, count)))
+        goto done;
+    Py_ssize_t given = items(&all, 3), length = 0;
+    queue = PyMem_Malloc((count + 1) * sizeof(int64_t));
+    if (!queue) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t n = 0; n < given + length; n++) {
+        /* Seeds first, then where those lead that have been reached. */
+        const int64_t *next = seeds;
+        int64_t first = n, end = n + 1;
+        if (n >= given) {
+            int64_t row = queue[n - given];
+            next = columns, first = starts[row], end = starts[row + 1];
+        }
+        for (int64_t at = first; at < end; at++) {
+            if (next[at] < 0 || next[at] >= count) {
+                PyErr_Format(PyExc_IndexError, "there is no row %lld", (long long)next[at]);
+                goto done;
+            }
+            if (can[next[at]] && !found[next[at]]) {
+                found[next[at]] = 1;
+                queue[length++] = next[at];
+            }
+        }
+    }
+    Py_INCREF(Py_None);
+    result = Py_None;
+done:
+    PyMem_Free(queue);
+    close_buffers(&all);
+    return result;
+}
+
 static PyMethodDef methods[] = {
+    {"reach", reach, METH_VARARGS, "Marks what is reached from some rows."},
     {"add_rows", add_rows, METH_VARARGS, "Adds some rows, each times a factor."},
     {"add_differences", add_differences, METH_VARARGS, "Adds rows whose numbers have changed."},
     {NULL, NULL, 0, NULL},

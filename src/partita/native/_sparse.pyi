@@ -23,3 +23,11 @@ def add_differences(
     new: NDArray[np.int32],
     /,
 ) -> None: ...
+def reach(
+    found: NDArray[np.bool_],
+    starts: _Integers,
+    columns: _Integers,
+    can: NDArray[np.bool_],
+    seeds: _Integers,
+    /,
+) -> None: ...

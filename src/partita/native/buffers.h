@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* What an array holds, by the first letter of its kind in numpy. */
-typedef enum { FLOATS, INTEGERS, HALVES } Kind;
+typedef enum { FLOATS, INTEGERS, HALVES, FLAGS } Kind;
 
-/* Whether an array holds 64-bit floats, or integers of 64 or 32 bits, signed or not. */
+/* Whether an array holds 64-bit floats, integers of 64 or 32 bits, signed or not, or booleans. */
 static int holds(const Py_buffer *view, Kind kind)
 {
     const char *format = view->format ? view->format : "B";
@@ -23,6 +23,8 @@ static int holds(const Py_buffer *view, Kind kind)
         return !strcmp(format, "d");
     case INTEGERS:
         return view->itemsize == 8 && strlen(format) == 1 && strchr("lqLQ", format[0]);
+    case FLAGS:
+        return !strcmp(format, "?");
     default:
         return view->itemsize == 4 && strlen(format) == 1 && strchr("ilIL", format[0]);
     }
@@ -37,7 +39,7 @@ typedef struct {
    others, or fewer than `least`. */
 static inline void *opened(Buffers *all, PyObject *array, Kind kind, int writable, Py_ssize_t least)
 {
-    static const char *names[] = {"float64", "int64", "int32"};
+    static const char *names[] = {"float64", "int64", "int32", "bool"};
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     Py_buffer *view = &all->view[all->count];
     if (PyObject_GetBuffer(array, view, flags) < 0)

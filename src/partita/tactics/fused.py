@@ -22,20 +22,25 @@ def tile_with_parts(
     seeds: Sequence[Node],
     axis: int,
     roles: Mapping[int, int],
+    quick: bool = False,
 ) -> Propagation:
-    """Propagates an axis from dimensions and, where these are fused, from the parts in them."""
+    """Propagates an axis from dimensions and, where these are fused, from the parts in them.
+
+    If it is to be quick, nothing is said of stops and conflicts.
+    """
+    tile = propagator.tile_seeds if quick else propagator.tile_nodes
     found = list(_fused(propagator.graph, seeds))
-    parts = propagator.tile_nodes(tiling, [each.part for each in found], axis, roles)
+    parts = tile(tiling, [each.part for each in found], axis, roles)
     if not all(computed := [_is_computed(propagator, parts, each) for each in found]):
         # Where parts are only stored so, as by FSDP, they would be exchanged for nothing.
         found = [each for each, used in zip(found, computed, strict=True) if used]
-        parts = propagator.tile_nodes(tiling, [each.part for each in found], axis, roles)
-    whole = propagator.tile_nodes(parts.tiling, seeds, axis, roles)
+        parts = tile(tiling, [each.part for each in found], axis, roles)
+    whole = tile(parts.tiling, seeds, axis, roles)
     if not found:
         return whole
     beside = [_beside(propagator, whole.tiling, each, axis) for each in found]
     nodes = [node for node in beside if node is not None]
-    exchanged = propagator.tile_nodes(whole.tiling, nodes, axis, roles)
+    exchanged = tile(whole.tiling, nodes, axis, roles)
     return _together(propagator, axis, parts, whole, exchanged)
 
 

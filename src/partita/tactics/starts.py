@@ -68,7 +68,7 @@ class Placed:
         start = tiling.pinning(pins)
         seeds = list(dict.fromkeys(self._seeds(propagator, start)))
         roles = dict(self.placement.roles) or named_roles(propagator, seeds)
-        taken = tile_with_parts(propagator, start, seeds, axis, roles)
+        taken = tile_with_parts(propagator, start, seeds, axis, roles, quick=True)
         if not self.placement.colors:
             return taken
         ops, values = dict(taken.ops), dict(taken.values)

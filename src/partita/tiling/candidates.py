@@ -7,12 +7,14 @@ an axis gets to is worked out once for the same obstacles.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from partita.mesh import Mesh
+from partita.sparse import Rows
 from partita.tiling.tiling import LAYOUTS, Tiling
 
 
@@ -88,7 +90,7 @@ class Candidates:
         ops: Sequence[Candidate],
         values: Sequence[Candidate],
         seeds: Sequence[int],
-        neighbours: Mapping[int, Sequence[int]],
+        neighbours: Sequence[Sequence[int]],
         axis: int,
         rooms: Rooms,
         count: int,
@@ -98,18 +100,18 @@ class Candidates:
         Args:
           ops: those on operations.
           values: those on values.
-          seeds: the numbers of operations and arguments.
-          neighbours: for each number the values joined to it; operations need not be reached, all
-            are seeds.
+          seeds: the numbers from which an axis sets out, if nothing else is said.
+          neighbours: for each number those to which it may go on.
           axis: the axis.
           rooms: where there is room for it.
           count: of all operation classes.
         """
         self._sides = ops, values
         self._seeds = np.array(seeds, dtype=np.int64)
-        pairs = [(number, other) for number, joined in neighbours.items() for other in joined]
-        self._joined = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        """From where an axis may go on, and where to."""
+        ends = np.array([*itertools.chain.from_iterable(neighbours)], dtype=np.int64)
+        starts = [0, *itertools.accumulate(map(len, neighbours))]
+        self._joined = Rows(starts, ends, np.ones(len(ends)))
+        """Where an axis may go on to."""
         self._axis = axis
         self._rooms = rooms
         self._count = count
@@ -120,35 +122,31 @@ class Candidates:
 
     def reached(self, tiling: Tiling) -> Places:
         """Where the axis gets to in a tiling."""
-        can = self._rooms.at(self._room, tiling.row[self._index])
-        if tiling.pinned:
-            for number, value in enumerate(self._sides[1], len(self._sides[0])):
-                can[number] &= (value.index, self._axis) not in tiling.pinned
+        can = self._can(tiling)
         key = can.tobytes()
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._spread(can != 0)
+            found = self._known[key] = self._spread(can, self._seeds)
         return found
 
-    def _reached(self, can: np.ndarray) -> np.ndarray:
-        """The numbers of the candidates that are reached, in order: as `reached` has it, all ways
-        at once, since operations are seeds and values are few steps away."""
-        found = np.zeros(len(can), dtype=bool)
-        found[self._seeds] = can[self._seeds]
-        start, end = self._joined
-        before = -1
-        while (count := int(np.count_nonzero(found))) > before:
-            before = count
-            found[end[found[start]]] = True
-            found &= can
-        return found.nonzero()[0]
+    def reached_from(self, seeds: Sequence[int], tiling: Tiling) -> Places:
+        """Where it gets to from some candidates, by their numbers."""
+        return self._spread(self._can(tiling), np.array(seeds, dtype=np.int64))
 
-    def _spread(self, can: np.ndarray) -> Places:
-        """The candidates that are reached, given which can take the axis."""
+    def _can(self, tiling: Tiling) -> np.ndarray:
+        """Which candidates can take the axis."""
+        can: np.ndarray = self._rooms.at(self._room, tiling.row[self._index]) != 0
+        if pinned := [value for value, axis in tiling.pinned if axis == self._axis]:
+            first = len(self._sides[0])
+            can[first:] &= ~np.isin(self._index[first:] - self._count, pinned)
+        return can
+
+    def _spread(self, can: np.ndarray, seeds: np.ndarray) -> Places:
+        """The candidates that are reached from some, given which can take the axis."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         first = len(self._sides[0])
-        for number in self._reached(can).tolist():
+        for number in self._joined.reached(can, seeds).nonzero()[0].tolist():
             if number < first:
                 each = self._sides[0][number]
                 ops.setdefault(each.index, each.place)

@@ -1,7 +1,7 @@
 """Inner loops in C: what a search does most often with numbers alone.
 
 Whoever uses one does the same in Python where there is none, to the same bits: where the package
-was installed without a C compiler. Arrays are numpy's, of 64-bit floats or integers.
+was installed without a C compiler. Arrays are those of numpy.
 """
 
 from __future__ import annotations

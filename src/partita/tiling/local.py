@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 from partita.tiling.propagate import Node, Propagation, Propagator
@@ -37,34 +37,11 @@ class LocalAction:
         """The class if it changes, with those that share its buffer, and nothing else."""
         return take_each(propagator, tiling, [self])
 
-    def changes(
-        self, propagator: Propagator, now: Callable[[int], int], pinned: Pinned
-    ) -> dict[int, int]:
-        """The classes that change, with the numbers of their layouts; none if one of them cannot.
-
-        Args:
-          propagator: of the class graph.
-          now: the number of the layout of a class of this kind.
-          pinned: of the tiling.
-        """
-        graph, found = propagator.graph, dict[int, int]()
-        if self.kind == "op":
-            indices = [graph.op_class[self.member]]
-        else:
-            indices = propagator.sharing(graph.value_class[self.member])
-        known = propagator.moved.setdefault(pinned, {})
-        for index in indices:
-            before = now(index)
-            key = self.kind, index, self.axis, self.place, before
-            after = known.get(key)
-            if after is None:
-                layout = self._layout(propagator, index, LAYOUTS.all[before], pinned)
-                after = known[key] = NONE if layout is None else LAYOUTS[layout]
-            if after == NONE:
-                return {}
-            if after != before:
-                found[index] = after
-        return found
+    def after(self, propagator: Propagator, index: int, before: int, pinned: Pinned) -> int:
+        """The number of the layout of a class after it, given that before; `NONE` if the axis
+        cannot be put there."""
+        layout = self._layout(propagator, index, LAYOUTS.all[before], pinned)
+        return NONE if layout is None else LAYOUTS[layout]
 
     def _layout(
         self, propagator: Propagator, index: int, before: Layout, pinned: Pinned
@@ -89,19 +66,34 @@ class LocalAction:
 def take_each(
     propagator: Propagator, tiling: Tiling, actions: Iterable[LocalAction]
 ) -> Propagation:
-    """What local actions take, one after the other."""
-    changed = dict[int, int]()
+    """What local actions take, one after the other: each all of its classes, or none."""
+    graph, row, known = propagator.graph, tiling.row, propagator.moved.setdefault(tiling.pinned, {})
+    now = dict[int, int]()
     """By the place in the row of a tiling, the number of the layout."""
     taken: dict[str, dict[int, int]] = {"op": {}, "value": {}}
-    for action in actions:
-        first = 0 if action.kind == "op" else tiling.count
-
-        def now(index: int, first: int = first) -> int:
+    for action in actions:  # there may be thousands
+        kind, axis, at = action.kind, action.axis, action.place
+        if kind == "op":
+            first, indices = 0, [graph.op_class[action.member]]
+        else:
+            first, indices = tiling.count, propagator.sharing(graph.value_class[action.member])
+        changed = []
+        for index in indices:
             place = first + index
-            return changed[place] if place in changed else int(tiling.row[place])
-
-        for index, layout in action.changes(propagator, now, tiling.pinned).items():
-            changed[first + index] = layout
-            taken[action.kind][index] = action.place
-    after = tiling.with_rows(list(changed), list(changed.values()))
-    return Propagation(after, taken["op"], taken["value"])
+            before = now.get(place)
+            if before is None:
+                before = now[place] = int(row[place])
+            key = place, axis, at, before
+            after = known.get(key)
+            if after is None:
+                after = known[key] = action.after(propagator, index, before, tiling.pinned)
+            if after == NONE:
+                break
+            if after != before:
+                changed.append((place, index, after))
+        else:
+            for place, index, after in changed:
+                now[place] = after
+                taken[kind][index] = at
+    tiled = tiling.with_rows(list(now), list(now.values()))
+    return Propagation(tiled, taken["op"], taken["value"])

@@ -85,7 +85,7 @@ class Propagator:
         """Of several places, by their identities, what they are together."""
         self._refusals: dict[tuple[Layout, Node, int, bool], tuple[str, bool] | None] = {}
         """By a layout, a node, an axis, and whether that is pinned there."""
-        self.moved: dict[Pinned, dict[tuple[str, int, int, int, int], int]] = {}
+        self.moved: dict[Pinned, dict[tuple[int, int, int, int], int]] = {}
         """By what is pinned: what is known of local actions, see `partita.tiling.local`."""
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles

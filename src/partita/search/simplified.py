@@ -7,15 +7,18 @@ tile actions do; of the rest, much makes no difference that the cost model can t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from partita.search.laid import Laid
 from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.search.refine import ClassNode
 from partita.search.starts import followers
-from partita.tiling import NOWHERE, Axes, Layout, LocalAction, Node, TileAction, Tiling
+from partita.tiling import LAYOUTS, NOWHERE, Axes, Layout, LocalAction, Node, TileAction, Tiling
 
 FEW = 30
 """Changes of classes that are moves of their own; more are one, as nobody reads them."""
@@ -143,37 +146,37 @@ def _as_good(problem: Problem, state: SearchState, other: SearchState) -> bool:
 
 
 def _differing(before: Tiling, after: Tiling) -> Iterator[ClassNode]:
-    for index, (old, new) in enumerate(zip(before.ops, after.ops, strict=True)):
-        if old != new:
-            yield "op", index
-    for index, (old, new) in enumerate(zip(before.values, after.values, strict=True)):
-        if old != new:
-            yield "value", index
+    for place in np.flatnonzero(before.row != after.row).tolist():
+        yield ("op", place) if place < before.count else ("value", place - before.count)
 
 
 def _layout(tiling: Tiling, node: ClassNode) -> Layout:
-    return (tiling.ops if node[0] == "op" else tiling.values)[node[1]]
+    kind, index = node
+    place = index if kind == "op" else tiling.count + index
+    return LAYOUTS.all[int(tiling.row[place])]
 
 
 def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[LocalAction]:
-    """The actions that change the layout of a class: they take axes off, then put them on."""
+    """The actions that change the layout of a class."""
     kind, index = node
     member = (problem.graph.ops if kind == "op" else problem.graph.values)[index].members[0]
-    given = {axis for axes in _layout(problem.start.tiling, node) for axis in axes}
-    kept = {axis for a, b in zip(old, new, strict=True) for axis in _prefix(a, b)} | given
+    for axis, place in _steps(old, new, _layout(problem.start.tiling, node)):
+        yield LocalAction(kind, member, axis, place)
+
+
+@functools.cache
+def _steps(old: Layout, new: Layout, given: Layout) -> tuple[tuple[int, int], ...]:
+    """Axes, and where each goes: they are taken off, then put on; what is given stays."""
+    kept = {axis for a, b in zip(old, new, strict=True) for axis in _prefix(a, b)}
+    kept |= {axis for axes in given for axis in axes}
     places = {axis: place for place, axes in enumerate(new) for axis in axes}
-    yield from (  # what goes to another place leaves the one before by itself
-        LocalAction(kind, member, axis, NOWHERE)
+    off = [  # what goes to another place leaves the one before by itself
+        (axis, NOWHERE)
         for place, axes in enumerate(old)
         for axis in axes
         if axis not in kept and places.get(axis, place) == place
-    )
-    yield from (
-        LocalAction(kind, member, axis, place)
-        for place, axes in enumerate(new)
-        for axis in axes
-        if axis not in kept
-    )
+    ]
+    return (*off, *((axis, place) for axis, place in places.items() if axis not in kept))
 
 
 def _prefix(a: Axes, b: Axes) -> Axes:

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from partita.api import jit, load, plan
+from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.cost.idle import IdleAxis
@@ -92,6 +93,8 @@ __all__ = [
     "Blocked",
     "Collective",
     "CollectiveExplanation",
+    "Confirmation",
+    "Confirmed",
     "Constant",
     "Core",
     "DataParallel",
@@ -142,6 +145,7 @@ __all__ = [
     "Verification",
     "VerifyError",
     "ZeRO",
+    "confirm",
     "constrain",
     "in_turn",
     "jit",

@@ -21,6 +21,7 @@ from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, integer, wrong
+from partita.planning.candidates import Searched
 from partita.planning.meshes import MeshCandidate
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Plan(Shown):
+class Plan(Shown, Searched):
     """How a function is partitioned over a mesh: shardings, collectives, estimates, history.
 
     Made by `partita.plan`. `print(plan)` shows a report.

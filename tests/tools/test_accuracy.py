@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import sys
 
@@ -13,8 +12,8 @@ from rich.console import Console
 from tools.accuracy import run
 from tools.accuracy.__main__ import app
 from tools.accuracy.cells import (
+    CANDIDATES,
     MODELS,
-    PROPOSALS,
     SCHEDULES,
     SINGLE,
     TOPOLOGIES,
@@ -56,7 +55,7 @@ def test_there_is_a_cell_for_every_model_schedule_and_topology():
         len(every)
         == len(set(every))
         == sum(len(each.models) for each in TOPOLOGIES.values()) * len(SCHEDULES)
-        + sum(len(each.proposed) for each in TOPOLOGIES.values()) * len(PROPOSALS)
+        + sum(len(each.candidates) for each in TOPOLOGIES.values()) * len(CANDIDATES)
         + sum(len(single.schedules) for single in SINGLE.values())
     )
     assert len(MODELS) >= 8 and len(SCHEDULES) >= 5 and len(TOPOLOGIES) >= 2
@@ -155,27 +154,22 @@ def test_order_of_plans(times, correlation, regret):
     assert order.regret == pytest.approx(regret)
 
 
-def test_the_order_of_what_a_search_proposes_is_told_apart():
-    names = [*SCHEDULES, *PROPOSALS]
+def test_the_order_of_candidates_is_told_apart():
+    names = [*SCHEDULES, *CANDIDATES]
     results = [result(Cell("gpt", name, "h100:8"), n, n) for n, name in enumerate(names, 1)]
-    by_hand, proposed = summarise(results).orders
-    assert (by_hand.proposed, by_hand.plans) == (False, 5)
-    assert (proposed.proposed, proposed.plans) == (True, 10)
+    by_hand, candidates = summarise(results).orders
+    assert (by_hand.candidates, by_hand.plans) == (False, 5)
+    assert (candidates.candidates, candidates.plans) == (True, 10)
 
 
-def test_the_proposals_of_a_search_are_different_plans_in_order():
-    model = build("mlp")
-    estimates = [
-        pt.plan(
-            model.fn, *model.args, mesh="data=4,model=2", hardware="h100",
-            tactics=PROPOSALS[name].tactics("mlp"),
-        ).estimate
-        for name in list(PROPOSALS)[:4]
-    ]  # fmt: skip
-    times = [each.step_time for each in estimates]
-    assert all(later > 0.99 * time for time, later in itertools.pairwise(times))  # but for noise
-    costs = [(each.step_time, each.peak_memory) for each in estimates]
-    assert len(set(costs)) == len(costs)
+def test_the_candidates_of_a_search_are_different_plans_the_searched_one_first():
+    automatic, *candidates = [
+        run.planned(Cell("mlp", name, "h100:8")).estimate
+        for name in ("automatic", *list(CANDIDATES)[:3])
+    ]
+    assert candidates[0].step_time == automatic.step_time
+    assert min(candidates, key=lambda each: each.step_time) is candidates[0]
+    assert len({each.step_time for each in candidates}) == 3
 
 
 def test_two_plans_are_too_few_for_an_order():

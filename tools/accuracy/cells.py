@@ -7,14 +7,13 @@ and batches of real ones, so that memory is GiBs and collectives are MiBs.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
+from partita.search.record import PROPOSALS
 from partita.tactics import AutomaticPartition, Tactic
 from partita.verify.backends import backend_for
-from tools.accuracy.proposals import COUNT, Proposal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +79,15 @@ class Topology:
 
     devices: int
     models: tuple[str, ...] = tuple(MODELS)
-    proposed: tuple[str, ...] = ()
-    """The models of which the plans are compiled, too, that a search proposes."""
+    candidates: tuple[str, ...] = ()
+    """The models of which the candidates of a search are compiled, too."""
 
 
 TOPOLOGIES: dict[str, Topology] = {
-    "v5e:4x4": Topology(16, proposed=FEW),
+    "v5e:4x4": Topology(16, candidates=FEW),
     "v5p:2x2x4": Topology(16),
     "v6e:4x4": Topology(16, FEW),
-    "h100:8": Topology(8, proposed=FEW),
+    "h100:8": Topology(8, candidates=FEW),
     "a100_80gb:8": Topology(8),
     "h100:2x8": Topology(16, FEW),
     "h200:8": Topology(8, FEW),
@@ -98,19 +97,17 @@ TOPOLOGIES: dict[str, Topology] = {
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The axes of a mesh, and the tactics for a preset."""
+    """The axes of a mesh, and the tactics for a preset; or one of the candidates beside them."""
 
     axes: tuple[str, ...]
     tactics: Callable[[str], list[Tactic]]
+    place: int = 0
+    """Which of `Plan.candidates`, 0 for the plan itself."""
 
     def mesh(self, devices: int) -> str:
         """One axis of all devices; or two, the first of four."""
         sizes = (devices,) if len(self.axes) == 1 else (4, devices // 4)
         return ",".join(f"{axis}={size}" for axis, size in zip(self.axes, sizes, strict=True))
-
-
-def _proposal(place: int, preset: str) -> list[Tactic]:
-    return [Proposal(place=place)]
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -124,13 +121,13 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-PROPOSALS: dict[str, Schedule] = {
-    f"proposal-{place + 1}": Schedule(("data", "model"), functools.partial(_proposal, place))
-    for place in range(COUNT)
+CANDIDATES: dict[str, Schedule] = {
+    f"candidate-{place + 1}": dataclasses.replace(SCHEDULES["automatic"], place=place)
+    for place in range(PROPOSALS)
 }
-"""The plans that a search proposes, the best first."""
+"""The candidates of a search, among which a compiler may choose; the first is what it takes."""
 
-BY_NAME = {**SCHEDULES, **PROPOSALS}
+BY_NAME = {**SCHEDULES, **CANDIDATES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,8 +213,8 @@ def cells() -> list[Cell]:
             Cell(model, schedule, name)
             for name, topology in TOPOLOGIES.items()
             for model in topology.models
-            for schedule in (*SCHEDULES, *PROPOSALS)
-            if schedule in SCHEDULES or model in topology.proposed
+            for schedule in (*SCHEDULES, *CANDIDATES)
+            if schedule in SCHEDULES or model in topology.candidates
         ),
         *(
             Cell(model, schedule, single.topology)

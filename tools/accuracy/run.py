@@ -91,22 +91,28 @@ def measure(cell: Cell, compiled: Path, how: How = DEFAULT) -> Result:
       compiled: folder of compiled programs.
       how: what the compiler is told.
     """
-    size = sized(cell.model)
-    model = models.build(size.preset, **size.changes)
     start = time.perf_counter()
+    plan = planned(cell)
+    seconds = time.perf_counter() - start
+    backend = backend_for(cell.topology)
+    program = compile_or_recall(plan, backend, compiled, how)
+    found = verified(plan, backend, "partitioned", program)
+    return result_of(cell, found, seconds, how)
+
+
+def planned(cell: Cell) -> pt.Plan:
+    """The plan of a cell; of fewer candidates than there are cells for, the last."""
+    size, schedule = sized(cell.model), BY_NAME[cell.schedule]
+    model = models.build(size.preset, **size.changes)
     plan = pt.plan(
         model.fn,
         *model.args,
         mesh=cell.mesh,
         hardware=cell.hardware,
-        tactics=BY_NAME[cell.schedule].tactics(size.preset),
+        tactics=schedule.tactics(size.preset),
         donate_argnums=model.donate_argnums,
     )
-    planned = time.perf_counter() - start
-    backend = backend_for(cell.topology)
-    program = compile_or_recall(plan, backend, compiled, how)
-    found = verified(plan, backend, "partitioned", program)
-    return result_of(cell, found, planned, how)
+    return plan.candidates(schedule.place + 1)[-1] if schedule.place else plan
 
 
 def result_of(cell: Cell, found: Verification, plan_seconds: float, how: How = DEFAULT) -> Result:

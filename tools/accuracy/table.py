@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from partita.text import seconds, size
 from partita.verify.backends import backend_for
-from tools.accuracy.cells import PROPOSALS
+from tools.accuracy.cells import CANDIDATES
 from tools.accuracy.run import Result
 
 SPARE = 0.9
@@ -53,8 +53,8 @@ class Order:
 
     model: str
     topology: str
-    proposed: bool
-    """Whether the plans are those that a search proposes."""
+    candidates: bool
+    """Whether the plans are the candidates of a search."""
     plans: int
     correlation: float | None
     """Spearman's, of predicted and compiled step times; None if either are all the same."""
@@ -90,26 +90,26 @@ def _exceeds(r: Result) -> bool:
 
 
 def orders(results: Sequence[Result]) -> list[Order]:
-    """The order of plans, for every model and topology that has enough of them; those that a search
-    proposes apart."""
+    """The order of plans, for every model and topology that has enough of them; the
+    candidates of a search apart."""
     groups: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
     for r in results:
         if r.predicted_time is not None and r.compiled_time is not None:
             pair = r.predicted_time.step, r.compiled_time.step
-            group = r.cell.model, r.cell.topology, r.cell.schedule in PROPOSALS
+            group = r.cell.model, r.cell.topology, r.cell.schedule in CANDIDATES
             groups.setdefault(group, []).append(pair)
     return [
         _order(*names, np.array(pairs)) for names, pairs in groups.items() if len(pairs) >= FEWEST
     ]
 
 
-def _order(model: str, topology: str, proposed: bool, pairs: np.ndarray) -> Order:
+def _order(model: str, topology: str, candidates: bool, pairs: np.ndarray) -> Order:
     predicted, compiled = pairs.T
     constant = np.ptp(predicted) == 0 or np.ptp(compiled) == 0
     correlation = None if constant else float(spearmanr(predicted, compiled).statistic)
     chosen = float(compiled[predicted.argmin()])
     return Order(
-        model, topology, proposed, len(pairs), correlation, chosen / float(compiled.min()) - 1
+        model, topology, candidates, len(pairs), correlation, chosen / float(compiled.min()) - 1
     )
 
 
@@ -197,7 +197,7 @@ def _summary(results: Sequence[Result]) -> list[str]:
     ]
     for order in summary.orders:
         known = "all alike" if order.correlation is None else f"{order.correlation:.2f}"
-        plans = f"{order.plans} {'proposed ' * order.proposed}plans"
+        plans = f"{order.plans} {'candidates' if order.candidates else 'plans'}"
         lines.append(
             f"Order of {plans} of {order.model} on {order.topology}: Spearman {known}, regret of "
             f"the first {order.regret:.1%}"

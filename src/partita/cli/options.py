@@ -145,6 +145,14 @@ AnnotatedOption = Annotated[
         "partitions by itself. Endings as above.",
     ),
 ]
+CompilerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--compiler-option",
+        metavar="NAME=VALUE",
+        help="A further option of the compiler; repeatable.",
+    ),
+]
 StrictOption = Annotated[
     str | None,
     typer.Option(

@@ -12,11 +12,13 @@ import partita as pt
 from partita import models
 from partita.cli import output
 from partita.cli.compare import hand_out
+from partita.cli.confirm import ConfirmOption, ConfirmTopologyOption, check, confirmed
 from partita.cli.options import (
     HARDWARE,
     AnnotatedOption,
     AxesOption,
     BudgetOption,
+    CompilerOption,
     DevicesOption,
     Frontend,
     FrontendOption,
@@ -92,13 +94,19 @@ def plan(
             f"{', '.join(SWEPT)}. Repeatable: every combination."
         ),
     ] = None,
+    confirm: ConfirmOption = None,
+    topology: ConfirmTopologyOption = None,
+    compiler_option: CompilerOption = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     forbidden = strictness(strict)
     files = _files(partitioned, annotated, html)
+    check(confirm, topology, compiler_option or [])
     if sweep:
+        if confirm is not None:
+            raise pt.OptionError("--confirm is for one plan; leave --sweep out")
         given = dict(mesh=mesh, devices=devices, hardware=hardware, memory=memory, budget=budget)
         every = dict(manual=manual, axes=axes, seed=seed, search=search, workers=workers)
         hoist = hoist_constants or lift_constants
@@ -117,11 +125,17 @@ def plan(
         tactics = schedule(manual or [], axes, budget, seed, search, workers)
         hoist = hoist_constants or lift_constants
         made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend, target)
+    found = None
+    if confirm is not None:
+        found = confirmed(made, confirm, topology, compiler_option or [])
+        made = found.plan
     if save is not None:
         made.save(save)
-    _hand_out(made, files, html, as_json)
+    _hand_out(made, files, html, as_json, found)
     check_manual(made, manual or [])
     check_strict(made, forbidden)
+    if found is not None and not found.fits:
+        raise typer.Exit(1)
 
 
 def _sweep(model: str, options: list[str], hoist: bool, **given: Any) -> ComparisonData:
@@ -186,16 +200,28 @@ def _files(
     return files
 
 
-def _hand_out(plan: pt.Plan, files: dict[Form, Path], html: Path | None, as_json: bool) -> None:
-    """Writes and prints what was asked for."""
+def _hand_out(
+    plan: pt.Plan,
+    files: dict[Form, Path],
+    html: Path | None,
+    as_json: bool,
+    found: pt.Confirmation | None = None,
+) -> None:
+    """Writes and prints what was asked for, what a compiler has confirmed first."""
     if html is not None:
-        plan.report(html)
+        verified = None if found is None else found.taken.verification
+        plan.report(html, () if verified is None else verified)
     for form, path in files.items():
         plan.export(path, form)
     if as_json:
-        lost = [dataclasses.asdict(each) for each in plan.not_kept]
-        output.show_json(summary(plan.done, plan.meshes) | ({"not_kept": lost} if lost else {}))
+        more: dict[str, Any] = {}
+        if plan.not_kept:
+            more["not_kept"] = [dataclasses.asdict(each) for each in plan.not_kept]
+        if found is not None:
+            more["confirmed"] = found.as_dict()
+        output.show_json(summary(plan.done, plan.meshes) | more)
     else:
-        output.show(view(plan.done, output.width(), plan.meshes))
+        confirmed = [] if found is None else [found.view()]
+        output.show(*confirmed, view(plan.done, output.width(), plan.meshes))
     for each in plan.not_kept:
         output.note(f"not kept: {each}")

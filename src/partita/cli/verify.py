@@ -13,6 +13,7 @@ import partita as pt
 from partita.cli.options import (
     AxesOption,
     BudgetOption,
+    CompilerOption,
     DevicesOption,
     Frontend,
     FrontendOption,
@@ -79,14 +80,7 @@ def verify(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print what the compiler logs, too.")
     ] = False,
-    compiler_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--compiler-option",
-            metavar="NAME=VALUE",
-            help="A further option of the compiler; repeatable.",
-        ),
-    ] = None,
+    compiler_option: CompilerOption = None,
     manual: ManualOption = None,
     axes: AxesOption = None,
     memory: MemoryOption = None,

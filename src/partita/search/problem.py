@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +60,12 @@ class SearchState:
     moves: tuple[Move, ...]
     key: int
     """Equal for equal tilings, whatever moves led there."""
+
+
+def alike(a: Cost, b: Cost) -> bool:
+    """Whether two costs are the same as far as the model can tell."""
+    pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
+    return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)
 
 
 class Problem:
@@ -203,7 +209,12 @@ class Problem:
         """
         return self.different(self._states.values(), count)
 
-    def different(self, states: Iterable[SearchState], count: int) -> list[SearchState]:
+    def different(
+        self,
+        states: Iterable[SearchState],
+        count: int,
+        alike: Callable[[Cost, Cost], bool] = alike,
+    ) -> list[SearchState]:
         """The best of some states, best first; of those alike, the best one."""
         found: list[SearchState] = []
         for state in sorted(states, key=self.rank):
@@ -295,12 +306,6 @@ class _Way:
         for taken in self.since:
             row[taken.classes] = taken.layouts
         return self.base.tiling.with_row(row)
-
-
-def alike(a: Cost, b: Cost) -> bool:
-    """Whether two costs are the same as far as the model can tell."""
-    pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
-    return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)
 
 
 def _afresh(

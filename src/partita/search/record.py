@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
+from partita.cost import Cost
 from partita.cost.estimate import StepTime
-from partita.search.problem import Problem, SearchState
+from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.tiling import Layout
 
 PROPOSALS = 10
 """How many different plans a record has."""
+
+APART = 0.01
+"""By how much candidates differ in time or memory, see `near`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,9 @@ class SearchRecord:
     """Each plan that was better than all before it."""
     proposals: tuple[Proposal, ...]
     """The best plans, best first; of those that cost the same, one."""
+    candidates: tuple[tuple[Move, ...], ...] = dataclasses.field(default=(), repr=False)
+    """The moves of the best plans that are not `near` each other: the one that was taken, then the
+    others, best first."""
 
 
 def record(
@@ -80,4 +88,18 @@ def record(
         )
         for state in problem.different((taken, *problem.states), PROPOSALS)
     )
-    return SearchRecord(problem.evaluations, tuple(curve), proposals)
+    apart = problem.different(problem.states, PROPOSALS, near)
+    others = (state for state in apart if not near(state.cost, taken.cost))
+    candidates = tuple(state.moves for state in (taken, *others))
+    return SearchRecord(problem.evaluations, tuple(curve), proposals, candidates)
+
+
+def near(a: Cost, b: Cost) -> bool:
+    """Whether a compiler will hardly see a difference between two plans: of time or memory.
+
+    Most of the best plans of a search are as near as that. Nor does it matter which of two takes
+    more memory, if both take as long.
+    """
+    times = a.time.step_time, b.time.step_time
+    close = math.isclose(*times, rel_tol=APART) and math.isclose(a.peak, b.peak, rel_tol=APART)
+    return close or math.isclose(*times, rel_tol=NOISE)

@@ -20,8 +20,9 @@ from partita.program.names import match
 from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm, team
 from partita.search.bounds import Bound
 from partita.search.laid import Laid
-from partita.search.record import record
+from partita.search.record import SearchRecord, record
 from partita.search.simplified import simplified
+from partita.tactics.choices import choices
 from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.padding import paddings
@@ -134,24 +135,44 @@ class AutomaticPartition:
             except EnoughError:
                 best, number = problem.best, problem.evaluations
                 warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
-        outcome = self._outcome(stage, problem, best, warnings)
+        said, searched = _decisions(stage, problem, best), _record(stage, problem, best)
+        outcome = self._outcome(stage, problem, best, said, searched, warnings)
         if self.allow is not None or warnings:
             return outcome
         return dataclasses.replace(
             outcome, more_refused=lambda: tuple(paddings(stage, problem.axes, best))
         )
 
+    def candidates(self, stage: Stage, searched: SearchRecord) -> Iterator[Outcome]:
+        """What it could have decided, the best first: by what it has seen and what it starts from.
+
+        Nothing is searched.
+
+        Args:
+          stage: at which it has been applied.
+          searched: what it did there.
+        """
+        problem = self._problem(stage)
+        for choice in choices(problem, searched.candidates):
+            said = [choice.told, *_moves(stage, choice.state)]
+            yield self._outcome(stage, problem, choice.state, said, searched)
+
     def _outcome(
-        self, stage: Stage, problem: Problem, best: SearchState, warnings: tuple[str, ...] = ()
+        self,
+        stage: Stage,
+        problem: Problem,
+        best: SearchState,
+        decisions: Sequence[str],
+        searched: SearchRecord,
+        warnings: tuple[str, ...] = (),
     ) -> Outcome:
         """What it decides if it takes over this state of its problem."""
         graph, capacity = problem.graph, problem.cost_model.capacity
-        decisions = _decisions(stage, problem, best)
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
             too_large = Refusal(
                 "fitting into memory",
-                f"the smallest of {problem.evaluations} plans needs "
+                f"the smallest of {searched.evaluations} plans needs "
                 f"{size(best.cost.peak)} per device, of {size(capacity)}",
                 "this is that plan; use more devices, a smaller batch, or rematerialisation",
             )
@@ -169,7 +190,7 @@ class AutomaticPartition:
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
             directives=self._directives(stage, best.moves),
-            search=record(problem, best, lambda state: _moves(stage, state)),
+            search=searched,
         )
 
     def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:
@@ -346,6 +367,10 @@ def _decisions(stage: Stage, problem: Problem, best: SearchState) -> list[str]:
         told = Bound(problem.least, ()).told(best.cost.time.step_time)
         said.append(f"this among {problem.evaluations} plans: {told}")
     return said
+
+
+def _record(stage: Stage, problem: Problem, best: SearchState) -> SearchRecord:
+    return record(problem, best, lambda state: _moves(stage, state))
 
 
 def _moves(stage: Stage, state: SearchState) -> tuple[str, ...]:

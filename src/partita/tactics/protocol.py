@@ -314,7 +314,9 @@ def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
 class Tactic(Protocol):
     """A part of a partitioning strategy, written apart from the model.
 
-    One that searches says so by an attribute `searches`, which is true.
+    One that searches says so by an attribute `searches`, which is true. It may have a method
+    `candidates(stage, searched)`, too, as `AutomaticPartition` has: outcomes that it could have had
+    at a stage, best first, of what its search record says.
     """
 
     @property

@@ -416,6 +416,28 @@ ERRORS = [
     ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=y:0@data", "'y' matches no argument"),
     ("plan FILE:double --mesh=data=8 --hardware=cpu --manual=x:0@model", "no axis 'model'"),
     ("hardware gpu", "unknown device type 'gpu'"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --confirm=3", "--confirm takes --topology"),
+    ("plan FILE:double --mesh=data=8 --hardware=cpu --topology=host", "are for --confirm"),
+    (
+        "plan FILE:double --mesh=data=8 --hardware=cpu --confirm=3 --topology=nowhere",
+        "unknown topology 'nowhere'",
+    ),
+    (
+        "plan FILE:double --mesh=data=8 --hardware=cpu --confirm=0 --topology=host",
+        "count=0: expected an integer of at least 1",
+    ),
+    (
+        "plan FILE:double --mesh=data=8 --hardware=cpu --confirm=3 --topology=host --axes=none",
+        "the plan has no search in its history",
+    ),
+    (
+        "plan FILE:double --mesh=data=8 --hardware=cpu --confirm=3 --topology=host",
+        "nothing tells the time of what is compiled for host devices",
+    ),
+    (
+        "plan FILE:double --hardware=cpu --confirm=3 --topology=host --sweep mesh=data=8",
+        "--confirm is for one plan; leave --sweep out",
+    ),
     # told by the command line itself
     ("plan FILE:double --mesh=data=8", "--hardware"),
     ("plan FILE:double --hardware=cpu", "give one of them: --mesh, such as data=8, or --devices"),

@@ -159,7 +159,23 @@ def test_the_order_of_candidates_is_told_apart():
     results = [result(Cell("gpt", name, "h100:8"), n, n) for n, name in enumerate(names, 1)]
     by_hand, candidates = summarise(results).orders
     assert (by_hand.candidates, by_hand.plans) == (False, 5)
-    assert (candidates.candidates, candidates.plans) == (True, 10)
+    assert (candidates.candidates, candidates.plans) == (True, 5)
+
+
+def test_the_candidate_that_a_compiler_takes_beside_the_best_by_hand():
+    times = {"fsdp": 4.0, "tensor-parallel": 8.0, "automatic": 1.0}
+    times |= dict(zip(CANDIDATES, (5.0, 6.0, 3.0), strict=False))
+    results = [result(Cell("gpt", name, "v5e:4x4"), 1.0, time) for name, time in times.items()]
+    (found,) = summarise(results).confirmed
+    assert (found.candidates, found.place, found.seconds) == (3, "candidate-3", 3.0)
+    assert (found.by_hand, found.gain, found.less) == ("fsdp", pytest.approx(0.4), 0.25)
+    assert "candidate-3, 3 s, -40.0% beside the first, -25.0% beside fsdp" in markdown(
+        results, {}, ""
+    )
+
+
+def test_without_several_candidates_nothing_is_confirmed():
+    assert summarise([result(FIRST), result(SECOND)]).confirmed == []
 
 
 def test_the_candidates_of_a_search_are_different_plans_the_searched_one_first():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 import partita as pt
 from checks import array
+from partita import cli, models
 from partita.confirm import MOST_SHOWN
 from partita.cost.estimate import StepTime
 from partita.verify import OutOfMemoryError
@@ -38,7 +40,9 @@ def timed(monkeypatch):
     """Host devices tell a time: by the bytes of the collectives that were compiled."""
 
     def time(self, module, runs, found, plan):
-        return StepTime(1e-6 * sum(each.times * each.collective.bytes for each in found), 0.0, (0.0,))
+        return StepTime(
+            1e-6 * sum(each.times * each.collective.bytes for each in found), 0.0, (0.0,)
+        )
 
     monkeypatch.setattr(Host, "time", time)
 
@@ -187,3 +191,55 @@ def test_what_is_wrong_is_one_message(searched, given, error, message):
 def test_a_plan_that_no_search_has_made_has_no_candidates():
     with pytest.raises(pt.TacticError, match="has no search in its history"):
         pt.confirm(planned(MANUAL))
+
+
+# ------------------------------------------------------------------------------ the command
+
+COMMAND = "plan gpt-tiny --mesh=data=4,model=2 --hardware=tpu_v5e --budget=100".split()
+
+
+@pytest.fixture
+def partita(monkeypatch, capsys):
+    """Runs the command in this process: exit code, standard output, standard error."""
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["partita", *COMMAND, *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_goes_on_with_the_plan_that_is_taken(monkeypatch, partita, tmp_path):
+    times = iter([4.0, 3.0, 1.0, 2.0])
+    monkeypatch.setattr(Host, "time", lambda *made: StepTime(next(times), 0.0, (0.0,)))
+    saved, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    confirm = ("--confirm=4", "--topology=host", f"--save={saved}", f"--html={page}")
+    code, out, err = partita(*confirm)
+    assert (code, err) == (0, "")
+    table, _, report = out.partition("\n\n")
+    (taken,) = [line for line in table.splitlines() if line.endswith("taken")]
+    assert table.splitlines().index(taken) == 4 and "1 s" in taken
+    model = models.build("gpt-tiny")
+    plan = pt.load(saved, model.fn, *model.args)
+    assert plan.history[-1].decisions[0] in report
+    assert plan.history[-1].decisions[0] in ("seen by the search", "a start of the search")
+    assert "compiled for host devices" in page.read_text("utf-8")
+
+
+def test_the_command_prints_json(timed, partita):
+    code, out, _ = partita("--confirm=3", "--topology=host", "--json")
+    data = json.loads(out)
+    assert code == 0 and len(data["confirmed"]["plans"]) == 3
+    taken = data["confirmed"]["plans"][data["confirmed"]["taken"]]
+    assert taken["predicted_step_time"] == data["estimate"]["step_time"]
+
+
+def test_the_command_ends_with_code_1_if_nothing_fits(timed, partita, monkeypatch):
+    def refuses(self, lowered, options):
+        raise OutOfMemoryError("too large", 2**40, 2**30)
+
+    monkeypatch.setattr(Host, "compile", refuses)
+    code, out, _ = partita("--confirm=2", "--topology=host")
+    assert code == 1 and "None of them fits" in out

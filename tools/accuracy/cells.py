@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
-from partita.search.record import PROPOSALS
 from partita.tactics import AutomaticPartition, Tactic
 from partita.verify.backends import backend_for
 
@@ -72,6 +71,9 @@ MODELS: dict[str, Sized] = {
 FEW = ("gpt", "llama", "moe", "decode")
 """The models that are compiled for further topologies."""
 
+CONFIRMED = 5
+"""How many candidates of a search are compiled, as `partita.confirm` does by default."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
@@ -84,12 +86,12 @@ class Topology:
 
 
 TOPOLOGIES: dict[str, Topology] = {
-    "v5e:4x4": Topology(16, candidates=FEW),
+    "v5e:4x4": Topology(16, candidates=(*FEW, "gns")),
     "v5p:2x2x4": Topology(16),
     "v6e:4x4": Topology(16, FEW),
-    "h100:8": Topology(8, candidates=FEW),
+    "h100:8": Topology(8, candidates=(*FEW, "gns")),
     "a100_80gb:8": Topology(8),
-    "h100:2x8": Topology(16, FEW),
+    "h100:2x8": Topology(16, FEW, candidates=FEW),
     "h200:8": Topology(8, FEW),
     "b200:8": Topology(8, FEW),
 }
@@ -123,9 +125,9 @@ SCHEDULES: dict[str, Schedule] = {
 
 CANDIDATES: dict[str, Schedule] = {
     f"candidate-{place + 1}": dataclasses.replace(SCHEDULES["automatic"], place=place)
-    for place in range(PROPOSALS)
+    for place in range(CONFIRMED)
 }
-"""The candidates of a search, among which a compiler may choose; the first is what it takes."""
+"""The candidates of a search, between which a compiler may choose; the first is what it takes."""
 
 BY_NAME = {**SCHEDULES, **CANDIDATES}
 

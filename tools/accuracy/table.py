@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from partita.text import seconds, size
 from partita.verify.backends import backend_for
-from tools.accuracy.cells import CANDIDATES
+from tools.accuracy.cells import CANDIDATES, SCHEDULES
 from tools.accuracy.run import Result
 
 SPARE = 0.9
@@ -45,6 +45,7 @@ class Summary:
     rewrites: dict[str, int]
     """Collectives that the compiler has rewritten, by the name of the rewrite."""
     orders: list[Order]
+    confirmed: list[Confirmed]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,25 @@ class Order:
     """How much longer than the best the plan takes that was predicted to be best."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Confirmed:
+    """The candidate of a search that is quickest as compiled, of one model on one topology."""
+
+    model: str
+    topology: str
+    candidates: int
+    """How many were compiled."""
+    place: str
+    seconds: float
+    """Of a step, as it was compiled."""
+    gain: float
+    """How much less that is than of the first, as a share of it."""
+    by_hand: str
+    """The schedule written by hand that is quickest as compiled; empty if none was compiled."""
+    less: float
+    """How much less than of that one, as a share of it."""
+
+
 def summarise(results: Sequence[Result]) -> Summary:
     """What results come to."""
     errors = [r.memory_error for r in results if r.memory_error is not None]
@@ -74,6 +94,7 @@ def summarise(results: Sequence[Result]) -> Summary:
         dict(Counter(r.collectives for r in results if r.collectives)),
         dict(sum((Counter(r.rewrites) for r in results), Counter())),
         orders(results),
+        confirmed(results),
     )
 
 
@@ -111,6 +132,34 @@ def _order(model: str, topology: str, candidates: bool, pairs: np.ndarray) -> Or
     return Order(
         model, topology, candidates, len(pairs), correlation, chosen / float(compiled.min()) - 1
     )
+
+
+def confirmed(results: Sequence[Result]) -> list[Confirmed]:
+    """What a compiler takes of the candidates of a search, where there are several."""
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for r in results:
+        if r.compiled_time is not None and not _exceeds(r):
+            found = times.setdefault((r.cell.model, r.cell.topology), {})
+            found[r.cell.schedule] = r.compiled_time.step
+    return [
+        _confirmed(*names, found)
+        for names, found in times.items()
+        if _FIRST in found and len(found.keys() & CANDIDATES.keys()) > 1
+    ]
+
+
+_FIRST = next(iter(CANDIDATES))
+_BY_HAND = [name for name in SCHEDULES if name != "automatic"]
+
+
+def _confirmed(model: str, topology: str, times: Mapping[str, float]) -> Confirmed:
+    candidates = [name for name in CANDIDATES if name in times]
+    by_hand = min((n for n in _BY_HAND if n in times), key=lambda n: times[n], default="")
+    place = min(candidates, key=lambda name: times[name])
+    best, count = times[place], len(candidates)
+    gain = 1 - best / times[_FIRST]
+    less = 1 - best / times[by_hand] if by_hand else 0.0
+    return Confirmed(model, topology, count, place, best, gain, by_hand, less)
 
 
 def data(results: Sequence[Result]) -> dict[str, Any]:
@@ -202,4 +251,12 @@ def _summary(results: Sequence[Result]) -> list[str]:
             f"Order of {plans} of {order.model} on {order.topology}: Spearman {known}, regret of "
             f"the first {order.regret:.1%}"
         )
-    return lines
+    return lines + [_told(each) for each in summary.confirmed]
+
+
+def _told(each: Confirmed) -> str:
+    hand = f", {-each.less:+.1%} beside {each.by_hand}" if each.by_hand else ""
+    return (
+        f"Confirmed of {each.candidates} candidates of {each.model} on {each.topology}: "
+        f"{each.place}, {seconds(each.seconds)}, {-each.gain:+.1%} beside the first{hand}"
+    )

@@ -30,8 +30,15 @@ ConfirmTopologyOption = Annotated[
 ]
 
 
-def check(confirm: int | None, topology: str | None, options: Sequence[str]) -> None:
-    """Complains of what does not go together, before the work."""
+def check(
+    confirm: int | None,
+    topology: str | None,
+    options: Sequence[str],
+    mesh: str | None,
+    devices: int | None,
+) -> None:
+    """Complains of what does not go together, before the work, and makes this process ready to
+    compile for the mesh, or for a mesh of so many devices."""
     if confirm is None:
         if topology is not None or options:
             raise pt.OptionError("--topology and --compiler-option are for --confirm: give it, too")
@@ -41,7 +48,7 @@ def check(confirm: int | None, topology: str | None, options: Sequence[str]) -> 
             f"--confirm takes --topology, the devices to compile for: {topologies()}"
         )
     compiler_options(options)
-    backend_for(topology)
+    backend_for(topology).prepare(devices or 0 if mesh is None else pt.Mesh.of(mesh).devices)
 
 
 def confirmed(

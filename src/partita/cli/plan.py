@@ -103,7 +103,7 @@ def plan(
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
     forbidden = strictness(strict)
     files = _files(partitioned, annotated, html)
-    check(confirm, topology, compiler_option or [])
+    check(confirm, topology, compiler_option or [], mesh, devices)
     if sweep:
         if confirm is not None:
             raise pt.OptionError("--confirm is for one plan; leave --sweep out")

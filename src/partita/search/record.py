@@ -14,7 +14,7 @@ from partita.tiling import Layout
 PROPOSALS = 10
 """How many different plans a record has."""
 
-APART = 0.01
+APART = 0.03
 """By how much candidates differ in time or memory, see `near`."""
 
 

@@ -99,6 +99,16 @@ def test_those_that_do_not_fit_are_left_out_where_the_plan_does():
     assert len(fitting) > 1 and all(each.estimate.fits for each in fitting)
 
 
+def test_where_nothing_fits_the_others_say_what_they_need():
+    found = plan(step, *ARGS, memory="20KiB", tactics=[SEARCH]).candidates(3)
+    reasons = [refusal.reason for each in found for refusal in each.history[0].refused]
+    assert [reason.split(" needs ")[0].split(" of ")[0] for reason in reasons] == [
+        "the smallest",
+        *["this plan"] * (len(found) - 1),
+    ]
+    assert len(found) > 1
+
+
 def test_those_with_collectives_that_are_avoided_are_left_out():
     every, without = (
         plan(step, *ARGS, tactics=[dataclasses.replace(SEARCH, avoid=avoid)]).candidates(20)

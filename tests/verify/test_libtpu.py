@@ -80,6 +80,25 @@ def test_a_program_that_does_not_fit_is_a_result():
     assert "runs out of memory" in str(found)
 
 
+def test_of_candidates_and_a_plan_by_hand_the_quickest_is_taken_whatever_was_predicted():
+    def train(w, x):
+        return w - jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+    def planned(*tactics):
+        args = bf16(2048, 2048), bf16(8192, 2048)
+        return pt.plan(train, *args, mesh="data=4", hardware="tpu_v5e", tactics=tactics)
+
+    by_hand = planned(pt.ManualPartition({"x": 0}, "data"))
+    plan = planned(pt.AutomaticPartition(budget=100))
+    found = pt.confirm(plan, "v5e:2x2", count=3, others=by_hand)
+    assert len(found.plans) == 4 and found.plans[-1].plan is by_hand
+    times = [each.step_time for each in found.plans]
+    assert all(each.fits for each in found.plans) and min(times) > 0 and len(set(times)) > 1
+    assert found.taken.step_time == min(times)
+    assert found.plans[0].step_time == plan.verify("v5e:2x2").time.step_time
+    assert found.plan.history and "taken" in str(found)
+
+
 @pytest.mark.parametrize(
     ("topology", "error", "message"),
     [

@@ -53,7 +53,7 @@ class SearchRecord:
     """Each plan that was better than all before it."""
     proposals: tuple[Proposal, ...]
     """The best plans, best first; of those that cost the same, one."""
-    candidates: tuple[tuple[Move, ...], ...] = dataclasses.field(default=(), repr=False)
+    candidates: tuple[tuple[Move, ...], ...] = dataclasses.field(repr=False)
     """The moves of the best plans that are not `near` each other: the one that was taken, then the
     others, best first."""
 

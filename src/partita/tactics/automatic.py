@@ -170,11 +170,14 @@ class AutomaticPartition:
         graph, capacity = problem.graph, problem.cost_model.capacity
         refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
         if best.cost.peak > capacity:
+            number = searched.evaluations
+            which, this = f"the smallest of {number} plans", "this is that plan; "
+            if best.moves != searched.candidates[0]:
+                which, this = "this plan", ""
             too_large = Refusal(
                 "fitting into memory",
-                f"the smallest of {searched.evaluations} plans needs "
-                f"{size(best.cost.peak)} per device, of {size(capacity)}",
-                "this is that plan; use more devices, a smaller batch, or rematerialisation",
+                f"{which} needs {size(best.cost.peak)} per device, of {size(capacity)}",
+                f"{this}use more devices, a smaller batch, or rematerialisation",
             )
             refused = (too_large, *refused)
         if problem.avoided(best.lowering):

@@ -17,9 +17,6 @@ from partita.search.record import near
 from partita.search.starts import plain_starts
 from partita.tactics.starts import Placed
 
-MOST_STARTS = 50
-"""Plans to start from, the best of all, that may be given."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -52,8 +49,15 @@ def choices(problem: Problem, seen: Sequence[Sequence[Move]]) -> Iterator[Choice
 
 
 def _starts(problem: Problem) -> list[SearchState]:
-    """The best different plans to start from: strategies as they are written by hand; of programs
-    that have no names that tell of them, those that one color group leads."""
+    """The different plans to start from, best first, and of those near each other the simplest.
+
+    They are strategies as they are written by hand; of programs that have no names that tell of
+    these, plans that one color group leads.
+    """
     written = [moves for moves in problem.starts if all(isinstance(m, Placed) for m in moves)]
     starts: Iterable[Sequence[Move]] = written or plain_starts(problem)
-    return problem.different(map(problem.replay, starts), MOST_STARTS, near)
+    found: list[SearchState] = []
+    for state in map(problem.replay, starts):  # the simplest come first
+        if not any(near(state.cost, other.cost) for other in found):
+            found.append(state)
+    return sorted(found, key=problem.rank)

@@ -26,8 +26,8 @@ class Searched:
 
         In turn they are the best that the search has seen, and the best that it started from:
         ready-made strategies as one writes them by hand. Those of either kind differ from each
-        other by 3 % of time or memory at least. Tactics after the search are applied to each.
-        `partita.confirm` has a compiler choose between them.
+        other in time, and by 3 % of time or memory at least. Tactics after the search are applied
+        to each. `partita.confirm` has a compiler choose between them.
 
         Args:
           count: how many at most, this one counted. There are fewer if a search knows no more.

@@ -8,7 +8,7 @@ best of its neighbours are known, and are the next whose changes are tried.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from partita.cost import Cost
 from partita.search.problem import Move, Problem, SearchState, alike
@@ -20,10 +20,19 @@ FRUITLESS = 12
 """Plans in turn whose changes may lead to nothing better; then it ends."""
 
 
+def _as_it_is(state: SearchState) -> SearchState:
+    """The state."""
+    return state
+
+
 def best_first(
-    problem: Problem, starts: Iterable[SearchState], limit: int, progress: SearchProgress
+    problem: Problem,
+    starts: Iterable[SearchState],
+    limit: int,
+    progress: SearchProgress,
+    adapted: Callable[[SearchState], SearchState] = _as_it_is,
 ) -> list[SearchState]:
-    """All plans that were seen: starts, and what changes of the best of them have led to.
+    """All plans that were seen, adapted: starts, and what changes of the best of them have led to.
 
     Changes are those of moves; layouts of single classes that a start has are left out. What does
     not fit takes its place by `Problem.log_cost`, so that plans that fit are found behind it.
@@ -33,8 +42,9 @@ def best_first(
       starts: plans to begin with.
       limit: how many states may have been evaluated in all.
       progress: called now and then.
+      adapted: gives what a plan is judged by, which is as good or better.
     """
-    frontier = _Frontier(problem)
+    frontier = _Frontier(problem, adapted)
     for start in starts:
         frontier.add(problem.replay(plain(start.moves), limit))
     best, fruitless = frontier.best, 0
@@ -49,7 +59,7 @@ def best_first(
             progress(problem.evaluations, problem.best)
         fruitless = 0 if frontier.best is not best else fruitless + 1
         best = frontier.best
-    return list(frontier.states.values())
+    return list(frontier.ends.values())
 
 
 def plain(moves: Sequence[Move]) -> tuple[Move, ...]:
@@ -60,27 +70,32 @@ def plain(moves: Sequence[Move]) -> tuple[Move, ...]:
 class _Frontier:
     """Plans that are known, and those of them whose changes have not been tried, best first."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.states: dict[int, SearchState] = {}
+    def __init__(self, problem: Problem, adapted: Callable[[SearchState], SearchState]) -> None:
+        self.problem, self.adapted = problem, adapted
+        self.ends: dict[int, SearchState] = {}
+        """All plans, adapted, by the key of what they were before."""
         self.best: SearchState | None = None
+        """Of those that are adapted."""
+        self._states: dict[int, SearchState] = {}
         self._heap: list[tuple[float, int, int]] = []
         self._tried: list[Cost] = []
 
     def add(self, state: SearchState) -> None:
         """Takes a plan in, unless it is known."""
-        if state.key in self.states:
+        if state.key in self.ends:
             return
-        self.states[state.key] = state
-        heapq.heappush(self._heap, (self.problem.log_cost(state), len(state.moves), state.key))
-        if self.best is None or self.problem.better(state, self.best):
-            self.best = state
+        self._states[state.key] = state
+        end = self.ends[state.key] = self.adapted(state)
+        heapq.heappush(self._heap, (self.problem.log_cost(end), len(state.moves), state.key))
+        if self.best is None or self.problem.better(end, self.best):
+            self.best = end
 
     def pop(self) -> SearchState | None:
         """The best plan that is left and not like one before; None if there is none."""
         while self._heap:
-            state = self.states[heapq.heappop(self._heap)[-1]]
-            if not any(alike(state.cost, cost) for cost in self._tried):
-                self._tried.append(state.cost)
-                return state
+            key = heapq.heappop(self._heap)[-1]
+            cost = self.ends[key].cost
+            if not any(alike(cost, other) for other in self._tried):
+                self._tried.append(cost)
+                return self._states[key]
         return None

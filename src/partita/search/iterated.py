@@ -5,8 +5,8 @@ What single changes lead to depends on where they start: from the empty plan one
 that nobody wrote, and from a start plans of so many decisions that none of them helps alone. What
 is best before its single classes are looked at need not be best afterwards. So the moves of the
 empty plan are changed as long as it helps, and what comes of that is polished; then starts are
-polished, those first that promise most, and the moves of the best ones changed. The rest of the
-budget goes to the best plans, disturbed and refined again.
+polished, those first that promise most, and the moves of the best ones changed. From all of these
+best-first search goes on; the rest is for the best plan, disturbed and refined again.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -21,10 +21,11 @@ from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.laid import relaxed_starts
+from partita.search.learned import Learned
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
 from partita.search.protocol import SearchProgress, register
-from partita.search.refine import changes, climb, polish
+from partita.search.refine import CHANGES, climb, polish
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
 from partita.tiling import LocalAction
@@ -42,13 +43,23 @@ DESCENDED = 100
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
-PRICING, POLISHING, EMPTY, CLIMBING, AHEAD = 0.15, 0.5, 0.25, 0.15, 0.25
-"""Of the budget: what pricing starts, polishing them, refining the empty plan, refining starts, and
-best-first search may take at most."""
+EFFORT = 2000
+"""Evaluations that a search without surprises takes, for every subset of the axes: moves can be
+changed along any of them. The budget may be less."""
+
+PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.25, 0.1, 0.25, 0.1
+"""Of the effort: what pricing starts, polishing them, refining the empty plan, refining starts,
+best-first search, and polishing what it finds may take at most."""
 
 NEAR = 1.05
 """How much slower than the best of its kind a plan may be whose single classes are still looked at:
 than the best whose classes have not been looked at."""
+
+CLOSE = 1.005
+"""The same, of a plan that has been adapted: single changes of classes gain little more."""
+
+TRY = 10
+"""What a try counts for at least, so that of two kinds of disturbances neither is left alone."""
 
 KICK = 3
 """Most random changes at a time."""
@@ -71,10 +82,14 @@ class _Search:
     def __init__(self, problem: Problem, budget: int, progress: SearchProgress) -> None:
         self.problem, self.budget, self.progress = problem, budget, progress
         self.limit = problem.evaluations + budget
+        self.effort: int = min(budget, EFFORT * 2 ** len(problem.axes))
+        self.usual = problem.evaluations + self.effort
+        """How many states have been evaluated in all when the effort is spent."""
         self.plain = problem.start
         """The best state whose single classes have not been looked at."""
         self.optima: list[SearchState] = []
         """What changes of moves have led to."""
+        self.learned = Learned(problem, self.limit)
         self.idle = self.improved = 0
 
     def run(self, rng: random.Random) -> None:
@@ -87,16 +102,20 @@ class _Search:
             self._climb(problem.start, self._share(EMPTY))
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         for start in self._polished(starts)[:CLIMBED]:
-            self._climb(start, self._share(CLIMBING / CLIMBED))
+            if problem.evaluations < self.usual:
+                self._climb(start, self._share(CLIMBING / CLIMBED))
+        before, self.improved = (problem.evaluations, problem.best), problem.evaluations
         if not self._proven():
             self._ahead()
-        self.improved = problem.evaluations
+        self._note(*before)
+        patient = min(problem.evaluations, self.usual - PATIENCE)  # until the effort is spent
+        self.improved = max(self.improved, patient)
+        spent = {self._change: 0, self._disturb: 0}
         while not self._done():
             before = problem.evaluations, problem.best
-            if rng.random() < 0.5:
-                self._change(rng)
-            else:
-                self._disturb(rng)
+            turn = min(spent, key=spent.__getitem__)
+            turn(rng)
+            spent[turn] += max(TRY, problem.evaluations - before[0])
             self._note(*before)
 
     def _relaxes(self) -> bool:
@@ -123,7 +142,7 @@ class _Search:
                 break
             state = simplified(problem, state)
             if state.key not in polished:
-                found = polish(problem, state, until, self.progress)
+                found = self._polish(state, until)
                 polished[state.key] = problem.rank(found), start
         return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
 
@@ -138,23 +157,34 @@ class _Search:
         return [problem.replay(moves) for moves in found]
 
     def _ahead(self) -> None:
-        """Goes on from what was found to plans behind others that are worse."""
+        """Goes on from what was found to plans behind others that are worse, and polishes those of
+        which most becomes."""
         problem = self.problem
-        found = best_first(problem, self.optima, self._share(AHEAD), self.progress)
-        self.plain = min([self.plain, *found], key=problem.rank)
+        until = self._share(AHEAD)
+        found = best_first(problem, self.optima, until, self.progress, self._adapted)
+        until = self._share(AGAIN)
         for state in problem.different(found, POLISHED):
-            if self._near(state, self.plain):
-                polish(problem, state, self.limit, self.progress)
+            if self._near(state, problem.best):
+                self._polish(state, until)
+
+    def _adapted(self, state: SearchState) -> SearchState:
+        """What may become of a plan, if it is near the best."""
+        self.plain = min(self.plain, state, key=self.problem.rank)
+        return self.learned.adapted(state) if self._near(state, self.plain) else state
 
     def _change(self, rng: random.Random) -> None:
-        """Makes one change to the moves of the best, and decides single classes again then."""
-        problem = self.problem
-        moves = plain(problem.best.moves)
-        local = (move for move in problem.best.moves if isinstance(move, LocalAction))
-        changed = rng.choice([moves, *changes(problem, moves)])
-        state = problem.replay((*changed, *local), self.limit)
-        if self._near(state, problem.best):
-            polish(problem, state, self.limit, self.progress)
+        """Makes some changes to the moves of the best, and decides single classes again then."""
+        problem, best = self.problem, self.problem.best
+        moves = plain(best.moves)
+        local = (move for move in best.moves if isinstance(move, LocalAction))
+        for _ in range(rng.randint(1, KICK)):
+            kind = rng.choice(CHANGES)
+            moves = rng.choice([*kind(problem, moves)] or [moves])
+        state = problem.replay((*moves, *local), self.limit)
+        if self._near(state, best):
+            state = self.learned.adapted(state)
+            if self._near(state, best, CLOSE):
+                self._polish(state, self.limit, best)
 
     def _disturb(self, rng: random.Random) -> None:
         """Refines what several random changes make of the best."""
@@ -181,13 +211,21 @@ class _Search:
         fits = best.cost.peak <= problem.cost_model.capacity
         return fits and problem.time(best) <= problem.least * (1 + NOISE)
 
-    def _near(self, state: SearchState, best: SearchState) -> bool:
+    def _near(self, state: SearchState, best: SearchState, near: float = NEAR) -> bool:
         """Whether a state may become better than the best when single classes are looked at."""
-        return self.problem.log_cost(state) - self.problem.log_cost(best) < math.log(NEAR)
+        return self.problem.log_cost(state) - self.problem.log_cost(best) < math.log(near)
 
     def _share(self, share: float) -> int:
-        """A limit of evaluations: this share of the budget from here on."""
-        return min(self.limit, self.problem.evaluations + round(share * self.budget))
+        """A limit of evaluations: this share of the effort from here on."""
+        return min(self.limit, self.problem.evaluations + round(share * self.effort))
+
+    def _polish(
+        self, state: SearchState, limit: int, like: SearchState | None = None
+    ) -> SearchState:
+        """Changes single classes, and learns which of that helps."""
+        found = polish(self.problem, state, limit, self.progress, like)
+        self.learned.note(found)
+        return found
 
     def _climb(self, state: SearchState, limit: int) -> None:
         """Changes the moves of a state, and polishes what is near the best of that."""
@@ -196,7 +234,7 @@ class _Search:
         self.optima.append(climbed)
         self.plain = min(self.plain, climbed, key=problem.rank)
         if self._near(climbed, self.plain):
-            polish(problem, climbed, self.limit, self.progress)
+            self._polish(climbed, self.limit)
 
 
 def _kicked(problem: Problem, moves: list[Move], rng: random.Random) -> list[Move]:

@@ -3,8 +3,9 @@
 First to its moves (`climb`): drop one, add one, exchange one for another, give it another axis,
 move it to the front or to the back, leave out a part of what it takes (so that, say, small
 parameters stay replicated while large ones are sharded), or have operands exchanged instead of
-unreduced results summed (experts by all_to_all). Then to single classes of operations and values
-(`polish`): where something is communicated, an axis of a class goes elsewhere, or off.
+unreduced results summed (experts by all_to_all); or the like along several axes at once. Then to
+single classes of operations and values (`polish`): where something is communicated, an axis of a
+class goes elsewhere, or off.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Literal
 
-from partita.search.problem import Move, Problem, SearchState
+import numpy as np
+
+from partita.search.joint import Moves, jointly
+from partita.search.problem import Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.small import small_replicated
 from partita.search.starts import followers
 from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction, uses_axis
-
-Moves = tuple[Move, ...]
 
 
 def _silent(done: int, best: SearchState) -> None:
@@ -87,7 +89,11 @@ def _first_better(
 
 
 def polish(
-    problem: Problem, state: SearchState, limit: int, progress: SearchProgress = _silent
+    problem: Problem,
+    state: SearchState,
+    limit: int,
+    progress: SearchProgress = _silent,
+    like: SearchState | None = None,
 ) -> SearchState:
     """The state after changes of single classes, in rounds, each change the best that is left.
 
@@ -98,8 +104,11 @@ def polish(
       state: where to start.
       limit: how many states may have been evaluated in all.
       progress: called now and then.
+      like: a polished state. If it is given, only classes that are laid out otherwise than there,
+        or are near one that is, are looked at first ("don't-look bits").
     """
-    best, within = small_replicated(problem, state, limit), None
+    best = small_replicated(problem, state, limit)
+    within = None if like is None else _around_changes(problem, like, best)
     while problem.everything and problem.evaluations < limit:
         gains = []
         for action in local_actions(problem, best, within):
@@ -154,6 +163,16 @@ def local_actions(
                 if not uses_axis(given, axis):
                     for place in range(NOWHERE, len(given)):
                         yield LocalAction(kind, member, axis, place)
+
+
+def _around_changes(problem: Problem, a: SearchState, b: SearchState) -> set[ClassNode]:
+    """The classes that two states lay out differently, and those near them."""
+    count = a.tiling.count
+    places = np.flatnonzero(a.tiling.row != b.tiling.row).tolist()
+    nodes: list[ClassNode] = [
+        ("op", place) if place < count else ("value", place - count) for place in places
+    ]
+    return set().union(*(_near(problem, node) for node in nodes))
 
 
 def _node(problem: Problem, action: LocalAction) -> ClassNode:
@@ -267,5 +286,6 @@ CHANGES: tuple[Callable[[Problem, Moves], Iterator[Moves]], ...] = (
     _put_first,
     _without_parts,
     _exchanged,
+    jointly,
 )
 """The kinds of changes, in the order in which they are tried."""

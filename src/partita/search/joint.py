@@ -1,0 +1,101 @@
+"""Changes of moves along several axes at once.
+
+What moves do axis by axis often helps only when it is done along all of them: a parameter that is
+split along two axes has to go to its other dimension along both, and halfway it is exchanged for
+nothing. A plan on `data=4,model=8` is so found on `data=4,model=4,more=2`, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator
+
+from partita.search.problem import Move, Problem
+from partita.search.starts import followers
+from partita.tiling import TileAction
+
+Moves = tuple[Move, ...]
+
+
+def jointly(problem: Problem, moves: Moves) -> Iterator[Moves]:
+    """A color dropped, put first or last, added, given the place of another, or without a part:
+    along two axes or more.
+
+    New moves take the axes in the order in which the others have them: dimensions that are split
+    along the same axes in another order are exchanged.
+    """
+    order = [axis for axis in dict.fromkeys((*_axes(moves), *problem.axes)) if axis in problem.axes]
+    added = _kinds(problem)
+    for count in range(len(order), 1, -1):
+        for axes in itertools.combinations(order, count):
+            for color in _colors(moves):
+                yield from _otherwise(problem, moves, color, axes)
+            for kind in added:
+                yield from _instead(moves, tuple(_along(kind, axis) for axis in axes), axes)
+
+
+def _otherwise(
+    problem: Problem, moves: Moves, color: int, axes: Collection[int]
+) -> Iterator[Moves]:
+    """The moves of a color along some axes dropped, first, last, or without a part."""
+    mine = tuple(move for move in moves if _is_of(move, color, axes))
+    if len(mine) > 1:
+        rest = tuple(move for move in moves if move not in mine)
+        yield from (rest, (*mine, *rest), (*rest, *mine))
+        yield from _without_part(problem, moves, mine)
+
+
+def _instead(moves: Moves, group: tuple[TileAction, ...], axes: Collection[int]) -> Iterator[Moves]:
+    """Moves of a color along some axes added at the end, at the front, or in place of another's."""
+    rest = tuple(move for move in moves if not _is_of(move, group[0].color, axes))
+    yield from ((*rest, *group), (*group, *rest))
+    for color in _colors(rest):
+        others = tuple(move for move in rest if _is_of(move, color, axes))
+        if others:
+            at = rest.index(others[0])
+            yield (*rest[:at], *group, *(move for move in rest[at:] if move not in others))
+
+
+def _without_part(problem: Problem, moves: Moves, some: Moves) -> Iterator[Moves]:
+    """A part left out of some of the moves, no more left out, or the only one left out."""
+    counts = dict[TileAction, int]()
+    for move, tiling in zip(moves, problem.tilings(moves), strict=True):
+        if isinstance(move, TileAction) and move in some:
+            propagation = problem.propagator.tile_all(tiling, move)
+            counts[move] = len(problem.parts(propagation, move))
+    most = max(counts.values())
+    for part in range(most if most > 1 else 0):
+        less, more, only = dict[Move, Move](), dict[Move, Move](), dict[Move, Move]()
+        for move, count in counts.items():
+            out = {part} if part < count else set[int]()
+            less[move] = _without(move, {*move.without} | out)
+            more[move] = _without(move, {*move.without} - out)
+            only[move] = _without(move, out)
+        yield from (tuple(new.get(move, move) for move in moves) for new in (less, more, only))
+
+
+def _without(move: TileAction, parts: Collection[int]) -> TileAction:
+    return dataclasses.replace(move, without=tuple(sorted(parts)))
+
+
+def _kinds(problem: Problem) -> list[TileAction]:
+    """What can be moved, once for all axes."""
+    every = (*problem.moves, *followers(problem))
+    return list(dict.fromkeys(_along(move, -1) for move in every))
+
+
+def _along(move: TileAction, axis: int) -> TileAction:
+    return dataclasses.replace(move, axis=axis)
+
+
+def _axes(moves: Moves) -> Iterator[int]:
+    return (move.axis for move in moves)
+
+
+def _colors(moves: Moves) -> list[int]:
+    return list(dict.fromkeys(move.color for move in moves if isinstance(move, TileAction)))
+
+
+def _is_of(move: Move, color: int, axes: Collection[int]) -> bool:
+    return isinstance(move, TileAction) and move.color == color and move.axis in axes

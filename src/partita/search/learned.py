@@ -1,0 +1,42 @@
+"""What has been worth changing in single classes of one plan is tried in others at once.
+
+To polish a plan takes hundreds of evaluations, most of which help nothing; what has helped is tried
+with a few. So plans can be compared by what would become of them: of two that cost the same, one
+may lead to a better one (the history heuristic: Schaeffer, 1989).
+"""
+
+from __future__ import annotations
+
+from partita.search.problem import Problem, SearchState
+from partita.tiling import LocalAction
+
+
+class Learned:
+    """Changes of single classes that polished plans have."""
+
+    def __init__(self, problem: Problem, limit: int) -> None:
+        """Takes the problem, and how many states may have been evaluated in all."""
+        self._problem, self._limit = problem, limit
+        self._actions: dict[LocalAction, None] = {}
+
+    def note(self, polished: SearchState) -> None:
+        """Takes note of the changes of single classes that a plan has."""
+        local = (move for move in polished.moves if isinstance(move, LocalAction))
+        self._actions.update(dict.fromkeys(local))
+
+    def adapted(self, state: SearchState) -> SearchState:
+        """A state after those changes that make it better, one after the other.
+
+        They come in the order in which the plan takes the axes: so dimensions that are split along
+        several end up in the same order.
+        """
+        problem = self._problem
+        order = dict.fromkeys((*(move.axis for move in state.moves), *problem.axes))
+        rank = {axis: number for number, axis in enumerate(order)}
+        for action in sorted(self._actions, key=lambda action: rank[action.axis]):
+            if problem.evaluations >= self._limit:
+                break
+            after = problem.step(state, action)
+            if after is not None and problem.better(after, state):
+                state = after
+        return state

@@ -47,7 +47,7 @@ EFFORT = 2000
 """Evaluations that a search without surprises takes, for every subset of the axes: moves can be
 changed along any of them. The budget may be less."""
 
-PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.25, 0.1, 0.25, 0.1
+PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.25, 0.1, 0.4, 0.25
 """Of the effort: what pricing starts, polishing them, refining the empty plan, refining starts,
 best-first search, and polishing what it finds may take at most."""
 
@@ -81,15 +81,16 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 class _Search:
     def __init__(self, problem: Problem, budget: int, progress: SearchProgress) -> None:
         self.problem, self.budget, self.progress = problem, budget, progress
-        self.limit = problem.evaluations + budget
         self.effort: int = min(budget, EFFORT * 2 ** len(problem.axes))
-        self.usual = problem.evaluations + self.effort
-        """How many states have been evaluated in all when the effort is spent."""
+        self.limit = problem.evaluations + self.effort
+        """How many states may have been evaluated in all for now."""
+        self.end = problem.evaluations + budget
+        """How many in the end."""
         self.plain = problem.start
         """The best state whose single classes have not been looked at."""
         self.optima: list[SearchState] = []
         """What changes of moves have led to."""
-        self.learned = Learned(problem, self.limit)
+        self.learned = Learned(problem, self.end)
         self.idle = self.improved = 0
 
     def run(self, rng: random.Random) -> None:
@@ -102,13 +103,13 @@ class _Search:
             self._climb(problem.start, self._share(EMPTY))
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         for start in self._polished(starts)[:CLIMBED]:
-            if problem.evaluations < self.usual:
-                self._climb(start, self._share(CLIMBING / CLIMBED))
+            self._climb(start, self._share(CLIMBING / CLIMBED))
         before, self.improved = (problem.evaluations, problem.best), problem.evaluations
+        usual, self.limit = self.limit, self.end
         if not self._proven():
             self._ahead()
         self._note(*before)
-        patient = min(problem.evaluations, self.usual - PATIENCE)  # until the effort is spent
+        patient = min(problem.evaluations, usual - PATIENCE)  # until the effort is spent
         self.improved = max(self.improved, patient)
         spent = {self._change: 0, self._disturb: 0}
         while not self._done():

@@ -47,7 +47,7 @@ EFFORT = 2000
 """Evaluations that a search without surprises takes, for every subset of the axes: moves can be
 changed along any of them. The budget may be less."""
 
-PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.25, 0.1, 0.4, 0.25
+PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.3, 0.3, 0.4, 0.25
 """Of the effort: what pricing starts, polishing them, refining the empty plan, refining starts,
 best-first search, and polishing what it finds may take at most."""
 

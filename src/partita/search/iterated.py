@@ -44,8 +44,8 @@ MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
 EFFORT = 2000
-"""Evaluations that a search without surprises takes, for every subset of the axes: moves can be
-changed along any of them. The budget may be less."""
+"""Evaluations that all before best-first search takes at most, for every subset of the axes: moves
+can be changed along any of them. The budget may be less."""
 
 PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.3, 0.3, 0.4, 0.25
 """Of the effort: what pricing starts, polishing them, refining the empty plan, refining starts,

@@ -104,13 +104,10 @@ class _Search:
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         for start in self._polished(starts)[:CLIMBED]:
             self._climb(start, self._share(CLIMBING / CLIMBED))
-        before, self.improved = (problem.evaluations, problem.best), problem.evaluations
         usual, self.limit = self.limit, self.end
         if not self._proven():
             self._ahead()
-        self._note(*before)
-        patient = min(problem.evaluations, usual - PATIENCE)  # until the effort is spent
-        self.improved = max(self.improved, patient)
+        self.improved = min(problem.evaluations, usual - PATIENCE)  # random until then, or longer
         spent = {self._change: 0, self._disturb: 0}
         while not self._done():
             before = problem.evaluations, problem.best

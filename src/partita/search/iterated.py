@@ -81,7 +81,7 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 class _Search:
     def __init__(self, problem: Problem, budget: int, progress: SearchProgress) -> None:
         self.problem, self.budget, self.progress = problem, budget, progress
-        self.effort: int = min(budget, EFFORT * 2 ** len(problem.axes))
+        self.effort = min(budget, EFFORT << len(problem.axes))
         self.limit = problem.evaluations + self.effort
         """How many states may have been evaluated in all for now."""
         self.end = problem.evaluations + budget

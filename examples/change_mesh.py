@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 
 import partita as pt
 
-EMBED, HIDDEN = 32, 128
+EMBED, HIDDEN = 64, 256
 optimizer = optax.adam(1e-2)
 
 

@@ -89,7 +89,7 @@ class CostModel:
         self.mesh = mesh
         self.hardware = hardware
         self.capacity = hardware.usable_memory if capacity is None else capacity
-        timing = timing or Timing(analysis, hardware)
+        self.timing = timing = timing or Timing(analysis, hardware)
         self.interconnect: Interconnect = interconnect(mesh, hardware)
         self.compute = ComputeModel(graph, mesh, hardware, timing)
         self.combining = Combining(graph, timing, self.interconnect, hardware)

@@ -8,6 +8,7 @@ best of its neighbours are known, and are the next whose changes are tried.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from partita.cost import Cost
@@ -46,7 +47,7 @@ def best_first(
     """
     frontier = _Frontier(problem, adapted)
     for start in starts:
-        frontier.add(problem.replay(plain(start.moves), limit))
+        frontier.start(problem.replay(plain(start.moves), limit))
     best, fruitless = frontier.best, 0
     while problem.evaluations < limit and fruitless < FRUITLESS:
         state = frontier.pop()
@@ -76,26 +77,37 @@ class _Frontier:
         """All plans, adapted, by the key of what they were before."""
         self.best: SearchState | None = None
         """Of those that are adapted."""
-        self._states: dict[int, SearchState] = {}
-        self._heap: list[tuple[float, int, int]] = []
+        self._heap: list[tuple[float, int, int, SearchState, bool]] = []
+        self._numbers = itertools.count()
         self._tried: list[Cost] = []
+
+    def start(self, state: SearchState) -> None:
+        """Takes a plan in to begin with, even if there is one like it: other moves can be changed
+        to other plans."""
+        self._see(state)
+        self._push(state, always=True)
 
     def add(self, state: SearchState) -> None:
         """Takes a plan in, unless it is known."""
-        if state.key in self.ends:
-            return
-        self._states[state.key] = state
+        if state.key not in self.ends:
+            self._see(state)
+            self._push(state)
+
+    def _see(self, state: SearchState) -> None:
         end = self.ends[state.key] = self.adapted(state)
-        heapq.heappush(self._heap, (self.problem.log_cost(end), len(state.moves), state.key))
         if self.best is None or self.problem.better(end, self.best):
             self.best = end
+
+    def _push(self, state: SearchState, always: bool = False) -> None:
+        order = self.problem.log_cost(self.ends[state.key]), len(state.moves), next(self._numbers)
+        heapq.heappush(self._heap, (*order, state, always))
 
     def pop(self) -> SearchState | None:
         """The best plan that is left and not like one before; None if there is none."""
         while self._heap:
-            key = heapq.heappop(self._heap)[-1]
-            cost = self.ends[key].cost
-            if not any(alike(cost, other) for other in self._tried):
+            *_, state, always = heapq.heappop(self._heap)
+            cost = self.ends[state.key].cost
+            if always or not any(alike(cost, other) for other in self._tried):
                 self._tried.append(cost)
-                return self._states[key]
+                return state
         return None

@@ -20,11 +20,12 @@ from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
 from partita.search.bounds.relaxed import Relaxed
+from partita.search.coarse import Coarse, coarsened
 from partita.search.laid import relaxed_starts
 from partita.search.learned import Learned
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
-from partita.search.protocol import SearchProgress, register
+from partita.search.protocol import EnoughError, SearchProgress, register
 from partita.search.refine import CHANGES, climb, polish
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
@@ -42,6 +43,10 @@ DESCENDED = 100
 
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
+
+COARSE, READ = 3000, 3
+"""Evaluations of a search on a coarser mesh, and how many of its plans are read on the mesh itself.
+The effort has to be so many times that for it to be worth it."""
 
 EFFORT = 2000
 """Evaluations that all before best-first search takes at most, for every subset of the axes: moves
@@ -99,10 +104,11 @@ class _Search:
         if not problem.moves:
             return
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
-        if not problem.share:  # before starts: good plans come from here sooner
+        coarser = self._from_coarser()
+        if not problem.share and not coarser:  # before starts: good plans come from here sooner
             self._climb(problem.start, self._share(EMPTY))
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
-        for start in self._polished(starts)[:CLIMBED]:
+        for start in self._polished([*starts, *coarser])[:CLIMBED]:
             self._climb(start, self._share(CLIMBING / CLIMBED))
         usual, self.limit = self.limit, self.end
         if not self._proven():
@@ -132,7 +138,7 @@ class _Search:
             promises = promising(problem, relaxed, starts, self._share(PRICING))
             pairs = [(each.start, each.best) for each in promises]
             pairs += [(state, state) for state in self._relaxed(relaxed)]
-            pairs.sort(key=lambda pair: problem.rank(pair[1]))
+        pairs.sort(key=lambda pair: problem.rank(pair[1]))
         polished: dict[int, tuple[Rank, SearchState]] = {}
         until = self._share(POLISHING)
         for start, state in pairs[: 2 * POLISHED]:
@@ -143,6 +149,34 @@ class _Search:
                 found = self._polish(state, until)
                 polished[state.key] = problem.rank(found), start
         return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
+
+    def _from_coarser(self) -> list[SearchState]:
+        """What the best plans of coarser meshes are on this one: of each mesh the best few."""
+        problem, found = self.problem, list[SearchState]()
+        if problem.share or self.effort < READ * COARSE:
+            return []
+        for coarse in coarsened(problem, MOST_AXES):
+            self._on(coarse)
+            for state in coarse.problem.proposals(READ):
+                state = simplified(coarse.problem, state)
+                found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
+        return problem.different(found, POLISHED)
+
+    def _on(self, coarse: Coarse) -> None:
+        """Searches on a coarser mesh. What is evaluated there counts, but is no effort here."""
+        before = self.problem.evaluations
+
+        def told(done: int, _: SearchState) -> None:
+            self.progress(before + done, self.problem.best)
+
+        try:
+            search(coarse.problem, COARSE, 0, told)
+        except EnoughError:
+            for moves in coarse.moves(coarse.problem.best):
+                self.problem.replay(moves)
+            raise
+        self.problem.evaluations += coarse.problem.evaluations
+        self.limit = min(self.limit + coarse.problem.evaluations, self.end)
 
     def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
         """Plans in which layouts are free for every class, near the lower bound."""

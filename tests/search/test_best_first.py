@@ -33,6 +33,19 @@ def test_it_leads_from_a_local_optimum_to_the_best_of_all_plans(sizes, mesh, sha
     assert not problem.better(best, found)
 
 
+def test_starts_that_cost_the_same_are_all_gone_on_from(monkeypatch):
+    """They can be changed to other plans if they have other moves."""
+    problem = mlp()
+    first, second = problem.moves[0], next(m for m in problem.moves if m.axis == 1)
+    moves = {(first, second), (second, first)}
+    changed = []
+    monkeypatch.setattr(
+        "partita.search.best_first.changes", lambda _, moves: changed.append(moves) or []
+    )
+    seen(problem, [problem.replay(each) for each in moves])
+    assert set(changed) == moves
+
+
 def test_it_keeps_to_its_limit_and_its_moves_lead_to_its_plans():
     problem = mlp()
     states = seen(problem, [problem.start], limit=50)

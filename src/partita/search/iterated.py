@@ -6,7 +6,8 @@ that nobody wrote, and from a start plans of so many decisions that none of them
 is best before its single classes are looked at need not be best afterwards. So the moves of the
 empty plan are changed as long as it helps, and what comes of that is polished; then starts are
 polished, those first that promise most, and the moves of the best ones changed. From all of these
-best-first search goes on; the rest is for the best plan, disturbed and refined again.
+best-first search goes on; the rest is for the best plan, disturbed and refined again. On more than
+two axes, plans of meshes with fewer take the place of the empty plan.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -21,7 +22,7 @@ from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.coarse import Coarse, coarsened
-from partita.search.laid import relaxed_starts
+from partita.search.laid import Laid, relaxed_starts
 from partita.search.learned import Learned
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
@@ -147,8 +148,16 @@ class _Search:
             state = simplified(problem, state)
             if state.key not in polished:
                 found = self._polish(state, until)
-                polished[state.key] = problem.rank(found), start
+                polished[state.key] = problem.rank(found), self._climbable(start, state)
         return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
+
+    def _climbable(self, start: SearchState, simple: SearchState) -> SearchState:
+        """A start, or if nothing of it can be changed, since it lays out every class for itself,
+        what of it can when it is told more simply."""
+        if not any(isinstance(move, Laid) for move in start.moves):
+            return start
+        moves = [move for move in plain(simple.moves) if not isinstance(move, Laid)]
+        return self.problem.replay(moves, self.limit)
 
     def _from_coarser(self) -> list[SearchState]:
         """What the best plans of coarser meshes are on this one: of each mesh the best few."""
@@ -156,14 +165,13 @@ class _Search:
         if problem.share or self.effort < READ * COARSE:
             return []
         for coarse in coarsened(problem, MOST_AXES):
-            self._on(coarse)
-            for state in coarse.problem.proposals(READ):
-                state = simplified(coarse.problem, state)
+            for state in self._best_on(coarse):
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
         return problem.different(found, POLISHED)
 
-    def _on(self, coarse: Coarse) -> None:
-        """Searches on a coarser mesh. What is evaluated there counts, but is no effort here."""
+    def _best_on(self, coarse: Coarse) -> list[SearchState]:
+        """The best few plans of a search on a coarser mesh. What is evaluated there counts, but is
+        no effort here."""
         before = self.problem.evaluations
 
         def told(done: int, _: SearchState) -> None:
@@ -175,8 +183,11 @@ class _Search:
             for moves in coarse.moves(coarse.problem.best):
                 self.problem.replay(moves)
             raise
+        best = coarse.problem.proposals(READ)
+        best = [simplified(coarse.problem, state) for state in best]
         self.problem.evaluations += coarse.problem.evaluations
         self.limit = min(self.limit + coarse.problem.evaluations, self.end)
+        return best
 
     def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
         """Plans in which layouts are free for every class, near the lower bound."""

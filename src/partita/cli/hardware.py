@@ -47,10 +47,11 @@ def calibrate(
     seconds: Annotated[float, typer.Option(help="How long to time each operation.")] = 0.3,
 ) -> None:
     """Measure the devices at hand, and write a hardware file to make plans for them."""
-    jax.config.update("jax_platforms", platform)
+    # "gpu" stands for several backends, all of which JAX would want to find.
+    jax.config.update("jax_platforms", None if platform == "gpu" else platform)
     console, budget = Console(stderr=True), Budget(seconds)
     try:
-        devices = jax.devices()
+        devices = jax.devices(platform)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise pt.HardwareError(f"JAX finds no devices of --platform {platform}: {reason}") from None

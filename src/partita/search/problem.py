@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +61,11 @@ class SearchState:
     moves: tuple[Move, ...]
     key: int
     """Equal for equal tilings, whatever moves led there."""
+
+    @cached_property
+    def weight(self) -> int:
+        """As how many moves those that led to it count."""
+        return sum(getattr(move, "weight", 1) for move in self.moves)
 
 
 def alike(a: Cost, b: Cost) -> bool:
@@ -192,9 +198,8 @@ class Problem:
         time, peak = self.time(state), state.cost.peak
         fits = peak <= self.cost_model.capacity
         first, second = (time, peak) if fits else (peak, time)
-        count = sum(getattr(move, "weight", 1) for move in state.moves)
         level = 2 * self.avoided(state.lowering) + (not fits)
-        return (level, first * (1 + NOISE) ** count, second, count)
+        return (level, first * (1 + NOISE) ** state.weight, second, state.weight)
 
     @property
     def states(self) -> Iterable[SearchState]:

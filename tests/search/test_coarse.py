@@ -122,13 +122,24 @@ def test_a_search_ends_no_worse_than_the_plans_of_coarser_meshes():
     assert all(p.time(found) <= p.time(each) * (1 + 1e-12) for each in read)
 
 
-def test_evaluations_on_coarser_meshes_count():
-    p = mlp(mesh="x=2,y=2,z=2")
-    (coarse,) = coarsened(p, 2)
-    run(iterated_search, coarse.problem, budget=3000)
+def elsewhere(mesh):
+    """How many plans of the MLP a search evaluates on other meshes than its own."""
+    p = mlp(mesh=mesh)
     run(iterated_search, p, budget=9000)
-    here = len(list(p.states)) - 1
-    assert p.evaluations - here >= coarse.problem.evaluations > 100
+    return p.evaluations - (len(list(p.states)) - 1)
+
+
+def test_evaluations_on_coarser_meshes_count():
+    assert elsewhere("data=4") == 0
+    assert elsewhere("data=2,model=2") > 20
+    assert elsewhere("x=2,y=2,z=2") > 100
+
+
+def test_all_axes_may_be_one():
+    (only,) = coarsened(mlp(mesh="data=4,model=2"), 1)
+    assert sizes(only) == (8,)
+    assert only.ways == (((0, 1),),)
+    assert not coarsened(mlp(mesh="data=8"), 0)
 
 
 def test_a_search_that_is_interrupted_there_has_its_best_plan():

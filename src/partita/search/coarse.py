@@ -1,8 +1,9 @@
 """Plans of coarser meshes, in which several axes are one, to start from.
 
-On two axes there is the relaxed problem, and much of the space is looked at; on more there are too
-many layouts. A plan on `data=4,model=8` is one on `data=4,model=4,more=2`, too, in which `model`
-and `more` always go together. It costs a little more or less there, as the axes lie on networks.
+A plan on `data=4,model=8` is one on `data=4,model=4,more=2`, too, in which `model` and `more` go
+together; and one on `all=32`, in which all axes do, is one on either. It costs a little more or
+less there, as the axes lie on networks. The fewer the axes, the fewer moves there are, and the more
+of the space is looked at; up to two, there is the relaxed problem.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def coarsened(problem: Problem, axes: int) -> list[Coarse]:
     """
     start, manual = problem.start.tiling, (op.op.work for op in problem.graph.ops)
     if (
-        len(problem.axes) <= axes
+        not 0 < axes < len(problem.axes)
         or not problem.everything
         or _used(start) & {*problem.axes}
         or any(work and work.collectives for work in manual)
@@ -90,7 +91,7 @@ def _joined(searched: Axes, count: int) -> Iterator[Bundles]:
 
 def _coarse(problem: Problem, ways: Sequence[Bundles]) -> Coarse | None:
     """The problem on the mesh in which axes are joined as in the first of some ways; None if that
-    cannot be laid on the networks."""
+    cannot be laid on the networks, or nothing can be split along them."""
     mesh, first = problem.mesh, ways[0]
     sizes = [mesh.size(bundle) for bundle in first]
     others = [(axis,) for axis in range(len(mesh.names)) if axis not in problem.axes]
@@ -116,6 +117,8 @@ def _coarse(problem: Problem, ways: Sequence[Bundles]) -> Coarse | None:
     searched = [place[bundle[0]] for bundle in first]
     avoided = problem.avoided.kinds
     coarse = Problem(graph.analysis, graph, tiling, joined, cost, searched, None, (), avoided)
+    if not coarse.moves:
+        return None
     read = []
     for bundles in ways:
         for each in set(itertools.permutations(bundles)):

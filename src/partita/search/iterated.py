@@ -6,8 +6,10 @@ that nobody wrote, and from a start plans of so many decisions that none of them
 is best before its single classes are looked at need not be best afterwards. So the moves of the
 empty plan are changed as long as it helps, and what comes of that is polished; then starts are
 polished, those first that promise most, and the moves of the best ones changed. From all of these
-best-first search goes on; the rest is for the best plan, disturbed and refined again. On more than
-two axes, plans of meshes with fewer take the place of the empty plan.
+best-first search goes on; the rest is for the best plan, disturbed and refined again.
+
+Before most of it, all but the disturbances is done on meshes on which some axes are one: what is
+found there is where to start from, too.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -26,7 +28,7 @@ from partita.search.laid import Laid, relaxed_starts
 from partita.search.learned import Learned
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
-from partita.search.protocol import EnoughError, SearchProgress, register
+from partita.search.protocol import SearchProgress, register
 from partita.search.refine import CHANGES, climb, polish
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
@@ -45,9 +47,12 @@ DESCENDED = 100
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
-COARSE, READ = 3000, 3
-"""Evaluations of a search on a coarser mesh, and how many of its plans are read on the mesh itself.
-The effort has to be so many times that for it to be worth it."""
+COARSE, READ = 4000, 3
+"""Evaluations of a search on a coarser mesh, or half of the effort if that is less, and how many of
+its plans are read on the mesh itself."""
+
+FIRST = 0.05
+"""Of the effort, what refining the empty plan takes before there is a search on a coarser mesh."""
 
 EFFORT = 2000
 """Evaluations that all before best-first search takes at most, for every subset of the axes: moves
@@ -80,7 +85,10 @@ IDLE = 40
 @register("iterated")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """The best of all states seen. Only the disturbances are random."""
-    _Search(problem, budget, progress).run(random.Random(seed))
+    looking = _Search(problem, budget, progress)
+    if problem.moves:
+        usual = looking.systematic()
+        looking.disturb(random.Random(seed), usual)
     return problem.best
 
 
@@ -99,22 +107,32 @@ class _Search:
         self.learned = Learned(problem, self.end)
         self.idle = self.improved = 0
 
-    def run(self, rng: random.Random) -> None:
-        """Looks until the budget is spent, or nothing is new."""
+    def systematic(self) -> int:
+        """Looks where something is known of what helps.
+
+        Returns:
+          How many states may be evaluated in all before it takes gains to go on.
+        """
         problem = self.problem
-        if not problem.moves:
-            return
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
-        coarser = self._from_coarser()
-        if not problem.share and not coarser:  # before starts: good plans come from here sooner
-            self._climb(problem.start, self._share(EMPTY))
+        first, coarser = problem.start, list[SearchState]()
+        if not problem.share:  # before all else: good plans come from here sooner
+            first = climb(problem, first, self._share(FIRST), self.progress)
+            coarser = self._from_coarser()
+            self._climb(first, self._share(EMPTY))
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
         for start in self._polished([*starts, *coarser])[:CLIMBED]:
             self._climb(start, self._share(CLIMBING / CLIMBED))
         usual, self.limit = self.limit, self.end
         if not self._proven():
             self._ahead()
-        self.improved = min(problem.evaluations, usual - PATIENCE)  # random until then, or longer
+        return usual
+
+    def disturb(self, rng: random.Random, usual: int) -> None:
+        """Changes the best at random until so many states have been evaluated, or as long as that
+        helps, or nothing is new."""
+        problem = self.problem
+        self.improved = min(problem.evaluations, usual - PATIENCE)
         spent = {self._change: 0, self._disturb: 0}
         while not self._done():
             before = problem.evaluations, problem.best
@@ -160,34 +178,36 @@ class _Search:
         return self.problem.replay(moves, self.limit)
 
     def _from_coarser(self) -> list[SearchState]:
-        """What the best plans of coarser meshes are on this one: of each mesh the best few."""
+        """What the best plans of coarser meshes are on this one: of each mesh the best few.
+
+        What is evaluated there counts, but is no effort here.
+        """
         problem, found = self.problem, list[SearchState]()
-        if problem.share or self.effort < READ * COARSE:
-            return []
-        for coarse in coarsened(problem, MOST_AXES):
-            for state in self._best_on(coarse):
+        for coarse in coarsened(problem, min(len(problem.axes) - 1, MOST_AXES)):
+            there, told, before = coarse.problem, self._telling(coarse), problem.evaluations
+            _Search(there, min(COARSE, self.effort // 2), told).systematic()
+            best = [simplified(there, state) for state in there.proposals(READ)]
+            told(there.evaluations, there.best)
+            self.limit = min(self.limit + problem.evaluations - before, self.end)
+            for state in best:
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
         return problem.different(found, POLISHED)
 
-    def _best_on(self, coarse: Coarse) -> list[SearchState]:
-        """The best few plans of a search on a coarser mesh. What is evaluated there counts, but is
-        no effort here."""
-        before = self.problem.evaluations
+    def _telling(self, coarse: Coarse) -> SearchProgress:
+        """Told of the progress of a search on a coarser mesh, and tells on; each plan that is the
+        best so far there is read here at once."""
+        problem, seen, counted = self.problem, coarse.problem.start, 0
 
-        def told(done: int, _: SearchState) -> None:
-            self.progress(before + done, self.problem.best)
+        def told(done: int, best: SearchState) -> None:
+            nonlocal seen, counted
+            problem.evaluations += done - counted
+            counted = done
+            if best is not seen:
+                seen = best
+                problem.replay(next(coarse.moves(best)), self.limit)
+            self.progress(problem.evaluations, problem.best)
 
-        try:
-            search(coarse.problem, COARSE, 0, told)
-        except EnoughError:
-            for moves in coarse.moves(coarse.problem.best):
-                self.problem.replay(moves)
-            raise
-        best = coarse.problem.proposals(READ)
-        best = [simplified(coarse.problem, state) for state in best]
-        self.problem.evaluations += coarse.problem.evaluations
-        self.limit = min(self.limit + coarse.problem.evaluations, self.end)
-        return best
+        return told
 
     def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
         """Plans in which layouts are free for every class, near the lower bound."""

@@ -180,7 +180,7 @@ class _Search:
     def _from_coarser(self) -> list[SearchState]:
         """What the best plans of coarser meshes are on this one: of each mesh the best few.
 
-        What is evaluated there counts; of more axes than two, it is no effort here.
+        What is evaluated there counts, but is no effort here.
         """
         problem, found = self.problem, list[SearchState]()
         for coarse in coarsened(problem, min(len(problem.axes) - 1, MOST_AXES)):
@@ -188,8 +188,7 @@ class _Search:
             _Search(there, min(COARSE, self.effort // 2), told).systematic()
             best = [simplified(there, state) for state in there.proposals(READ)]
             told(there.evaluations, there.best)
-            if len(problem.axes) > MOST_AXES:
-                self.limit = min(self.limit + problem.evaluations - before, self.end)
+            self.limit = min(self.limit + problem.evaluations - before, self.end)
             for state in best:
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
         return problem.different(found, POLISHED)

@@ -47,7 +47,7 @@ DESCENDED = 100
 MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
-COARSE, READ = 4000, 3
+COARSE, READ = 8000, 3
 """Evaluations of a search on a coarser mesh, or half of the effort if that is less, and how many of
 its plans are read on the mesh itself."""
 

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from partita.mesh import Mesh
+from partita.search import coarse as coarse_module
 from partita.search import iterated_search
 from partita.search.coarse import coarsened
 from partita.search.problem import Problem
@@ -140,6 +141,32 @@ def test_all_axes_may_be_one():
     assert sizes(only) == (8,)
     assert only.ways == (((0, 1),),)
     assert not coarsened(mlp(mesh="data=8"), 0)
+
+
+def test_meshes_that_become_the_same_one_share_its_problem():
+    known = {}
+    alike, unlike = coarsened(mlp(mesh="x=4,y=4,z=2"), 2, known)
+    ((first,), (second,)) = (coarsened(each.problem, 1, known) for each in (alike, unlike))
+    assert first.problem is second.problem
+    assert first.ways == second.ways == (((0, 1),),)
+    assert set(known) == {each.problem.mesh for each in (alike, unlike, first)}
+
+
+def test_a_mesh_is_searched_once():
+    """Plans along all axes as one are looked for on the way to each of the meshes of two axes."""
+    p, seen = mlp(mesh="x=4,y=4,z=2"), set()
+    made = coarse_module.Problem
+
+    def noted(*args):
+        problem = made(*args)
+        if len(problem.axes) == 1:
+            seen.add(problem)
+        return problem
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coarse_module, "Problem", noted)
+        run(iterated_search, p, budget=9000)
+    assert len(seen) == 1
 
 
 def test_a_search_that_is_interrupted_there_has_its_best_plan():

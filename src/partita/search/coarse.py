@@ -48,12 +48,21 @@ class Coarse:
             yield (laid(self.fine, self.fine.start.tiling.with_row(row)),)
 
 
-def coarsened(problem: Problem, axes: int) -> list[Coarse]:
+def coarsened(
+    problem: Problem, axes: int, known: dict[Mesh, Problem] | None = None
+) -> list[Coarse]:
     """The problem on coarser meshes, of which so many axes are searched.
 
     Neighbours are joined there; meshes whose axes have the same sizes count once. There is none
     where so few axes are searched anyway, or something has been decided about one of them.
+
+    Args:
+      problem: On the mesh itself.
+      axes: How many axes to leave.
+      known: What is known of coarser meshes than others; added to. The same mesh is the same
+        problem.
     """
+    known = {} if known is None else known
     start, manual = problem.start.tiling, (op.op.work for op in problem.graph.ops)
     if (
         not 0 < axes < len(problem.axes)
@@ -67,7 +76,7 @@ def coarsened(problem: Problem, axes: int) -> list[Coarse]:
         sizes.setdefault(tuple(sorted(map(problem.mesh.size, bundles))), []).append(bundles)
     found = list[Coarse]()
     for _, ways in sorted(sizes.items(), key=lambda each: each[0][-1]):
-        if len(found) < MESHES and (coarse := _coarse(problem, ways)):
+        if len(found) < MESHES and (coarse := _coarse(problem, ways, known)):
             found.append(coarse)
     return found
 
@@ -89,7 +98,7 @@ def _joined(searched: Axes, count: int) -> Iterator[Bundles]:
             yield bundles
 
 
-def _coarse(problem: Problem, ways: Sequence[Bundles]) -> Coarse | None:
+def _coarse(problem: Problem, ways: Sequence[Bundles], known: dict[Mesh, Problem]) -> Coarse | None:
     """The problem on the mesh in which axes are joined as in the first of some ways; None if that
     cannot be laid on the networks, or nothing can be split along them."""
     mesh, first = problem.mesh, ways[0]
@@ -102,23 +111,11 @@ def _coarse(problem: Problem, ways: Sequence[Bundles]) -> Coarse | None:
         tuple(map(mesh.size, order)),
         tuple(_networks(mesh, bundle) for bundle in order),
     )
-    graph, model, start = problem.graph, problem.cost_model, problem.start.tiling
-    try:
-        cost = CostModel(
-            graph, graph.analysis, joined, model.hardware, model.capacity, model.timing
-        )
-    except MeshError:
-        return None
-    tiling = Tiling(
-        [_coarser(layout, place) for layout in start.ops],
-        [_coarser(layout, place) for layout in start.values],
-        frozenset((value, place[axis]) for value, axis in start.pinned),
-    )
     searched = [place[bundle[0]] for bundle in first]
-    avoided = problem.avoided.kinds
-    coarse = Problem(graph.analysis, graph, tiling, joined, cost, searched, None, (), avoided)
-    if not coarse.moves:
+    coarse = known.get(joined) or _problem(problem, joined, place, searched)
+    if coarse is None or not coarse.moves:
         return None
+    known[joined] = coarse
     read = []
     for bundles in ways:
         for each in set(itertools.permutations(bundles)):
@@ -126,6 +123,25 @@ def _coarse(problem: Problem, ways: Sequence[Bundles]) -> Coarse | None:
                 finer = dict(zip(searched, each, strict=True))
                 read.append(tuple(finer.get(number, bundle) for number, bundle in enumerate(order)))
     return Coarse(problem, coarse, tuple(dict.fromkeys(read)))
+
+
+def _problem(
+    problem: Problem, mesh: Mesh, place: dict[int, int], searched: Sequence[int]
+) -> Problem | None:
+    """A problem on a mesh of which each axis has a new place; None if it cannot be laid on the
+    networks."""
+    graph, model, start = problem.graph, problem.cost_model, problem.start.tiling
+    try:
+        cost = CostModel(graph, graph.analysis, mesh, model.hardware, model.capacity, model.timing)
+    except MeshError:
+        return None
+    tiling = Tiling(
+        [_coarser(layout, place) for layout in start.ops],
+        [_coarser(layout, place) for layout in start.values],
+        frozenset((value, place[axis]) for value, axis in start.pinned),
+    )
+    avoided = problem.avoided.kinds
+    return Problem(graph.analysis, graph, tiling, mesh, cost, searched, None, (), avoided)
 
 
 def _networks(mesh: Mesh, bundle: Axes) -> tuple[str, ...]:

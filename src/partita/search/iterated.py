@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import random
 
+from partita.mesh import Mesh
 from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
@@ -48,11 +49,12 @@ MOST_AXES = 2
 """Of more axes, the relaxed problem takes too long."""
 
 COARSE, READ = 8000, 3
-"""Evaluations of a search on a coarser mesh, or half of the effort if that is less, and how many of
-its plans are read on the mesh itself."""
+"""Evaluations of a search on a coarser mesh, or half of the effort if that is less, beside those on
+meshes that are coarser still; and how many of its plans are read on the mesh itself."""
 
-FIRST = 0.05
-"""Of the effort, what refining the empty plan takes before there is a search on a coarser mesh."""
+FIRST = 1_200_000
+"""Plans times classes of operations that refining the empty plan takes before there is a search on
+a coarser mesh: a plan of many classes takes longer to evaluate."""
 
 EFFORT = 2000
 """Evaluations that all before best-first search takes at most, for every subset of the axes: moves
@@ -76,7 +78,8 @@ KICK = 3
 """Most random changes at a time."""
 
 PATIENCE = 2000
-"""Evaluations after which the search ends if nothing has become better by more than the noise."""
+"""Evaluations after which the search ends if nothing has become better by more than the noise; for
+every axis more than two, twice as many."""
 
 IDLE = 40
 """Disturbances in turn that may lead to nothing new; then the space is taken to be exhausted."""
@@ -93,8 +96,18 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 
 
 class _Search:
-    def __init__(self, problem: Problem, budget: int, progress: SearchProgress) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        budget: int,
+        progress: SearchProgress,
+        known: dict[Mesh, Problem] | None = None,
+    ) -> None:
         self.problem, self.budget, self.progress = problem, budget, progress
+        self.nested = known is not None
+        """Whether this is a search on a coarser mesh."""
+        self.known = {} if known is None else known
+        """The problem on coarser meshes, those of other searches included."""
         self.effort = min(budget, EFFORT << len(problem.axes))
         self.limit = problem.evaluations + self.effort
         """How many states may have been evaluated in all for now."""
@@ -105,6 +118,7 @@ class _Search:
         self.optima: list[SearchState] = []
         """What changes of moves have led to."""
         self.learned = Learned(problem, self.end)
+        self.patience = PATIENCE << max(0, len(problem.axes) - MOST_AXES)
         self.idle = self.improved = 0
 
     def systematic(self) -> int:
@@ -117,7 +131,10 @@ class _Search:
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
         first, coarser = problem.start, list[SearchState]()
         if not problem.share:  # before all else: good plans come from here sooner
-            first = climb(problem, first, self._share(FIRST), self.progress)
+            soon = problem.evaluations + FIRST // len(problem.graph.ops)
+            until = min(soon, self._share(EMPTY))
+            first = climb(problem, first, until, self.progress)
+            self._polish(first, until)
             coarser = self._from_coarser()
             self._climb(first, self._share(EMPTY))
         starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
@@ -132,7 +149,7 @@ class _Search:
         """Changes the best at random until so many states have been evaluated, or as long as that
         helps, or nothing is new."""
         problem = self.problem
-        self.improved = min(problem.evaluations, usual - PATIENCE)
+        self.improved = min(problem.evaluations, usual - self.patience)
         spent = {self._change: 0, self._disturb: 0}
         while not self._done():
             before = problem.evaluations, problem.best
@@ -183,12 +200,15 @@ class _Search:
         What is evaluated there counts, but is no effort here.
         """
         problem, found = self.problem, list[SearchState]()
-        for coarse in coarsened(problem, min(len(problem.axes) - 1, MOST_AXES)):
+        for coarse in coarsened(problem, min(len(problem.axes) - 1, MOST_AXES), self.known):
             there, told, before = coarse.problem, self._telling(coarse), problem.evaluations
-            _Search(there, min(COARSE, self.effort // 2), told).systematic()
+            if not there.evaluations:
+                _Search(there, min(COARSE, self.effort // 2), told, self.known).systematic()
             best = [simplified(there, state) for state in there.proposals(READ)]
             told(there.evaluations, there.best)
-            self.limit = min(self.limit + problem.evaluations - before, self.end)
+            spent = problem.evaluations - before
+            self.end += spent if self.nested else 0
+            self.limit = min(self.limit + spent, self.end)
             for state in best:
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
         return problem.different(found, POLISHED)
@@ -196,7 +216,8 @@ class _Search:
     def _telling(self, coarse: Coarse) -> SearchProgress:
         """Told of the progress of a search on a coarser mesh, and tells on; each plan that is the
         best so far there is read here at once."""
-        problem, seen, counted = self.problem, coarse.problem.start, 0
+        problem, there = self.problem, coarse.problem
+        seen, counted = there.start, there.evaluations
 
         def told(done: int, best: SearchState) -> None:
             nonlocal seen, counted
@@ -265,7 +286,7 @@ class _Search:
 
     def _done(self) -> bool:
         now = self.problem.evaluations
-        tired = self.idle >= IDLE or now - self.improved > PATIENCE
+        tired = self.idle >= IDLE or now - self.improved > self.patience
         return now >= self.limit or tired or self._proven()
 
     def _proven(self) -> bool:

@@ -12,7 +12,7 @@ SearchProgress = Callable[[int, SearchState], None]
 """Called with the number of states evaluated and the best so far."""
 
 
-BUDGET = 24000
+BUDGET = 40000
 """Plans that a search may evaluate, if it is not told. Most cost little: they differ from others in
 one class. The default search ends before if nothing becomes better; on two axes that is usual."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -313,6 +314,25 @@ def test_what_can_only_stay_as_it_is_comes_first():
     comparison = side_by_side(both, Mesh.of("x=4"), found(SUM, SUM), becomes=[[], [PERHAPS]])
     assert comparison.rewritten == Counter([Rewritten("perhaps", GATHER, SUM)])
     assert {comparison.remark(e) for e in (GATHER, SUM)} == {"rewritten"}
+
+
+def test_what_stays_gives_way_to_what_can_only_become_the_same():
+    """Of gathers of 128 and 64 bytes that may move half, 64 and 32 bytes are found: both do."""
+    sizes = 128, 64, 32
+    large, middle, small = (HloCollective("all_gather", size, ALL) for size in sizes)
+    halves = [[Becomes("narrowed", made, always=False)] for made in (middle, small)]
+    gathers = [
+        dataclasses.replace(planned("all_gather", n), bytes=size)
+        for n, size in enumerate(sizes[:2])
+    ]
+    made = found(middle, small)
+    comparison = side_by_side(gathers, Mesh.of("x=4"), made, becomes=halves)
+    both = Counter([Rewritten("narrowed", large, middle), Rewritten("narrowed", middle, small)])
+    assert comparison.rewritten == both and comparison.agreement == "rewritten"
+    comparison = side_by_side(gathers, Mesh.of("x=4"), found(middle, middle), becomes=halves)
+    assert comparison.rewritten == Counter([Rewritten("narrowed", large, middle)])
+    comparison = side_by_side(gathers, Mesh.of("x=4"), found(middle), becomes=halves)
+    assert comparison.rewritten == Counter() and comparison.agreement == "different"
 
 
 # --------------------------------------------------- what GPUs put together to sum it at once

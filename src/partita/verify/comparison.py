@@ -203,39 +203,54 @@ def _rewritten(
 
     What is compiled is dealt out: first to what has but one way to go, then to the others. Of
     these, first to what is rewritten for certain, then to what can stay as it is, and last to what
-    may have been rewritten.
+    may have been rewritten. What stays as it is gives way to what could only become the same, if
+    it may have become something else that is left.
     """
     left, done = Counter(compiled), Counter[Rewritten]()
     every = [_Open(collective, becomes, times) for (collective, becomes), times in planned.items()]
     every.sort(key=lambda one: len(one.becomes))
 
-    def rewrite(one: _Open, become: Becomes) -> None:
-        collective, times = become.collective, one.times
+    def rewrite(one: _Open, become: Becomes, times: int) -> int:
+        """Up to so many of one, as far as that is left; how many."""
+        collective = become.collective
         if collective is not None:
             made = min(times // become.of, left[collective])
             made = min(made, cut[collective]) if become.cut else made
             left[collective] -= made
             times = made * become.of
-        one.times -= times
         if times:
             done[Rewritten(become.rewrite, one.collective, collective, become.of)] += times
+        return times
+
+    def give_way(one: _Open, times: int) -> None:
+        for become in one.becomes:
+            gone = rewrite(one, become, min(times, one.stays))
+            left[one.collective] += gone
+            one.stays -= gone
+            times -= gone
 
     for uncertain in (False, True):
         now = [one for one in every if one.uncertain == uncertain]
         for one in now:
             for become in one.becomes:
                 if become.always:
-                    rewrite(one, become)
+                    one.times -= rewrite(one, become, one.times)
         for one in now:
             for become in one.becomes:
                 if become.of > 1 and left[one.collective] < one.times:
-                    rewrite(one, become)
-            stays = min(one.times, left[one.collective])
-            left[one.collective] -= stays
-            one.times -= stays
+                    one.times -= rewrite(one, become, one.times)
+            one.stays = min(one.times, left[one.collective])
+            left[one.collective] -= one.stays
+            one.times -= one.stays
     for one in every:
         for become in one.becomes:
-            rewrite(one, become)
+            one.times -= rewrite(one, become, one.times)
+    for one in every:
+        for become in one.becomes:
+            for other in every:
+                if other is not one and other.collective == become.collective:
+                    give_way(other, one.times // become.of)
+            one.times -= rewrite(one, become, one.times)
     return done
 
 
@@ -246,6 +261,8 @@ class _Open:
     collective: HloCollective
     becomes: tuple[Becomes, ...]
     times: int
+    stays: int = 0
+    """How often it is taken to have stayed as it is."""
 
     @property
     def uncertain(self) -> bool:

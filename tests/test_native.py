@@ -29,7 +29,7 @@ def an_energy(nodes, edges, seed):
     sizes = rng.integers(1, 7, nodes)
     ends = [sorted(rng.choice(nodes, 2, replace=False).tolist()) for _ in range(edges)]
     costs = [rng.random((sizes[second], sizes[first])).T for first, second in ends]
-    return Energy(
+    return Energy.joined(
         [rng.random(size) for size in sizes],
         [Edge(*pair, cost) for pair, cost in zip(ends, costs, strict=True)],
     )

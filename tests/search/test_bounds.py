@@ -181,7 +181,7 @@ def test_a_mesh_of_too_many_axes_has_no_bound():
 
 def an_energy(edges, choices=3, nodes=6, seed=0):
     rng = np.random.default_rng(seed)
-    return Energy(
+    return Energy.joined(
         [rng.random(choices) for _ in range(nodes)],
         [Edge(a, b, rng.random((choices, choices))) for a, b in edges],
     )

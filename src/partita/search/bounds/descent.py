@@ -23,11 +23,11 @@ class Descent:
     """Descents of one energy: a choice is exchanged as long as one by itself makes it less."""
 
     def __init__(self, energy: Energy) -> None:
-        sizes = np.array([len(costs) for costs in energy.nodes])
+        sizes = np.array(energy.sizes)
         self.first = np.concatenate([[0], sizes.cumsum()])
         """Where the choices of every node begin, of all choices of all nodes."""
-        self._alone = np.concatenate(energy.nodes)
-        self._beside: list[list[tuple[int, np.ndarray]]] = [[] for _ in energy.nodes]
+        self._alone = energy.alone
+        self._beside: list[list[tuple[int, np.ndarray]]] = [[] for _ in energy.sizes]
         """Of every node, its neighbours, and costs by its choice and theirs."""
         for edge in energy.edges:
             self._beside[edge.first].append((edge.second, edge.cost))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -32,24 +32,36 @@ class Edge:
 class Energy:
     """What choices cost: for each node one of several has to be taken."""
 
-    nodes: Sequence[np.ndarray]
-    """For every node, the cost of each choice."""
-    edges: Sequence[Edge]
-    before: Energy | None = None
-    """One with the same nodes, and with the first of the edges."""
+    sizes: Sequence[int]
+    """How many choices every node has."""
+    ends: Sequence[tuple[int, int]]
+    """The nodes of every edge."""
+    alone: np.ndarray
+    """The costs of all choices of all nodes, one after the other."""
+    beside: np.ndarray
+    """The costs of all pairs of choices of all edges, one after the other."""
+
+    @classmethod
+    def joined(cls, nodes: Sequence[np.ndarray], edges: Sequence[Edge]) -> Energy:
+        """That of some nodes, by the costs of their choices, and of edges between them."""
+        ends = [(edge.first, edge.second) for edge in edges]
+        beside = joined([edge.cost for edge in edges])
+        return cls([len(costs) for costs in nodes], ends, joined(nodes), beside)
 
     @functools.cached_property
-    def alone(self) -> np.ndarray:
-        """The costs of all choices of all nodes, one after the other."""
-        return self.before.alone if self.before else _joined(self.nodes)
+    def nodes(self) -> list[np.ndarray]:
+        """For every node, the cost of each choice."""
+        return np.split(self.alone, starts(self.sizes)[1:])
 
     @functools.cached_property
-    def beside(self) -> np.ndarray:
-        """The costs of all pairs of choices of all edges, one after the other."""
-        if self.before is None:
-            return _joined([edge.cost for edge in self.edges])
-        more = self.edges[len(self.before.edges) :]
-        return np.concatenate([self.before.beside, *(edge.cost.ravel() for edge in more)])
+    def edges(self) -> list[Edge]:
+        """The edges, each with what it costs."""
+        shapes = [(self.sizes[first], self.sizes[second]) for first, second in self.ends]
+        tables = np.split(self.beside, starts(a * b for a, b in shapes)[1:])
+        return [
+            Edge(first, second, table.reshape(shape))
+            for (first, second), shape, table in zip(self.ends, shapes, tables, strict=False)
+        ]
 
     def of(self, choices: Sequence[int]) -> float:
         """The energy of one choice for each node."""
@@ -65,13 +77,12 @@ class Messages:
     """
 
     def __init__(self, energy: Energy) -> None:
-        sizes = [len(costs) for costs in energy.nodes]
+        sizes, ends = energy.sizes, energy.ends
         self._first = _ends(sizes)
         """Of every node, where its choices begin, one node after the other."""
-        ends = [(edge.first, edge.second) for edge in energy.edges]
         assert all(first < second for first, second in ends)
         self._nodes_of = np.array(ends, dtype=np.int64).reshape(-1, 2)
-        self._costs_at = _ends([edge.cost.size for edge in energy.edges])
+        self._costs_at = _ends([sizes[first] * sizes[second] for first, second in ends])
         self._forward_at, self.forward = _messages([sizes[second] for _, second in ends])
         """Of every edge, to its second node."""
         self._backward_at, self.backward = _messages([sizes[first] for first, _ in ends])
@@ -88,7 +99,7 @@ class Messages:
         return max(up, down), choices
 
     def _native(self, energy: Energy, upward: bool) -> tuple[float, list[int]]:
-        choices = np.full(len(energy.nodes), -1, dtype=np.int64)
+        choices = np.full(len(energy.sizes), -1, dtype=np.int64)
         bound = pass_messages(
             upward,
             self._first,
@@ -150,7 +161,7 @@ class Messages:
         return bound, choices
 
 
-def _ends(sizes: Sequence[int]) -> np.ndarray:
+def _ends(sizes: Iterable[int]) -> np.ndarray:
     """Where each of some things of these sizes begins, one after the other, and the last ends."""
     return np.array([0, *itertools.accumulate(sizes)], dtype=np.int64)
 
@@ -165,5 +176,11 @@ def _grouped(nodes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return _ends(np.bincount(nodes, minlength=count).tolist()), nodes.argsort(kind="stable")
 
 
-def _joined(costs: Sequence[np.ndarray]) -> np.ndarray:
+def joined(costs: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of any shape, one after the other."""
     return np.concatenate([each.ravel() for each in costs]) if costs else np.zeros(0)
+
+
+def starts(sizes: Iterable[int]) -> np.ndarray:
+    """Where each of some things of these sizes begins, one after the other."""
+    return _ends(sizes)[:-1]

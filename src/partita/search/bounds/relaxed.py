@@ -12,7 +12,6 @@ uses are shared out among these: the same move for all counts once.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,68 +22,13 @@ from partita.analysis import ValueClass
 from partita.program.op_traits import CARRY
 from partita.search.bounds.choices import NONE, Choices
 from partita.search.bounds.combined import latency_saved
-from partita.search.bounds.messages import Edge, Energy
+from partita.search.bounds.messages import Energy, joined
 from partita.search.bounds.shortest import Shortest, Unreduced, in_order
+from partita.search.bounds.tables import Tables
+from partita.search.bounds.uses import Moves, Uses
 from partita.search.problem import Problem
 from partita.spmd import Lowering
 from partita.tiling import LAYOUTS, Layout, OpForm, Tiling, local_type
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Moves:
-    """What two nodes cost together, by choice: seconds if all collectives are waited for, how many
-    of them are not, since they overlap with other work, and those of compute."""
-
-    first: int
-    second: int
-    seconds: np.ndarray
-    hidden: np.ndarray
-    compute: np.ndarray
-
-
-@dataclasses.dataclass(eq=False)
-class _Uses:
-    """What a value class moves for its uses.
-
-    What several need alike moves once, so each of them has a share of it. Any shares that sum to no
-    more than 1 give a lower bound.
-    """
-
-    value: int
-    """Its node."""
-    ops: list[int]
-    """The node of every use."""
-    rows: list[np.ndarray]
-    """By use, the number of the need of every choice."""
-    seconds: np.ndarray
-    """By need and layout, if it is waited for."""
-    hidden: np.ndarray
-    """The same, what of it may be hidden."""
-    shares: list[float]
-    """By use, the share of members for which it is hidden."""
-    compute: np.ndarray
-    """The same, seconds of each use that moves."""
-    weights: np.ndarray
-    """By use, need and layout, the share that the use has of it."""
-
-    def moves(self) -> Iterator[_Moves]:
-        """The moves for every use."""
-        for op, rows, share, weights in zip(
-            self.ops, self.rows, self.shares, self.weights, strict=True
-        ):
-            seconds = (weights * self.seconds)[rows]
-            if seconds.any():
-                hidden = (share * weights * self.hidden)[rows]
-                yield _Moves(op, self.value, seconds, hidden, self.compute[rows])
-
-    def share(self, choices: Sequence[int], step: float) -> None:
-        """Has those that need alike, under some choices, share more of that among themselves."""
-        layout = choices[self.value]
-        needs = [int(rows[choices[op]]) for op, rows in zip(self.ops, self.rows, strict=True)]
-        for need in set(needs):
-            alike = np.array([float(each == need) for each in needs])
-            now = self.weights[:, need, layout]
-            self.weights[:, need, layout] = (1 - step) * now + step * alike / alike.sum()
 
 
 class Relaxed:
@@ -104,42 +48,31 @@ class Relaxed:
         self._saved = latency_saved(self.choices, self.model)
         self._never = 10 * problem.start.cost.time.serial_time
         """Seconds of what cannot be: more than any bound that is worth having."""
-        self._fixed: tuple[float, Energy] | None = None
-        """What does not change as uses share otherwise, at the last weight of compute."""
         self._chosen: dict[Hashable, int] = {}
         """The choices that forms and plans of classes are, as far as they have been asked for."""
         self._forms: dict[int, dict[Hashable, int]] = {}
         """Of operation classes, the same by what tells their choices apart."""
-        self._moves = list(self._all_moves())
-        self._uses = [uses for value in self.graph.values if (uses := self._using(value))]
+        uses = [uses for value in self.graph.values if (uses := self._using(value))]
+        places = np.argsort(self._order).tolist()
+        self._tables = Tables(places, self._all_moves(), uses)
 
     def energy(self, compute: float) -> Energy:
         """Exposed seconds, compute with this weight of 0..1, and links with what is left of it.
 
         That is at most the step time, which is exposed seconds and the longest of the others.
         """
-        if self._fixed is None or self._fixed[0] != compute:
-            alone = [compute * node.seconds for node in self.ops]
-            alone += [np.zeros(len(node.layouts)) for node in self.values]
-            single = [uses for uses in self._uses if len(uses.ops) == 1]
-            moves = itertools.chain(self._moves, *(uses.moves() for uses in single))
-            edges = [self._edge(move, compute) for move in moves]
-            self._fixed = compute, Energy([alone[node] for node in self._order], edges)
-        shared = (uses for uses in self._uses if len(uses.ops) > 1)
-        more = [self._edge(move, compute) for uses in shared for move in uses.moves()]
-        fixed = self._fixed[1]
-        return Energy(fixed.nodes, [*fixed.edges, *more], fixed)
-
-    def _edge(self, move: _Moves, compute: float) -> Edge:
+        sizes, seconds = self._alone
         beside = (1 - compute) / self.model.interconnect.links
-        cost = move.seconds - (1 - beside) * move.hidden + compute * move.compute
-        first, second = self._places[move.first], self._places[move.second]
-        return Edge(first, second, cost) if first < second else Edge(second, first, cost.T)
+        costs = self._tables.costs(compute, beside)
+        return Energy(sizes, self._tables.ends, compute * seconds, costs)
 
     @functools.cached_property
-    def _places(self) -> dict[int, int]:
-        """Of every node, its place in the order."""
-        return {node: place for place, node in enumerate(self._order)}
+    def _alone(self) -> tuple[list[int], np.ndarray]:
+        """In order, how many choices every node has, and seconds of compute for all of them."""
+        seconds = [node.seconds for node in self.ops]
+        seconds += [np.zeros(len(node.layouts)) for node in self.values]
+        ordered = [seconds[node] for node in self._order]
+        return list(map(len, ordered)), joined(ordered)
 
     @functools.cached_property
     def _order(self) -> list[int]:
@@ -154,13 +87,10 @@ class Relaxed:
 
     def slope(self, ordered: Sequence[int]) -> tuple[float, float]:
         """Seconds of compute, and hidden ones, for each link, of some choices."""
-        choices = self._by_node(ordered).tolist()
-        ops = zip(self.ops, choices[: len(self.ops)], strict=True)
-        compute, hidden = sum(float(node.seconds[choice]) for node, choice in ops), 0.0
-        for move in self._all():
-            at = choices[move.first], choices[move.second]
-            hidden += float(move.hidden[at])
-            compute += float(move.compute[at])
+        choices = self._by_node(ordered)
+        ops = zip(self.ops, choices.tolist(), strict=False)
+        compute, hidden = self._tables.sums(choices)
+        compute += sum(float(node.seconds[choice]) for node, choice in ops)
         return compute, hidden / self.model.interconnect.links
 
     def tiling(self, ordered: Sequence[int]) -> Tiling:
@@ -221,22 +151,14 @@ class Relaxed:
 
     def share(self, ordered: Sequence[int], step: float) -> None:
         """Shares out what moves for several uses more as some choices have it."""
-        choices = self._by_node(ordered).tolist()
-        for uses in self._uses:
-            if len(uses.ops) > 1:
-                uses.share(choices, step)
-
-    def _all(self) -> Iterator[_Moves]:
-        yield from self._moves
-        for uses in self._uses:
-            yield from uses.moves()
+        self._tables.share(self._by_node(ordered), step)
 
     def _by_node(self, ordered: Sequence[int]) -> np.ndarray:
         choices = np.empty(len(ordered), dtype=np.int64)
         choices[self._order] = ordered
         return choices
 
-    def _all_moves(self) -> Iterator[_Moves]:
+    def _all_moves(self) -> Iterator[Moves]:
         for value in self.graph.values:
             made = self._making(value)
             if made is not None:
@@ -247,7 +169,7 @@ class Relaxed:
     def _node(self, value: int) -> int:
         return len(self.ops) + value
 
-    def _making(self, value: ValueClass) -> _Moves | None:
+    def _making(self, value: ValueClass) -> Moves | None:
         """From how a value is made to how it is kept."""
         if value.producer is None:
             return None
@@ -284,13 +206,13 @@ class Relaxed:
         )
         compute = times * written[:, None] * (may & (waited > 0))
         share = self.model.sums_hidden(value.index)
-        return _Moves(op, self._node(value.index), waited, share * hidden, compute)
+        return Moves(op, self._node(value.index), waited, share * hidden, compute)
 
     def _bytes(self, value: ValueClass, layout: Layout) -> int:
         """Bytes of a shard."""
         return local_type(value.value.type, layout, self._mesh).bytes
 
-    def _using(self, value: ValueClass) -> _Uses | None:
+    def _using(self, value: ValueClass) -> Uses | None:
         """From how a value is kept to how its uses need it."""
         if not value.uses:
             return None
@@ -317,7 +239,7 @@ class Relaxed:
         rows = [np.array([distinct[need] for need in each]) for each in needs]
         may = np.array([np.isin(np.arange(len(distinct)), each) for each in rows], dtype=float)
         weights = may / np.maximum(may.sum(axis=0), 1)
-        return _Uses(
+        return Uses(
             self._node(value.index),
             [use.op for use in value.uses],
             rows,
@@ -328,7 +250,7 @@ class Relaxed:
             np.repeat(weights[:, :, None], len(layouts), axis=2),
         )
 
-    def _unreduced_uses(self, value: ValueClass) -> Iterator[_Moves]:
+    def _unreduced_uses(self, value: ValueClass) -> Iterator[Moves]:
         """What is kept unreduced, its use leaves so, too."""
         node = self.values[value.index]
         if not any(node.kept) or self.graph.ops[value.uses[0].op].op.kind == CARRY:
@@ -337,7 +259,7 @@ class Relaxed:
         never = [[not kept <= passed for kept in node.kept] for passed in user.passed]
         yield self._forbidden(value.uses[0].op, self._node(value.index), np.array(never))
 
-    def _aliased(self, value: ValueClass) -> Iterator[_Moves]:
+    def _aliased(self, value: ValueClass) -> Iterator[Moves]:
         """What shares a buffer has one layout, as it propagates from one to the other."""
         for partner in value.aliases:
             other = self.graph.values[partner]
@@ -349,9 +271,9 @@ class Relaxed:
             never = np.array([[a != b for b in theirs] for a in mine])
             yield self._forbidden(self._node(value.index), self._node(partner), never)
 
-    def _forbidden(self, first: int, second: int, never: np.ndarray) -> _Moves:
+    def _forbidden(self, first: int, second: int, never: np.ndarray) -> Moves:
         none = np.zeros(never.shape)
-        return _Moves(first, second, self._never * never, none, none)
+        return Moves(first, second, self._never * never, none, none)
 
 
 def _alike(form: OpForm) -> tuple[object, ...]:

@@ -123,10 +123,11 @@ def test_a_search_ends_no_worse_than_the_plans_of_coarser_meshes():
     assert all(p.time(found) <= p.time(each) * (1 + 1e-12) for each in read)
 
 
-def elsewhere(mesh):
+def elsewhere(mesh, budget=9000):
     """How many plans of the MLP a search evaluates on other meshes than its own."""
     p = mlp(mesh=mesh)
-    run(iterated_search, p, budget=9000)
+    run(iterated_search, p, budget=budget)
+    assert p.evaluations <= budget
     return p.evaluations - (len(list(p.states)) - 1)
 
 
@@ -134,6 +135,12 @@ def test_evaluations_on_coarser_meshes_count():
     assert elsewhere("data=4") == 0
     assert elsewhere("data=2,model=2") > 20
     assert elsewhere("x=2,y=2,z=2") > 100
+
+
+@pytest.mark.parametrize("mesh", ["data=4,model=2", "x=4,y=4,z=2"])
+@pytest.mark.parametrize("budget", [100, 300])
+def test_a_third_of_the_budget_is_for_the_mesh_itself(mesh, budget):
+    assert budget / 4 < elsewhere(mesh, budget) <= budget * 2 / 3 + 1
 
 
 def test_all_axes_may_be_one():

@@ -29,8 +29,8 @@ from partita.tiling import replicated
 FINALISTS, CLOSE = 3, 1.1
 """The best meshes are searched with the whole budget: so many, if they are so close to the best."""
 
-LOOK, LEAST_LOOK = 20, 100
-"""A quick look has a twentieth of the budget for every axis, but at least so many plans: there are
+LOOK, LEAST_LOOK = 30, 100
+"""A quick look has a thirtieth of the budget for every axis, but at least so many plans: there are
 as many more changes to try."""
 
 EQUAL = 1e-3

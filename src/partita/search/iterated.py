@@ -52,6 +52,10 @@ COARSE, READ = 8000, 3
 """Evaluations of a search on a coarser mesh, or half of the effort if that is less, beside those on
 meshes that are coarser still; and how many of its plans are read on the mesh itself."""
 
+AWAY = 2 / 3
+"""Of the budget that is left, what searches on coarser meshes take at most, all that they lead to
+included."""
+
 FIRST = 1_200_000
 """Plans times classes of operations that refining the empty plan takes before there is a search on
 a coarser mesh: a plan of many classes takes longer to evaluate."""
@@ -101,11 +105,20 @@ class _Search:
         problem: Problem,
         budget: int,
         progress: SearchProgress,
+        most: int | None = None,
         known: dict[Mesh, Problem] | None = None,
     ) -> None:
+        """Prepares it.
+
+        Args:
+          problem: what is searched.
+          budget: how many states may be evaluated.
+          progress: called now and then.
+          most: how many together with those on coarser meshes; by default no more than without.
+          known: the problem on coarser meshes, as far as other searches looked at some.
+        """
         self.problem, self.budget, self.progress = problem, budget, progress
-        self.nested = known is not None
-        """Whether this is a search on a coarser mesh."""
+        self.most = problem.evaluations + (budget if most is None else most)
         self.known = {} if known is None else known
         """The problem on coarser meshes, those of other searches included."""
         self.effort = min(budget, EFFORT << len(problem.axes))
@@ -200,14 +213,17 @@ class _Search:
         What is evaluated there counts, but is no effort here.
         """
         problem, found = self.problem, list[SearchState]()
-        for coarse in coarsened(problem, min(len(problem.axes) - 1, MOST_AXES), self.known):
+        every = coarsened(problem, min(len(problem.axes) - 1, MOST_AXES), self.known)
+        for number, coarse in enumerate(every):
             there, told, before = coarse.problem, self._telling(coarse), problem.evaluations
             if not there.evaluations:
-                _Search(there, min(COARSE, self.effort // 2), told, self.known).systematic()
+                room = int(AWAY * (self.most - before)) // (len(every) - number)
+                budget = min(COARSE, self.effort // 2, room)
+                _Search(there, budget, told, room, self.known).systematic()
             best = [simplified(there, state) for state in there.proposals(READ)]
             told(there.evaluations, there.best)
             spent = problem.evaluations - before
-            self.end += spent if self.nested else 0
+            self.end = min(self.end + spent, self.most)
             self.limit = min(self.limit + spent, self.end)
             for state in best:
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))

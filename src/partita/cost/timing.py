@@ -16,6 +16,9 @@ from partita.cost.widened import widened
 from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 
+LEFT = 2
+"""The result of a `CARRY` that a loop leaves behind."""
+
 
 class Timing:
     """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
@@ -210,10 +213,19 @@ class Timing:
         than the overlap window lie in between.
         """
         program = self.program
-        end = len(program.operations)
-        made = [end if v.producer is None else v.producer for v in program.values]
+        made = [self._made_at(value) for value in program.values]
         slack: np.ndarray = np.array(self._needed) - np.array(made) > self._overlap_window
         return slack
+
+    def _made_at(self, value: Value) -> int:
+        """The operation that makes a value: of what a loop leaves behind, its last; of arguments,
+        none, so that there is nothing after it."""
+        operations = self.program.operations
+        if value.producer is None:
+            return len(operations)
+        if operations[value.producer].kind == CARRY and value.position == LEFT:
+            return self.program.ends[value.producer]
+        return value.producer
 
     @cached_property
     def _needed(self) -> list[int]:
@@ -270,6 +282,7 @@ class Timing:
                 ready[v] = at
             if op.index in program.ends:
                 ready[op.results[1]] = self._starts.get(self._body(op.index), op.index)
+                ready[op.results[LEFT]] = program.ends[op.index]
         return ready
 
     def _body(self, carry: int) -> int:

@@ -144,7 +144,7 @@ class _Search:
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
         first, coarser = problem.start, list[SearchState]()
         if not problem.share:  # before all else: good plans come from here sooner
-            soon = problem.evaluations + FIRST // len(problem.graph.ops)
+            soon = problem.evaluations + FIRST // max(1, len(problem.graph.ops))
             until = min(soon, self._share(EMPTY))
             first = climb(problem, first, until, self.progress)
             self._polish(first, until)

@@ -92,6 +92,32 @@ def test_what_an_iteration_needs_first_is_not_gathered_ahead(program):
     assert not hidden[products[0], 1] and hidden[products[-1], 1]
 
 
+@pytest.mark.parametrize("after", [0, 60])
+def test_what_a_loop_leaves_behind_moves_beside_what_comes_after_it(after, program):
+    """It is there when the loop ends, however long that computes. A sort needs it at the end."""
+
+    def fn(x, w):
+        def layer(h, _):
+            for _ in range(60):
+                h = jnp.tanh(h @ w)
+            return h, None
+
+        h, y = jax.lax.scan(layer, x, length=4)[0], x
+        for _ in range(after):
+            y = jnp.tanh(y @ w)
+        return jnp.sort(h, axis=0) @ w, y
+
+    made = program(fn, "f32[256,256]", "f32[256,256]")
+    timing = Timing(analyse(made), V5E)
+    (sort,) = (op.index for op in made.operations if op.kind == "stablehlo.sort")
+    (left,) = made.operations[sort].operands
+    hidden = {
+        timing.analysis.uses[value][place]: bool(each)
+        for value, place, each in zip(*timing.prefetched, strict=True)
+    }
+    assert hidden[sort, 0] == timing.overlapped_sums[left] == bool(after)
+
+
 def blocks(residual, backward, hardware="h100"):
     """A loop over blocks of two products, Megatron's, with what it sums up at the end of each."""
 

@@ -83,7 +83,7 @@ KICK = 3
 
 PATIENCE = 2000
 """Evaluations after which the search ends if nothing has become better by more than the noise; for
-every axis more than two, twice as many."""
+every axis more than two, four times as many."""
 
 IDLE = 40
 """Disturbances in turn that may lead to nothing new; then the space is taken to be exhausted."""
@@ -131,7 +131,7 @@ class _Search:
         self.optima: list[SearchState] = []
         """What changes of moves have led to."""
         self.learned = Learned(problem, self.end)
-        self.patience = PATIENCE << max(0, len(problem.axes) - MOST_AXES)
+        self.patience = PATIENCE << 2 * max(0, len(problem.axes) - MOST_AXES)
         self.idle = self.improved = 0
 
     def systematic(self) -> int:

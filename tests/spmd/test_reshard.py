@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from partita.mesh import Mesh
@@ -276,8 +276,13 @@ def problems(draw):
     return mesh, shape, have, partial, want
 
 
+SENT_ON = Mesh(("x", "y", "z"), (3, 2, 3)), (3,), ((2,),), (1,), ((0,),)
+"""Parts of a sum along `y` are sent on along `x` and `z`, each to where the others of it come."""
+
+
 @settings(deadline=None, max_examples=300)
 @given(problems(), st.sampled_from(["add", "max"]), st.integers(0, 2**32 - 1))
+@example(SENT_ON, "add", 0)
 def test_every_device_ends_with_its_piece_of_the_wanted_layout(problem, combine, seed):
     mesh, shape, have, partial, want = problem
     rng = np.random.default_rng(seed)

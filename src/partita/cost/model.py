@@ -55,6 +55,12 @@ class Cost:
     """The value classes that are gathered again, and between which uses."""
     table: PlanTable
 
+    def without_parts(self) -> Cost:
+        """The same cost in less memory, without what it is made of. The next one is found from
+        scratch."""
+        none = np.zeros(0)
+        return dataclasses.replace(self, ops=none, numbers=none, changes=none)
+
     @property
     def plans(self) -> list[PlanCost]:
         """The cost of what happens to every value class."""
@@ -148,7 +154,9 @@ class CostModel:
           again: whether all that is gathered for uses far apart is gathered again, or all is
             kept; by default what is better.
         """
-        table, forms, base = self._table, lowering.forms, base or self._nothing()
+        if base is None or len(base.numbers) < len(self.graph.values):
+            base = self._nothing()
+        table, forms = self._table, lowering.forms
         seconds, numbers = self._priced(lowering)
         moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
         compute = total(seconds).item() + moved[0]

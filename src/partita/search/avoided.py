@@ -24,7 +24,7 @@ class Avoided:
         new = lowering.known.plans[len(self._known) :]
         if new:
             self._known = np.append(self._known, [self._has(plan) for plan in new])
-        return bool(self._known[lowering.situation.planned].any())
+        return bool(self._known[lowering.plans.numbers].any())
 
     def _has(self, plan: ValuePlan) -> bool:
         steps = (*plan.steps, *(step for _, steps in plan.reshards for step in steps))

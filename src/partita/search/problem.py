@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -43,6 +44,10 @@ class OtherMove(Protocol):
         """What takes the axis."""
         ...
 
+
+MEMORY, EACH, FEWEST = 2**29, 24, 500
+"""Bytes of what helps to start from states, about how many it takes for every class of a state, and
+how many states it is kept of at least."""
 
 Move = TileAction | OtherMove
 """What can be done in a state."""
@@ -119,6 +124,9 @@ class Problem:
         """Of layouts, and of classes: states are told apart by sums of their products."""
         self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}
+        self._recent: deque[int] = deque()
+        """Those to start from of which all is at hand, the oldest first."""
+        self._most = max(FEWEST, MEMORY // (EACH * (len(graph.ops) + len(graph.values)) or 1))
         self.least = 0.0
         """Seconds that no plan takes less than, as far as a search has found out."""
         self.complete = 0
@@ -253,7 +261,7 @@ class Problem:
     def _take(self, way: _Way, move: Move) -> _Taken:
         before = way.tiling
         after = self._propagation(before, move).tiling
-        classes = np.flatnonzero(before.row != after.row)
+        classes = np.flatnonzero(before.row != after.row).astype(np.int32)
         old, new = before.row[classes], after.row[classes]
         count = len(LAYOUTS.all)
         more = self._marks[0].of(new, count) - self._marks[0].of(old, count)
@@ -274,10 +282,20 @@ class Problem:
             lowering = self.lowerer.lower(tiling, base.lowering)
             cost = self.cost_model.cost(lowering, base.cost)
             known = SearchState(tiling, lowering, cost, way.moves, way.key)
-            self._states[way.key] = known
+            self._keep(known)
             if self.better(known, self.best):
                 self.improve(known)
         return known
+
+    def _keep(self, state: SearchState) -> None:
+        """Notes a state. Of the oldest, what only helps to start from them is left out: there may
+        be tens of thousands, of programs of thousands of classes."""
+        self._states[state.key] = state
+        self._recent.append(state.key)
+        if len(self._recent) > self._most:
+            old = self._states[self._recent.popleft()]
+            lowering, cost = old.lowering.without_situation(), old.cost.without_parts()
+            self._states[old.key] = dataclasses.replace(old, lowering=lowering, cost=cost)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -61,8 +61,6 @@ class Situation:
     """How they run: as asked, but for what gives way and what is made from nothing."""
     planned: np.ndarray
     """What happens to value classes: numbers of plans."""
-    sums: list[Sums]
-    """What is decided about unreduced values, by the group that decides."""
     summed: np.ndarray
     """Marks of what is decided so, by value class."""
     groups: np.ndarray
@@ -87,7 +85,10 @@ class Lowering:
     forms: View[OpForm]
     """How operations run."""
     plans: View[ValuePlan]
-    situation: Situation
+    decided: list[Sums]
+    """What is decided about unreduced values, by the group that decides."""
+    situation: Situation | None
+    """None if it was left out, since it takes much memory: it says nothing new."""
     known: Known
     """All forms and plans that these are of."""
     regathered: Mapping[int, Between] = dataclasses.field(default_factory=dict)
@@ -97,16 +98,20 @@ class Lowering:
         """The same lowering with these value classes gathered again."""
         return dataclasses.replace(self, regathered=regathered)
 
+    def without_situation(self) -> Lowering:
+        """The same lowering in less memory. To start from it takes longer."""
+        return dataclasses.replace(self, situation=None)
+
     @functools.cached_property
     def unreduced(self) -> UnreducedAxes:
         """Value classes kept unreduced, with the axes."""
-        return {v: axes for each in self.situation.sums for v, axes in each.unreduced.items()}
+        return {v: axes for each in self.decided for v, axes in each.unreduced.items()}
 
     @functools.cached_property
     def outstanding(self) -> UnreducedAxes:
         """Axes over which value classes are made unreduced, those of unreduced operands
         included."""
-        return {v: axes for each in self.situation.sums for v, axes in each.outstanding.items()}
+        return {v: axes for each in self.decided for v, axes in each.outstanding.items()}
 
     def sums(self, value_class: int) -> frozenset[int]:
         """Axes over which a value is made unreduced, those of its operands included."""
@@ -181,15 +186,18 @@ class Lowerer:
           tiling: of this lowerer's graph.
           base: a lowering by this lowerer of another tiling of it, to start from.
         """
+        if base is not None and base.situation is None:
+            base = self.lower(base.tiling)
         count = tiling.count
-        before = self._start() if base is None else base.situation
+        before, decided = self._start() if base is None else (base.situation, base.decided)
+        assert before is not None
         if base is None:
             ops = np.arange(count)
         else:
             ops = np.flatnonzero(tiling.row[:count] != base.tiling.row[:count])
         asked = before.asked.copy()
         asked[ops] = self._forms.numbers(ops, tiling.row[ops])
-        running, sums, summed = before.running.copy(), before.sums.copy(), before.summed.copy()
+        running, sums, summed = before.running.copy(), decided.copy(), before.summed.copy()
         free = ops[self._free[ops]]
         running[free] = asked[free]
         groups = self._give_way(before, asked, running, sums, summed)
@@ -210,13 +218,12 @@ class Lowerer:
                 numbers[place] = self._planned[keys[place]] = number
         planned[changed] = numbers
         plans = View(self.known.plans, planned)
-        situation = Situation(
-            asked, running, planned, sums, summed, groups, generated, around, values
-        )
-        return Lowering(self.graph, self.mesh, tiling, forms, plans, situation, self.known)
+        situation = Situation(asked, running, planned, summed, groups, generated, around, values)
+        return Lowering(self.graph, self.mesh, tiling, forms, plans, sums, situation, self.known)
 
-    def _start(self) -> Situation:
-        """A situation in which no form has been looked at yet, to start from."""
+    def _start(self) -> tuple[Situation, list[Sums]]:
+        """A situation in which no form has been looked at yet and nothing is decided about
+        unreduced values, to start from."""
         graph = self.graph
         asked, running = (np.zeros(len(graph.ops), dtype=np.int32) for _ in range(2))
         for index, form in self._generated.unread:
@@ -233,9 +240,10 @@ class Lowerer:
                 len(planned),
             )
         )
-        return Situation(
-            asked, running, planned, sums, summed, groups, generated, around, values, empty=True
+        situation = Situation(
+            asked, running, planned, summed, groups, generated, around, values, empty=True
         )
+        return situation, sums
 
     def _situations(
         self, of: Situations, before: np.ndarray | None, old: np.ndarray, new: np.ndarray

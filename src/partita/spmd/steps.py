@@ -93,10 +93,14 @@ class Step:
 def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, int]]:
     """Who sends its shard to whom, as pairs of devices, where shards are as large before as after.
 
-    Where several devices have a shard that several need, those that agree in the most axes get
-    together; each sends once and receives once.
+    Where several devices have a shard that several need, those get together that agree along all
+    axes that neither layout has: each may have its own part of a sum along these. Each sends once
+    and receives once.
     """
     places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
+    used = {axis for axes in (*before, *after) for axis in axes}
+    others = [axis for axis in range(len(mesh.sizes)) if axis not in used]
+    apart = {device: tuple(places[others, device]) for device in range(mesh.devices)}
 
     def shard_of(layout: Layout) -> np.ndarray:
         """The number of each device's shard."""
@@ -113,5 +117,5 @@ def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, in
         stay = np.intersect1d(senders, receivers)
         pairs += [(int(d), int(d)) for d in stay]
         rest = (np.setdiff1d(side, stay).tolist() for side in (senders, receivers))
-        pairs += zip(*rest, strict=True)
+        pairs += zip(*(sorted(side, key=apart.__getitem__) for side in rest), strict=True)
     return sorted(pairs)

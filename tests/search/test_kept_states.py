@@ -31,10 +31,24 @@ def test_a_search_finds_the_same_with_less_memory(mesh, request):
     assert all(one.key == other.key and one.cost.peak == other.cost.peak for one, other in pairs)
 
 
-def test_what_is_left_out_is_that_of_the_oldest(forgetful):
+def test_few_states_are_whole(forgetful):
+    """The start, and the latest, or those that others have been started from."""
     p = mlp()
     run(iterated_search, p, budget=200)
-    _, *states = p.states
-    left_out = [state.lowering.situation is None for state in states]
-    assert left_out == [True] * (len(states) - 5) + [False] * 5
-    assert all(state.lowering.unreduced is not None for state in states)
+    states = list(p.states)
+    assert sum(state.lowering.situation is not None for state in states) == 1 + 5
+    assert len(states) > 100
+
+
+def test_what_was_left_out_is_found_again_once(forgetful, monkeypatch):
+    p = mlp()
+    run(iterated_search, p, budget=200)
+    old = next(state for state in p.states if state.lowering.situation is None)
+    lowered = []
+    lower = p.lowerer.lower
+    monkeypatch.setattr(
+        p.lowerer, "lower", lambda *given: lowered.append(len(given)) or lower(*given)
+    )
+    after = [state for move in p.moves if (state := p.step(old, move)) is not None]
+    assert len(after) > 1
+    assert lowered.count(1) <= 1

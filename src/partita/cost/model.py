@@ -56,8 +56,8 @@ class Cost:
     table: PlanTable
 
     def without_parts(self) -> Cost:
-        """The same cost in less memory, without what it is made of. The next one is found from
-        scratch."""
+        """The same cost in less memory, without what it is made of. The next one cannot be found
+        from it."""
         none = np.zeros(0)
         return dataclasses.replace(self, ops=none, numbers=none, changes=none)
 
@@ -154,9 +154,7 @@ class CostModel:
           again: whether all that is gathered for uses far apart is gathered again, or all is
             kept; by default what is better.
         """
-        if base is None or len(base.numbers) < len(self.graph.values):
-            base = self._nothing()
-        table, forms = self._table, lowering.forms
+        table, forms, base = self._table, lowering.forms, base or self._nothing()
         seconds, numbers = self._priced(lowering)
         moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
         compute = total(seconds).item() + moved[0]

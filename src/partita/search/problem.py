@@ -278,7 +278,7 @@ class Problem:
         known = self._states.get(way.key)
         if known is None:
             self.evaluations += 1
-            base, tiling = like or way.base, way.tiling
+            base, tiling = self._whole(like or way.base), way.tiling
             lowering = self.lowerer.lower(tiling, base.lowering)
             cost = self.cost_model.cost(lowering, base.cost)
             known = SearchState(tiling, lowering, cost, way.moves, way.key)
@@ -286,6 +286,17 @@ class Problem:
             if self.better(known, self.best):
                 self.improve(known)
         return known
+
+    def _whole(self, state: SearchState) -> SearchState:
+        """A state with all that helps to start from it, found again once if it was left out."""
+        if state.lowering.situation is not None:
+            return state
+        kept = self._states[state.key]
+        if kept.lowering.situation is None:
+            lowering = self.lowerer.lower(kept.tiling)
+            kept = dataclasses.replace(kept, lowering=lowering, cost=self.cost_model.cost(lowering))
+            self._keep(kept)
+        return kept
 
     def _keep(self, state: SearchState) -> None:
         """Notes a state. Of the oldest, what only helps to start from them is left out: there may

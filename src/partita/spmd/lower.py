@@ -99,7 +99,7 @@ class Lowering:
         return dataclasses.replace(self, regathered=regathered)
 
     def without_situation(self) -> Lowering:
-        """The same lowering in less memory. To start from it takes longer."""
+        """The same lowering in less memory. The next one cannot start from it."""
         return dataclasses.replace(self, situation=None)
 
     @functools.cached_property
@@ -186,11 +186,9 @@ class Lowerer:
           tiling: of this lowerer's graph.
           base: a lowering by this lowerer of another tiling of it, to start from.
         """
-        if base is not None and base.situation is None:
-            base = self.lower(base.tiling)
         count = tiling.count
         before, decided = self._start() if base is None else (base.situation, base.decided)
-        assert before is not None
+        assert before is not None, "nothing to start from"
         if base is None:
             ops = np.arange(count)
         else:

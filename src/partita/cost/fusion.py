@@ -114,7 +114,7 @@ def analyse_fusion(
       kernels: what the compiler computes in one kernel.
     """
     constants = frozenset(v for constant in program.constants for v in constant.values)
-    storage = Storage(program, uses, kernels)
+    storage = Storage(program, _tested(program, uses), kernels)
     for op in program.operations:
         if not constants.issuperset(op.results):  # else it is in memory before, as arguments are
             storage.decide(op)
@@ -144,6 +144,17 @@ def analyse_fusion(
         frozenset(storage.in_place),
         frozenset(storage.calls.ends.values()),
     )
+
+
+def _tested(program: Program, uses: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
+    """The uses of values, without those as the condition of a loop that runs a known number of
+    times: compiled, it counts, and computes no condition."""
+    counted = {loop.choose for loop in program.loops if loop.trips is not None}
+    found = uses.copy()
+    for choose in counted:
+        (predicate,) = program.operations[choose].operands
+        found[predicate] = [use for use in uses[predicate] if use[0] not in counted]
+    return found
 
 
 def _trace(

@@ -201,7 +201,8 @@ def _global(program: Program, block: Block) -> tuple[Instruction, ...]:
             found.append(Hold(item, first(item.parts), made(item.parts)))
         elif isinstance(item, Loop):
             carries = [carry for carry in item.carries if carry is not None]
-            condition = Section(made(carries), _global(program, item.condition), (item.predicate,))
+            going_on = first([item.choose])
+            condition = Section(made(carries), _global(program, item.condition), going_on)
             body = Section(made(carries, 1), _global(program, item.body), first(carries, 1))
             found.append(While(item, first(carries), condition, body, made(carries, 2)))
         elif isinstance(item, Branch):

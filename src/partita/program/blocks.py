@@ -42,8 +42,8 @@ class Loop:
     carries: tuple[int | None, ...]
     """For each carried value of the original, its `CARRY` operation; None if it never changes."""
     condition: Block
-    predicate: int
-    """The value that decides whether to go on."""
+    choose: int
+    """The `CHOOSE` operation, at the end of the condition: it reads whether to go on."""
     body: Block
     trips: int | None
     """How often the body runs; None if that is not known before it does."""
@@ -53,6 +53,7 @@ class Loop:
         """Every operation inside, the carries first."""
         yield from (carry for carry in self.carries if carry is not None)
         yield from self.condition.operations()
+        yield self.choose
         yield from self.body.operations()
 
 

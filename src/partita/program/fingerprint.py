@@ -162,7 +162,10 @@ def _rules(program: Program) -> Iterator[str]:
     numbers: dict[Any, int] = {}
     known: dict[int, int] = {}  # many operations share one object, which is quicker to look up
     order = []
+    tests = {loop.choose for loop in program.loops}  # they say nothing that the text does not
     for op in program.operations:
+        if op.index in tests:
+            continue
         number = known.get(id(op.rule))
         if number is None:
             number = known[id(op.rule)] = numbers.setdefault(op.rule, len(numbers))

@@ -417,7 +417,8 @@ class Program:
                 carries = [c for c in item.carries if c is not None]
                 lines += [indent + self._show_operation(c) for c in carries]
                 trips = "?" if item.trips is None else item.trips
-                lines.append(f"{indent}while %{item.predicate} ({trips} times)  {item.source}")
+                (predicate,) = self.operations[item.choose].operands
+                lines.append(f"{indent}while %{predicate} ({trips} times)  {item.source}")
                 lines += self._show(item.condition, indent + "  ")
                 lines.append(f"{indent}do")
                 lines += self._show(item.body, indent + "  ")

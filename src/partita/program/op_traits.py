@@ -158,7 +158,10 @@ BARRIER = "partita.barrier"
 """Kind of the operation that stands for one operand of an optimization barrier."""
 
 CHOOSE = "partita.choose"
-"""Kind of the operation that reads which branch is taken; it requires replication."""
+"""Kind of the operation that reads what control flow depends on, which all devices must agree on.
+
+That is the index of a branch, or whether a loop goes on. It requires replication.
+"""
 
 CONSTRAINT = "partita.sharding_constraint"
 """Kind of the operation that stands for a sharding constraint: its result is its operand."""

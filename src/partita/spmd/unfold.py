@@ -86,8 +86,9 @@ class _Unfolding:
         inputs = tuple(self._input(carry, 0) for carry in carries)
         made = [self._make(carry) for carry in carries]
         outer = self.instructions
-        condition = self._section(carries, made, 0, loop.condition, [loop.predicate])
-        body = self._section(carries, made, 1, loop.body, None)
+        condition = self._section(carries, made, 0, loop.condition, [(loop.choose, 0)])
+        passed_on = [(carry, 1) for carry in carries]
+        body = self._section(carries, made, 1, loop.body, passed_on)
         self.instructions = outer
         outputs = tuple(m[2] for m in made)
         self.instructions.append(While(loop, inputs, condition, body, outputs))
@@ -100,16 +101,22 @@ class _Unfolding:
         made: list[tuple[int, ...]],
         place: int,
         block: Block,
-        results: list[int] | None,
+        results: list[tuple[int, int]],
     ) -> Section:
+        """A condition or body.
+
+        Args:
+          carries: the operations of the carried values.
+          made: their buffers.
+          place: which of these are the arguments.
+          block: what is in it.
+          results: what it ends with, as (operation that reads it, operand number).
+        """
         self.instructions = []
         for carry, m in zip(carries, made, strict=True):
             self._keep_one(carry, m, place)
         self._block(block)
-        if results is None:
-            ends = tuple(self._input(carry, 1) for carry in carries)
-        else:
-            ends = tuple(self.kept[v] for v in results)
+        ends = tuple(self._input(op, number) for op, number in results)
         return Section(tuple(m[place] for m in made), tuple(self.instructions), ends)
 
     def _branch(self, branch: Branch) -> None:

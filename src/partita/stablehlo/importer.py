@@ -337,6 +337,7 @@ class _Importer:
         source, _ = self.sources.of(op.location)
         with self._inside(repeats=True):
             condition_block, (predicate,) = self._block(condition)
+            choose = self._choose(op, predicate)
         with self._inside(repeats=True):
             first = len(self.operations)
             body_block, handed_on = self._block(body)
@@ -350,7 +351,7 @@ class _Importer:
         for index in range(first, last):
             known = self.operations[index]
             self.operations[index] = dataclasses.replace(known, times=known.times * (trips or 1))
-        return Loop(tuple(carries), condition_block, predicate, body_block, trips, source)
+        return Loop(tuple(carries), condition_block, choose, body_block, trips, source)
 
     def _trips(self, predicate: int) -> int | None:
         """How often a loop runs that counts up to a constant; None for any other."""
@@ -376,25 +377,7 @@ class _Importer:
         return None if producer is None else self.operations[producer]
 
     def _case(self, op: Any) -> Branch:
-        source, scope = self.sources.of(op.location)
-        index = self.numbers[op.operands[0]]
-        type_ = self.values[index].type
-        choose = len(self.operations)
-        rule = rules.opaque([type_], [])
-        rule = dataclasses.replace(rule, known=True)
-        self._add(
-            op,
-            Operation(
-                choose,
-                CHOOSE,
-                (index,),
-                (),
-                rule,
-                source=source,
-                scope=scope,
-                region=self.region,
-            ),
-        )
+        choose = self._choose(op, self.numbers[op.operands[0]])
         blocks, yields = [], []
         for region in op.regions:
             with self._inside(repeats=False):
@@ -406,6 +389,17 @@ class _Importer:
             for number, result in enumerate(op.results)
         ]
         return Branch(choose, tuple(blocks), tuple(yields), tuple(joins))
+
+    def _choose(self, op: Any, value: int) -> int:
+        """Adds the operation that reads what a loop or branch depends on."""
+        source, scope = self.sources.of(op.location)
+        index = len(self.operations)
+        rule = dataclasses.replace(rules.opaque([self.values[value].type], []), known=True)
+        made = Operation(
+            index, CHOOSE, (value,), (), rule, source=source, scope=scope, region=self.region
+        )
+        self._add(op, made)
+        return index
 
     @contextlib.contextmanager
     def _inside(self, repeats: bool) -> Iterator[None]:

@@ -116,7 +116,8 @@ class _Lines:
             yield self._operation(carry, depth, number > 0)
         trips = "?" if loop.trips is None else loop.trips
         head = f"while %{{}} ({trips} times)  {_escape(loop.source)}".rstrip()
-        yield Line(head, (loop.predicate,), 0, 1, None, depth, bool(carries))
+        predicate = self.program.operations[loop.choose].operands
+        yield Line(head, predicate, 0, 1, None, depth, bool(carries))
         yield from self.block(loop.condition, depth + 1)
         yield Line("do", (), depth=depth, goes_on=True)
         yield from self.block(loop.body, depth + 1)

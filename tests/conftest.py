@@ -42,6 +42,7 @@ from partita.tiling import (  # noqa: E402
     spec,
     untiled,
 )
+from partita.validation import validate  # noqa: E402
 
 DTYPES = {
     "f32": "float32",
@@ -135,10 +136,12 @@ class Bench:
         return {name: entries for name, entries in found.items() if entries}
 
     def spmd(self, *actions, regather=False):
-        """The SPMD program after color actions."""
+        """The SPMD program after color actions, proven to compute what the original does."""
         lowering = self.lowerer.lower(self.tile(*actions))
         again = dict.fromkeys(range(len(lowering.plans)), Between.FAR) if regather else {}
-        return unfold(lowering.regathering(again))
+        made = unfold(lowering.regathering(again))
+        validate(made)
+        return made
 
 
 def pytest_collection_modifyitems(items):

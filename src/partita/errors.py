@@ -80,6 +80,13 @@ class VerifyError(PartitaError):
     """A compiled program that cannot be had or read: no compiler for it, an unknown topology."""
 
 
+class LoweringError(PartitaError):
+    """A lowered program that cannot be proven to compute what the original does.
+
+    A fault of partita's own, found before anything runs.
+    """
+
+
 class StrictError(PartitaError, ValueError):
     """A plan with something that `strict=` forbids; the message names each."""
 

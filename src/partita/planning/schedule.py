@@ -45,6 +45,7 @@ from partita.tactics import (
 )
 from partita.text import seconds, size
 from partita.tiling import Assignment, Layout, entries, replicated
+from partita.validation import validate
 
 MOST_ESTIMATED = 3000
 """Operations of the largest program whose suggestions are estimated unasked."""
@@ -165,10 +166,12 @@ class Scheduled:
 
     @cached_property
     def spmd(self) -> SpmdProgram:
-        """The device-local program, operation for operation."""
+        """The device-local program, operation for operation, proven to compute what the original
+        does."""
         context = self.stage.context
         network = interconnect(context.mesh, context.hardware)
         spmd = unfold(self.lowering)
+        validate(spmd)
         return dataclasses.replace(spmd, time=partial(_shown_time, network))
 
     @cached_property

@@ -1,0 +1,180 @@
+"""Transfer rules of resharding steps: what devices hold after each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from partita.mesh import Mesh
+from partita.program.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    MASK,
+    REDUCE_SCATTER,
+    SLICE,
+)
+from partita.program.ir import TensorType
+from partita.spmd.steps import Step
+from partita.tiling import Axes, Layout
+from partita.validation import windows
+from partita.validation.state import State, expect, laid_out, real
+
+Transfer = Callable[[State, Step, TensorType, Mesh], State]
+
+
+def after(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    """What devices hold of a value after a step.
+
+    Args:
+      state: before it.
+      step: of a reshard.
+      type_: of the value, unsharded.
+      mesh: whose devices.
+
+    Raises:
+      Mismatch: what comes out is not the value.
+    """
+    return STEPS[step.kind](state, step, type_, mesh)
+
+
+def _gather(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    axes = real(step.axes, mesh)
+    _expect_no_window(state, step.dim)
+    return _without(state, step.dim, axes)
+
+
+def _slice(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    axes = real(step.axes, mesh)
+    if step.window is None:
+        _expect_no_window(state, step.dim)
+        return _split(state, step.dim, axes)
+    if not step.after.elements:  # nothing is cut out of it
+        state = state.replace(layout=_at(state.layout, step.dim, axes))
+        return _windowed(state, step.dim, np.zeros((mesh.size(axes), step.window.size), np.int64))
+    if state.layout[step.dim] == axes:
+        held = state.windows.get(step.dim, windows.own(type_.shape[step.dim], mesh.size(axes)))
+        return _windowed(state, step.dim, windows.put_together(held, step.window))
+    _expect_no_window(state, step.dim)
+    whole = windows.own(type_.shape[step.dim], 1)
+    held = np.repeat(whole, mesh.size(axes), axis=0)
+    state = _split(state, step.dim, axes)
+    return _windowed(state, step.dim, windows.put_together(held, step.window))
+
+
+def _mask(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    axes = real(step.axes, mesh)
+    _expect_replicated(state, axes)
+    return state.replace(unreduced={**state.unreduced, **dict.fromkeys(axes, "add")})
+
+
+def _reduce(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    axes = real(step.axes, mesh)
+    for axis in axes:
+        how = state.unreduced.get(axis)
+        expect(how == step.combine, f"it is reduced by {step.combine}, its parts by {how}")
+    rest = {axis: how for axis, how in state.unreduced.items() if axis not in axes}
+    return state.replace(unreduced=rest)
+
+
+def _scatter(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    _expect_no_window(state, step.dim)
+    return _split(_reduce(state, step, type_, mesh), step.dim, real(step.axes, mesh))
+
+
+def _exchange(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    axes = real(step.axes, mesh)
+    for dim in (step.dim, step.split):
+        _expect_no_window(state, dim)
+    return _split(_without(state, step.dim, axes), step.split, axes)
+
+
+def _permute(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    if step.send is not None:
+        dim, axes = step.dim, real(step.axes, mesh)
+        expect(state.layout[dim] == axes, "shards are exchanged along other axes than theirs")
+        held = state.windows.get(dim, windows.own(type_.shape[dim], mesh.size(axes)))
+        held = windows.received(held, step.send)
+        if step.window is not None:
+            held = windows.put_together(held, step.window)
+        return _windowed(state, dim, held)
+    before, wanted = (laid_out(layout, mesh) for layout in step.layouts)
+    expect(before == state.layout, "shards are sent on from another layout than theirs")
+    for dim in range(len(before)):
+        _expect_no_window(state, dim)
+    _expect_moved(state, before, wanted, step.pairs(mesh), mesh)
+    return state.replace(layout=wanted)
+
+
+def _expect_moved(
+    state: State, before: Layout, wanted: Layout, pairs: list[tuple[int, int]], mesh: Mesh
+) -> None:
+    """Each device has to get the shard that it is to hold, of the same part of every sum."""
+    places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
+    senders, receivers = np.array(pairs, np.int64).reshape(-1, 2).T
+    expect(
+        sorted(receivers.tolist()) == list(range(mesh.devices)), "a device gets no shard, or two"
+    )
+    for had, has in zip(before, wanted, strict=True):
+        sent = _numbers(had, places, mesh)[senders]
+        got = _numbers(has, places, mesh)[receivers]
+        alike = mesh.size(had) == mesh.size(has) and bool((sent == got).all())
+        expect(alike, "a device gets another shard than it is to hold")
+    for axis in {*state.unreduced, *state.varying}:
+        alike = bool((places[axis, senders] == places[axis, receivers]).all())
+        expect(alike, f"parts that differ along {mesh.names[axis]} are mixed")
+
+
+def _numbers(axes: Axes, places: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """The number of each device's shard along a dimension."""
+    number = np.zeros(places.shape[1], np.int64)
+    for axis in axes:
+        number = number * mesh.sizes[axis] + places[axis]
+    return number
+
+
+def _without(state: State, dim: int, axes: Axes) -> State:
+    """With the shards of a dimension along its minor axes put together."""
+    have = state.layout[dim]
+    expect(
+        bool(axes) and have[len(have) - len(axes) :] == axes,
+        f"shards of dimension {dim} are put together along axes that are not its minor ones",
+    )
+    return state.replace(layout=_at(state.layout, dim, have[: len(have) - len(axes)]))
+
+
+def _split(state: State, dim: int, axes: Axes) -> State:
+    """With a dimension split further along axes along which all hold the same."""
+    _expect_replicated(state, axes)
+    return state.replace(layout=_at(state.layout, dim, (*state.layout[dim], *axes)))
+
+
+def _windowed(state: State, dim: int, held: np.ndarray) -> State:
+    return state.replace(windows={**state.windows, dim: held})
+
+
+def _at(layout: Layout, dim: int, axes: Axes) -> Layout:
+    return (*layout[:dim], axes, *layout[dim + 1 :])
+
+
+def _expect_replicated(state: State, axes: Axes) -> None:
+    held = {*state.axes, *state.unreduced, *state.varying}
+    expect(held.isdisjoint(axes), "devices along the axes of the step do not hold the same")
+
+
+def _expect_no_window(state: State, dim: int) -> None:
+    expect(dim not in state.windows, f"dimension {dim} overlaps between devices")
+
+
+STEPS: dict[str, Transfer] = {
+    SLICE.name: _slice,
+    MASK.name: _mask,
+    ALL_GATHER.name: _gather,
+    ALL_REDUCE.name: _reduce,
+    REDUCE_SCATTER.name: _scatter,
+    ALL_TO_ALL.name: _exchange,
+    COLLECTIVE_PERMUTE.name: _permute,
+}
+"""The transfer rule of every kind of step, by name."""

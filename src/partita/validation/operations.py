@@ -57,8 +57,9 @@ def results_of(
     if op.kind not in (FULL_TO_SHARD, SHARD_TO_FULL):
         held = {axis for state in operands for axis in state.varying}
         expect(held.isdisjoint(along - _confined(op, mesh)), "it splits what differs already")
+    zero = _is_zero(op, operands)
     return [
-        State(_layout(op.rule, dims, split, mesh), {**unreduced, **summed}, varying)
+        State(_layout(op.rule, dims, split, mesh), {**unreduced, **summed}, varying, zero=zero)
         for dims in op.rule.results
     ]
 
@@ -157,6 +158,15 @@ def _unreduced(
                 len(parts) == 1 and parts[0] in traits.linear, "it is not linear in a part of a sum"
             )
     return dict.fromkeys(sorted(axes), "add")
+
+
+def _is_zero(op: Operation, operands: Sequence[State]) -> bool:
+    """Whether it makes zeros of the zeros that it gets."""
+    traits = op.traits
+    if traits.additive:
+        return all(state.zero for state in operands)
+    started = not traits.reduces or op.zero_init
+    return started and any(operands[n].zero for n in traits.linear)
 
 
 def _varying(op: Operation, operands: Sequence[State], mesh: Mesh) -> frozenset[int]:

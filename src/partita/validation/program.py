@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from partita.errors import LoweringError
-from partita.program.ir import TensorType
+from partita.program.ir import Operation, TensorType
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.spmd.program import SpmdProgram
+from partita.tiling import Layout
 from partita.validation import steps
 from partita.validation.operations import results_of
 from partita.validation.state import Mismatch, State, expect, laid_out, local_shape
@@ -34,6 +35,8 @@ class _Walk:
         self.mesh = spmd.mesh
         self.states: dict[int, State] = {}
         """Of every buffer so far, what devices hold."""
+        self._known: dict[object, list[State]] = {}
+        """Results of operations that are alike and get the same: layers repeat."""
 
     def run(self) -> None:
         spmd = self.spmd
@@ -56,7 +59,7 @@ class _Walk:
 
     def _hold(self, buffer: int, state: State) -> None:
         """Notes what devices hold of a buffer, which has to be of just that type."""
-        have = self.spmd.buffers[buffer].type
+        state, have = self._one(state), self.spmd.buffers[buffer].type
         shape = local_shape(self._type(buffer), state, self.mesh)
         expect(have.shape == shape, lambda: f"devices hold {shape} of it, its type says {have}")
         self.states[buffer] = state
@@ -85,7 +88,7 @@ class _Walk:
         with _Place(lambda: f"{op.title} at {op.source}" if op.source else op.title):
             operands = [self.states[buffer] for buffer in item.inputs]
             split = self.spmd.form(item.op).layout
-            made = results_of(op, split, operands, self.program, self.mesh)
+            made = self._results_of(op, split, operands)
             for buffer, state in zip(item.outputs, made, strict=True):
                 self._hold(buffer, state)
             if made and op.traits.reduces:
@@ -95,6 +98,27 @@ class _Walk:
                 expect(named == made[0].unreduced.keys(), "it starts from several initial values")
         inside = op.work.collectives if op.work else ()
         return frozenset(self.mesh.axis(name) for each in inside for name in each.axes)
+
+    def _results_of(self, op: Operation, split: Layout, operands: list[State]) -> list[State]:
+        if op.given or op.manual or op.work or op.rule.halos or any(s.windows for s in operands):
+            return results_of(op, split, operands, self.program, self.mesh)
+        values = self.program.values
+        dtypes = [values[v].type.dtype for v in (*op.operands[:1], *op.results[:1])]
+        # The program holds its rules, and what is known its states: nothing has the number of
+        # another one.
+        states = map(id, operands)
+        key = (op.kind, id(op.rule), op.combine, op.zero_init, split, *dtypes, *states)
+        made = self._known.get(key)
+        if made is None:
+            made = results_of(op, split, operands, self.program, self.mesh)
+            made = [self._one(state) for state in made]
+            self._known[key] = made
+        return made
+
+    def _one(self, state: State) -> State:
+        """One object for all states that are the same."""
+        key = (state.layout, tuple(sorted(state.unreduced.items())), state.varying, state.zero)
+        return state if state.windows else self._known.setdefault(key, [state])[0]
 
     def _reshard(self, item: Reshard) -> frozenset[int]:
         value, step = self.spmd.buffers[item.output].value, item.step

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from partita.errors import FileError
 
@@ -22,15 +23,25 @@ def read(path: str | Path, most: int) -> bytes:
     Raises:
       OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
     """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, the most for it")
+    return data
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """A file to read parts of, which may be of any size.
+
+    Raises:
+      OSError: it cannot be read, or is no regular file; `strerror` says which.
+    """
     path = _path(path)
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, f"it is {_kind(found.st_mode)}, not a regular file")
-    with path.open("rb") as file:
-        data = file.read(most + 1) if found.st_size <= most else b""
-    if max(found.st_size, len(data)) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, the most for it")
-    return data
+    return path.open("rb")
 
 
 def write(path: str | Path, data: bytes) -> None:

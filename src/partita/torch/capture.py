@@ -24,7 +24,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from partita.errors import FileError, TraceError, UnsupportedError, warn
+from partita.errors import TraceError, UnsupportedError, warn
+from partita.torch import archive
 
 KEPT = (
     "cross_entropy_loss dropout einsum embedding gelu group_norm layer_norm linear log_softmax "
@@ -175,19 +176,15 @@ def _on_a_device(module: torch.nn.Module, given: Any) -> tuple[torch.nn.Module, 
 
 
 def read_exported(file: str | Path) -> Captured:
-    """What a file of `torch.export.save` holds: the forward of a module.
+    """The forward of a module from a file of `torch.export.save`; nothing of the file is run.
 
     Raises:
       FileError: it cannot be read.
+      UnsupportedError: it holds what cannot be planned.
     """
     path = Path(file)
-    try:
-        exported = torch.export.load(path)
-    except Exception as error:
-        raise FileError(
-            f"{path} is no file that torch.export.save has written: {type(error).__name__}: "
-            f"{str(error).strip()}"
-        ) from error
+    with _quiet():
+        exported = archive.load(path)
     exported = _decomposed(exported, path.stem)
     paths: dict[str, None] = {}
     for node in exported.graph.nodes:
@@ -321,7 +318,8 @@ def _keep_detached(exported: Any) -> None:
 def _quiet() -> Iterator[None]:
     """Keeps torch from logging a graph that it fails to make, as the error says it, and from
     warning of what it uses itself."""
-    loggers = [logging.getLogger(n) for n in ("torch.fx", "torch._dynamo", "torch.export")]
+    names = ("torch.fx", "torch._dynamo", "torch._subclasses", "torch.export")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)

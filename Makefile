@@ -1,5 +1,5 @@
 # make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
-#      bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
+#      test-native | bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -35,7 +35,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
+.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest test-native check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
 
 venv: $(STAMP)
 
@@ -116,6 +116,10 @@ page-library: venv
 # operation, manual computations, constraints and export. NEWEST=tests runs all.
 test-newest:
 	tools/newest.sh $(NEWEST) $(PYTEST_ARGS)
+
+# The inner loops in C, built so that a byte outside of an array ends the process.
+test-native: venv
+	tools/sanitized.sh $(BIN)/python tests/test_native.py tests/test_native_arrays.py $(PYTEST_ARGS)
 
 check: venv
 	$(BIN)/ruff format --check src tests examples tools

@@ -128,6 +128,66 @@ static double passed(const Energy *e, int upward, double *belief, double *given)
     return bound;
 }
 
+/* Whether there are `count` items from `start` on among `held`; a ValueError that says whose if not. */
+static int within(const char *what, int64_t edge, int64_t start, int64_t count, Py_ssize_t held)
+{
+    if (0 <= start && start <= held && count <= held - start)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "edge %lld has %lld %s from %lld on, of %zd", (long long)edge,
+                 (long long)count, what, (long long)start, held);
+    return 0;
+}
+
+/* Whether edges that are listed for a node are edges of it, with it on this side. */
+static int listed(const Energy *e, int64_t node, const int64_t *starts, const int64_t *numbers,
+                  Py_ssize_t held, Py_ssize_t edges, int side)
+{
+    Span span;
+    if (!span_of("node", starts, node, held, &span))
+        return 0;
+    for (int64_t n = span.begin; n < span.end; n++) {
+        if (0 <= numbers[n] && numbers[n] < edges && e->ends[2 * numbers[n] + side] == node)
+            continue;
+        PyErr_Format(PyExc_ValueError, "edge %lld is listed for node %lld, and is none of it",
+                     (long long)numbers[n], (long long)node);
+        return 0;
+    }
+    return 1;
+}
+
+/* Whether all indices are within the arrays that they are for; a ValueError that says which not. */
+static int consistent(const Energy *e, const Buffers *all, Py_ssize_t edges)
+{
+    for (Py_ssize_t node = 0; node < e->count; node++) {
+        Span span;
+        if (!span_of("node", e->first, node, items(all, 1), &span))
+            return 0;
+        if (span.end == span.begin || span.end - span.begin > INT32_MAX) {
+            PyErr_Format(PyExc_ValueError, "node %zd has %s choices", node,
+                         span.end == span.begin ? "no" : "too many");
+            return 0;
+        }
+    }
+    for (Py_ssize_t edge = 0; edge < edges; edge++) {
+        int64_t one = e->ends[2 * edge], other = e->ends[2 * edge + 1];
+        if (one < 0 || one >= other || other >= e->count) {
+            PyErr_Format(PyExc_ValueError, "edge %zd is between nodes %lld and %lld, of %zd", edge,
+                         (long long)one, (long long)other, e->count);
+            return 0;
+        }
+        int64_t rows = size(e, one), columns = size(e, other);
+        if (!within("costs", edge, e->start[edge], rows * columns, items(all, 4))
+            || !within("messages", edge, e->forward_start[edge], columns, items(all, 10))
+            || !within("messages", edge, e->backward_start[edge], rows, items(all, 12)))
+            return 0;
+    }
+    for (Py_ssize_t node = 0; node < e->count; node++)
+        if (!listed(e, node, e->after_start, e->after, items(all, 6), edges, 0)
+            || !listed(e, node, e->before_start, e->before, items(all, 8), edges, 1))
+            return 0;
+    return 1;
+}
+
 static PyObject *pass_messages(PyObject *self, PyObject *args)
 {
     PyObject *a[15];
@@ -158,14 +218,11 @@ static PyObject *pass_messages(PyObject *self, PyObject *args)
         || !(e.backward = opened(&all, a[12], FLOATS, 1, e.backward_start[edges]))
         || !(e.choices = opened(&all, a[13], INTEGERS, 1, e.count)))
         goto done;
+    if (!apart(&all) || !consistent(&e, &all, edges))
+        goto done;
     Py_ssize_t most = 1;
-    for (Py_ssize_t node = 0; node < e.count; node++) {
-        if (size(&e, node) < 1) {
-            PyErr_Format(PyExc_ValueError, "node %zd has no choices", node);
-            goto done;
-        }
+    for (Py_ssize_t node = 0; node < e.count; node++)
         most = size(&e, node) > most ? size(&e, node) : most;
-    }
     scratch = PyMem_Malloc(2 * most * sizeof(double));
     if (!scratch) {
         PyErr_NoMemory();

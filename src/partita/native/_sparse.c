@@ -2,25 +2,36 @@
 
 #include "buffers.h"
 
-#define FINE INT64_MIN
+static Py_ssize_t least(Py_ssize_t one, Py_ssize_t other)
+{
+    return one < other ? one : other;
+}
 
-/* Adds rows of one type of numbers; returns the row or the column that is out of range, if any. */
+static int out_of_range(const char *what, int64_t number)
+{
+    PyErr_Format(PyExc_IndexError, "%s %lld is out of range", what, (long long)number);
+    return 0;
+}
+
+/* Adds rows of one type of numbers; 0 with an exception if a row or a column is none. */
 #define ADD_ROWS(NAME, TYPE)                                                                       \
-    static int64_t NAME(TYPE *out, Py_ssize_t size, const int64_t *starts, Py_ssize_t count,       \
-                        const int64_t *columns, const TYPE *values, const int64_t *rows,           \
-                        const TYPE *factors, Py_ssize_t chosen)                                    \
+    static int NAME(TYPE *out, Py_ssize_t size, const int64_t *starts, Py_ssize_t count,           \
+                    const int64_t *columns, const TYPE *values, Py_ssize_t held,                   \
+                    const int64_t *rows, const TYPE *factors, Py_ssize_t chosen)                   \
     {                                                                                              \
         for (Py_ssize_t n = 0; n < chosen; n++) {                                                  \
-            int64_t row = rows[n];                                                                 \
-            if (row < 0 || row >= count)                                                           \
-                return row;                                                                        \
-            for (int64_t at = starts[row]; at < starts[row + 1]; at++) {                           \
+            Span span;                                                                             \
+            if (rows[n] < 0 || rows[n] >= count)                                                   \
+                return out_of_range("row", rows[n]);                                               \
+            if (!span_of("row", starts, rows[n], held, &span))                                     \
+                return 0;                                                                          \
+            for (int64_t at = span.begin; at < span.end; at++) {                                   \
                 if (columns[at] < 0 || columns[at] >= size)                                        \
-                    return columns[at];                                                            \
+                    return out_of_range("column", columns[at]);                                    \
                 out[columns[at]] += factors[n] * values[at];                                       \
             }                                                                                      \
         }                                                                                          \
-        return FINE;                                                                               \
+        return 1;                                                                                  \
     }
 
 ADD_ROWS(add_floats, double)
@@ -45,16 +56,14 @@ static PyObject *add_rows(PyObject *self, PyObject *args)
     void *out, *values, *factors;
     if (!(out = opened(&all, a[0], kind, 1, 0))
         || !(values = opened(&all, a[3], kind, 0, starts[count]))
-        || !(factors = opened(&all, a[5], kind, 0, chosen)))
+        || !(factors = opened(&all, a[5], kind, 0, chosen)) || !apart(&all))
         goto done;
-    Py_ssize_t size = items(&all, 3);
-    int64_t wrong = kind == FLOATS
-        ? add_floats(out, size, starts, count, columns, values, rows, factors, chosen)
-        : add_integers(out, size, starts, count, columns, values, rows, factors, chosen);
-    if (wrong != FINE) {
-        PyErr_Format(PyExc_IndexError, "row or column %lld is out of range", (long long)wrong);
+    Py_ssize_t size = items(&all, 3), held = least(items(&all, 1), items(&all, 4));
+    int done = kind == FLOATS
+        ? add_floats(out, size, starts, count, columns, values, held, rows, factors, chosen)
+        : add_integers(out, size, starts, count, columns, values, held, rows, factors, chosen);
+    if (!done)
         goto done;
-    }
     Py_INCREF(Py_None);
     result = Py_None;
 done:
@@ -81,9 +90,9 @@ static PyObject *add_differences(PyObject *self, PyObject *args)
         || !(figures = opened(&all, a[3], INTEGERS, 0, 0))
         || !(old = opened(&all, a[4], HALVES, 0, count))
         || !(new = opened(&all, a[5], HALVES, 0, count))
-        || !(out = opened(&all, a[0], INTEGERS, 1, 0)))
+        || !(out = opened(&all, a[0], INTEGERS, 1, 0)) || !apart(&all))
         goto done;
-    Py_ssize_t known = items(&all, 2), size = items(&all, 5);
+    Py_ssize_t held = items(&all, 1), known = items(&all, 2), size = items(&all, 5);
     for (Py_ssize_t row = 0; row < count; row++) {
         if (old[row] == new[row])
             continue;
@@ -91,8 +100,11 @@ static PyObject *add_differences(PyObject *self, PyObject *args)
             PyErr_Format(PyExc_IndexError, "row %zd has a number out of range", row);
             goto done;
         }
+        Span span;
+        if (!span_of("row", starts, row, held, &span))
+            goto done;
         uint64_t more = figures[new[row]] - figures[old[row]];
-        for (int64_t at = starts[row]; at < starts[row + 1]; at++) {
+        for (int64_t at = span.begin; at < span.end; at++) {
             if (columns[at] < 0 || columns[at] >= size) {
                 PyErr_Format(PyExc_IndexError, "row %zd has a column out of range", row);
                 goto done;
@@ -125,9 +137,9 @@ static PyObject *reach(PyObject *self, PyObject *args)
     if (!(columns = opened(&all, a[2], INTEGERS, 0, starts[count]))
         || !(can = opened(&all, a[3], FLAGS, 0, count))
         || !(seeds = opened(&all, a[4], INTEGERS, 0, 0))
-        || !(found = opened(&all, a[0], FLAGS, 1, count)))
+        || !(found = opened(&all, a[0], FLAGS, 1, count)) || !apart(&all))
         goto done;
-    Py_ssize_t given = items(&all, 3), length = 0;
+    Py_ssize_t held = items(&all, 1), given = items(&all, 3), length = 0;
     queue = PyMem_Malloc((count + 1) * sizeof(int64_t));
     if (!queue) {
         PyErr_NoMemory();
@@ -135,13 +147,11 @@ static PyObject *reach(PyObject *self, PyObject *args)
     }
     for (Py_ssize_t n = 0; n < given + length; n++) {
         /* Seeds first, then where those lead that have been reached. */
-        const int64_t *next = seeds;
-        int64_t first = n, end = n + 1;
-        if (n >= given) {
-            int64_t row = queue[n - given];
-            next = columns, first = starts[row], end = starts[row + 1];
-        }
-        for (int64_t at = first; at < end; at++) {
+        const int64_t *next = n < given ? seeds : columns;
+        Span span = {n, n + 1};
+        if (n >= given && !span_of("row", starts, queue[n - given], held, &span))
+            goto done;
+        for (int64_t at = span.begin; at < span.end; at++) {
             if (next[at] < 0 || next[at] >= count) {
                 PyErr_Format(PyExc_IndexError, "there is no row %lld", (long long)next[at]);
                 goto done;

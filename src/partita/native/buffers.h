@@ -15,36 +15,32 @@ typedef enum { FLOATS, INTEGERS, HALVES, FLAGS } Kind;
 /* Whether an array holds 64-bit floats, integers of 64 or 32 bits, signed or not, or booleans. */
 static int holds(const Py_buffer *view, Kind kind)
 {
+    static const char *letters[] = {"d", "lqLQ", "ilIL", "?"};
+    static const Py_ssize_t sizes[] = {sizeof(double), 8, 4, 1};
     const char *format = view->format ? view->format : "B";
-    if (strchr("@=<", format[0]))
+    if (format[0] && strchr("@=<", format[0]))
         format++;
-    switch (kind) {
-    case FLOATS:
-        return !strcmp(format, "d");
-    case INTEGERS:
-        return view->itemsize == 8 && strlen(format) == 1 && strchr("lqLQ", format[0]);
-    case FLAGS:
-        return !strcmp(format, "?");
-    default:
-        return view->itemsize == 4 && strlen(format) == 1 && strchr("ilIL", format[0]);
-    }
+    return view->itemsize == sizes[kind] && strlen(format) == 1
+        && strchr(letters[kind], format[0]);
 }
 
 typedef struct {
     Py_buffer view[16];
+    int written[16];
     int count;
 } Buffers;
 
 /* The items of an array, which `close_buffers` lets go of; NULL with an exception if it holds
-   others, or fewer than `least`. */
+   others, fewer than `least`, or some that are not aligned. */
 static inline void *opened(Buffers *all, PyObject *array, Kind kind, int writable, Py_ssize_t least)
 {
     static const char *names[] = {"float64", "int64", "int32", "bool"};
+    static double nothing;
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     Py_buffer *view = &all->view[all->count];
     if (PyObject_GetBuffer(array, view, flags) < 0)
         return NULL;
-    all->count++;
+    all->written[all->count++] = writable;
     if (!holds(view, kind)) {
         PyErr_Format(PyExc_TypeError, "expected an array of %s, got format %s", names[kind],
                      view->format ? view->format : "B");
@@ -55,7 +51,11 @@ static inline void *opened(Buffers *all, PyObject *array, Kind kind, int writabl
                      view->len / view->itemsize);
         return NULL;
     }
-    return view->buf;
+    if (view->len && (uintptr_t)view->buf % (uintptr_t)view->itemsize) {
+        PyErr_SetString(PyExc_ValueError, "the items of an array are not aligned");
+        return NULL;
+    }
+    return view->buf ? view->buf : &nothing;
 }
 
 /* Whether an object is an array of 64-bit floats. */
@@ -74,6 +74,42 @@ static inline int floats(PyObject *array)
 static Py_ssize_t items(const Buffers *all, int number)
 {
     return all->view[number].len / all->view[number].itemsize;
+}
+
+/* Whether no array that is written shares memory with another; a ValueError if one does. Indices
+   that were checked stay as they were then. */
+static inline int apart(const Buffers *all)
+{
+    for (int n = 0; n < all->count; n++) {
+        uintptr_t begin = (uintptr_t)all->view[n].buf, end = begin + (uintptr_t)all->view[n].len;
+        for (int other = 0; all->written[n] && other < all->count; other++) {
+            uintptr_t first = (uintptr_t)all->view[other].buf;
+            if (other != n && begin < first + (uintptr_t)all->view[other].len && first < end) {
+                PyErr_SetString(PyExc_ValueError,
+                                "an array that is written shares memory with another");
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Part of an array: from `begin` to before `end`. */
+typedef struct {
+    int64_t begin, end;
+} Span;
+
+/* The part that belongs to a row, or a node, which must be within `held` items; 0 with a ValueError
+   if it is not. */
+static inline int span_of(const char *what, const int64_t *starts, int64_t number, Py_ssize_t held,
+                          Span *span)
+{
+    span->begin = starts[number], span->end = starts[number + 1];
+    if (0 <= span->begin && span->begin <= span->end && span->end <= held)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "%s %lld begins at %lld and ends at %lld, of %zd items", what,
+                 (long long)number, (long long)span->begin, (long long)span->end, held);
+    return 0;
 }
 
 static void close_buffers(Buffers *all)

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.errors import VerifyError
+from partita.escape import printed
 from partita.options import integer, one_or_several
 from partita.plan import Plan
 from partita.run.executable import Form
 from partita.tactics.protocol import Progress
-from partita.text import new_table, plain, seconds, size
+from partita.text import Text, new_table, plain, seconds, size
 
 if TYPE_CHECKING:
     from partita.verify import Verification
@@ -82,6 +82,7 @@ class Confirmed:
             "failure": self.failure or None,
         }
 
+    @printed
     def __repr__(self) -> str:
         time = "no time" if self.step_time is None else seconds(self.step_time)
         return f"<Confirmed: {self.what}: {time}, {'fits' if self.fits else 'does not fit'}>"
@@ -151,9 +152,11 @@ class Confirmation:
         words = (["taken"] if each is self.taken else []) + ([] if each.fits else ["DOES NOT FIT"])
         return ", ".join(words)
 
+    @printed
     def __str__(self) -> str:
         return plain(self.view())
 
+    @printed
     def __repr__(self) -> str:
         return f"<Confirmation of {len(self.plans)} plans for {self.topology}: {self.taken!r}>"
 

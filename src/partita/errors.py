@@ -13,9 +13,14 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from partita.escape import printable
+
 
 class PartitaError(Exception):
-    """Base class of every error raised on purpose by partita."""
+    """Base class of every error raised on purpose by partita; its message is printable."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class MeshError(PartitaError, ValueError):
@@ -118,7 +123,7 @@ def warn(message: str, category: type[Warning]) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(printable(message), category, stacklevel=level)
 
 
 def renamed(old: str, new: str, stacklevel: int = 2) -> None:

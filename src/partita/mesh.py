@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from partita.errors import AxisError, MeshError, closest
+from partita.escape import printed
 
 
 @runtime_checkable
@@ -145,6 +146,7 @@ class Mesh:
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(zip(self.names, self.sizes, strict=True))
 
+    @printed
     def __str__(self) -> str:
         return ",".join(
             f"{name}={size}" + ("@" + "+".join(networks) if networks else "")

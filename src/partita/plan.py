@@ -17,6 +17,7 @@ from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
 from partita.cost.idle import IdleAxis
 from partita.errors import TacticError, renamed
+from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
@@ -494,5 +495,6 @@ class Plan(Shown, Searched):
         """
         return self.executable.device_mesh(mesh)
 
+    @printed
     def __repr__(self) -> str:
         return f"<Plan of {self.done}>"

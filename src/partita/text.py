@@ -8,14 +8,17 @@ import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+import rich.table
+import rich.text
+from rich.console import Console, Group, RenderableType
+from rich.style import Style
 
 from partita.errors import HardwareError
+from partita.escape import one_line
 
-_UNLIMITED = 10_000
+_UNLIMITED = 1_000_000
 """Columns of what is not printed to a terminal: nothing is wrapped or cut there."""
 
 _PREFIXES = (("G", 30), ("M", 20), ("K", 10))
@@ -30,13 +33,49 @@ _NUMBERS = (
 )
 
 
+class Text(rich.text.Text):
+    """A line for rich. What does not print as itself is escaped, a newline, too."""
+
+    def __init__(self, text: str = "", *args: Any, **options: Any) -> None:
+        super().__init__(one_line(text), *args, **options)
+
+    def append(self, text: rich.text.Text | str, style: str | Style | None = None) -> Text:
+        """Adds text, escaped in the same way."""
+        super().append(one_line(text) if isinstance(text, str) else text, style)
+        return self
+
+
+class Table(rich.table.Table):
+    """A table for rich whose cells are text as it is: never markup, never several lines."""
+
+    def add_column(self, header: RenderableType = "", *args: Any, **options: Any) -> None:
+        """Adds a column."""
+        super().add_column(_text(header), *args, **options)
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Adds a row."""
+        super().add_row(*map(_text, cells), **options)
+
+
+def _text(cell: Any) -> Any:
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def lines(text: str, style: str = "") -> RenderableType:
+    """Text of several lines for rich, each escaped as `Text` does it."""
+    return Group(*(Text(line, style) for line in text.split("\n")))
+
+
+def console(**options: Any) -> Console:
+    """What rich prints to; strings are neither markup nor names of emojis."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
 def plain(report: RenderableType) -> str:
     """Something that rich can print, as plain text of which no line is wrapped."""
-    console = Console(
-        width=_UNLIMITED, color_system=None, force_terminal=False, legacy_windows=False
-    )
-    with console.capture() as capture:
-        console.print(report)
+    to = console(width=_UNLIMITED, color_system=None, force_terminal=False, legacy_windows=False)
+    with to.capture() as capture:
+        to.print(report)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
@@ -148,11 +187,11 @@ def new_table(title: str, *columns: str) -> Table:
     return table
 
 
-Branch = tuple[str | Text, Sequence["Branch"]]
+Branch = tuple[str | rich.text.Text, Sequence["Branch"]]
 """A line of a tree, and what hangs on it."""
 
 
-def tree(branches: Sequence[Branch], indent: str = "") -> Iterator[Text]:
+def tree(branches: Sequence[Branch], indent: str = "") -> Iterator[rich.text.Text]:
     """The lines of a tree, one `Text` each: rich's own cuts long ones on terminals."""
     for number, (line, below) in enumerate(branches, 1):
         last = number == len(branches)

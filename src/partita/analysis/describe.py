@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from partita.analysis.classes import Analysis
+from partita.escape import printed
 from partita.program.names import pattern, shared_pattern
 from partita.program.rule import Rule
 
@@ -23,6 +24,7 @@ class ColorInfo:
     examples: tuple[str, ...]
     """Argument and result dimensions with this color, repeated structure written once."""
 
+    @printed
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         shown = ", ".join(self.examples[:3]) or "only inside the program"
@@ -42,6 +44,7 @@ class ConflictInfo:
     roles: tuple[str, ...]
     """The roles that compete, each by an operation dimension that has it."""
 
+    @printed
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         return f"{len(self.roles)} roles{times}: " + " | ".join(
@@ -67,9 +70,11 @@ class Colors:
         roles = "; ".join(f"{number}: {role}" for number, role in enumerate(info.roles))
         return f"{self.name(info.color)} meets itself, the axis can go to {roles}"
 
+    @printed
     def __repr__(self) -> str:
         return f"<Colors: {len(self.colors)} kinds of color, {len(self.conflicts)} of conflict>"
 
+    @printed
     def __str__(self) -> str:
         lines = [f"{len(self.colors)} kinds of color"]
         lines += [f"  {color.group}: {color}" for color in self.colors]

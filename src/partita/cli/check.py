@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from partita.cli.options import JsonOption, Model
-from partita.cli.output import note, show_json
+from partita.cli.output import note, show, show_json
 from partita.cli.planned import rebased
 from partita.saved.check import MEMORY, STEP
 from partita.testing import check_plan
@@ -46,7 +46,7 @@ def check(
     if as_json:
         show_json(found.as_dict())
     else:
-        print(found)
+        show(str(found))
     if update and found.differs:
         made.save(plan)
         note(f"{plan} is written")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import partita as pt
+from partita.text import Text, console
 from partita.verify.backends import backend_for, topologies
 from partita.verify.compile import compiler_options
 
@@ -55,10 +55,10 @@ def confirmed(
     plan: pt.Plan, count: int, topology: str | None, options: Sequence[str]
 ) -> pt.Confirmation:
     """Has the compiler choose; a terminal shows how far it is."""
-    with Console(stderr=True).status("") as status:
+    with console(stderr=True).status("") as status:
 
         def told(done: int, total: int, text: str) -> None:
-            status.update(escape(f"compiling plan {done + 1} of {total}: {text}"))
+            status.update(Text(f"compiling plan {done + 1} of {total}: {text}"))
 
         return pt.confirm(
             plan,

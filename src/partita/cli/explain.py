@@ -25,7 +25,7 @@ from partita.cli.options import (
     SeedOption,
     WorkersOption,
 )
-from partita.cli.output import show_json
+from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.explain import ALTERNATIVES, EVERY
 from partita.search import BUDGET
@@ -76,5 +76,5 @@ def explain(
     if as_json:
         show_json([entry for each in found for entry in each.as_dicts()])
     else:
-        print("\n\n".join(map(str, found)))
+        show("\n\n".join(map(str, found)))
     check_manual(made, manual or [])

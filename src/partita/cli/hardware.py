@@ -7,15 +7,15 @@ from typing import Annotated
 
 import jax
 import typer
-from rich.console import Console
 
 import partita as pt
 from partita import cost
 from partita.cli.options import JsonOption
-from partita.cli.output import show
+from partita.cli.output import show, show_json
 from partita.cost.calibrate import calibrate as measure
 from partita.cost.stopwatch import Budget
 from partita.report import hardware as report
+from partita.text import Text, console
 
 
 def hardware(
@@ -28,11 +28,11 @@ def hardware(
     names = cost.device_types() if device_type is None else (device_type,)
     known = [cost.load(name) for name in names]
     if as_json:
-        print(report.as_json(known))
+        show_json(report.as_data(known))
     elif device_type is None:
         show(report.listing(known))
     else:
-        print(report.shown(known[0]))
+        show(report.shown(known[0]))
 
 
 def calibrate(
@@ -49,11 +49,11 @@ def calibrate(
     """Measure the devices at hand, and write a hardware file to make plans for them."""
     # "gpu" stands for several backends, all of which JAX would want to find.
     jax.config.update("jax_platforms", None if platform == "gpu" else platform)
-    console, budget = Console(stderr=True), Budget(seconds)
+    to, budget = console(stderr=True), Budget(seconds)
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise pt.HardwareError(f"JAX finds no devices of --platform {platform}: {reason}") from None
-    found = measure(path, devices, like, budget, progress=lambda text: console.print(text))
-    print(found)
+    found = measure(path, devices, like, budget, progress=lambda text: to.print(Text(text)))
+    show(str(found))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rich.table import Table
-
 from partita import models as built_in
 from partita.cli.options import JsonOption
 from partita.cli.output import show, show_json
 from partita.models.sizes import Size
-from partita.text import new_table
+from partita.text import Table, new_table
 
 
 def models(as_json: JsonOption = False) -> None:

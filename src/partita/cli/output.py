@@ -9,10 +9,11 @@ import sys
 from typing import Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from partita.errors import PartitaError
-from partita.text import plain
+from partita.escape import printable
+from partita.text import console, lines, plain
 
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
 """`ClickException`, what typer raises of a command line that it cannot read; it exports only this
@@ -21,20 +22,20 @@ kind of it."""
 
 def width() -> int | None:
     """Columns of the terminal that standard output is, if it is one."""
-    console = Console()
-    return console.width if console.is_terminal else None
+    to = console()
+    return to.width if to.is_terminal else None
 
 
 def show(*reports: RenderableType) -> None:
     """Prints reports. Only on a terminal are tables fitted to it; no other line is ever wrapped."""
-    console = Console()
+    to = console()
     for number, report in enumerate(reports):
         if number:
             print()
-        if console.is_terminal:
-            console.print(report, soft_wrap=True)
+        if to.is_terminal and not isinstance(report, str):
+            to.print(report, soft_wrap=True)
         else:
-            print(plain(report))
+            print(printable(report) if isinstance(report, str) else plain(report))
 
 
 def show_json(data: Any) -> None:
@@ -44,14 +45,12 @@ def show_json(data: Any) -> None:
 
 def error(message: object) -> None:
     """Prints a message on standard error, as all errors are printed."""
-    console = Console(stderr=True)
-    console.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console(stderr=True).print(lines(f"error: {message}", "red"), soft_wrap=True)
 
 
 def note(message: object) -> None:
     """Prints a message on standard error that is no error."""
-    console = Console(stderr=True)
-    console.print(str(message), style="yellow", markup=False, highlight=False, soft_wrap=True)
+    console(stderr=True).print(lines(str(message), "yellow"), soft_wrap=True)
 
 
 def run(app: typer.Typer) -> None:

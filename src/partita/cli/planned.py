@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 import partita as pt
 from partita import models
@@ -17,6 +16,7 @@ from partita.cli.output import error, note
 from partita.cli.torch import from_torch
 from partita.planning.strict import Strict, kinds
 from partita.report.progress import progress_bar
+from partita.text import console
 
 
 def planned(
@@ -39,7 +39,7 @@ def planned(
     if target is not None:
         raise pt.OptionError("--target is for modules of PyTorch: give --frontend torch, too")
     loaded = models.load(model)
-    with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
+    with progress_bar(console(stderr=True)) as progress, Interruptible(progress) as told:
         made = pt.plan(
             loaded.fn,
             *loaded.args,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import partita as pt
 from partita import models
 from partita.cli.interrupt import Interruptible
 from partita.cli.output import note
 from partita.report.progress import progress_bar
+from partita.text import console
 
 
 def from_torch(
@@ -37,7 +36,7 @@ def from_torch(
         "tactics": tactics,
         "memory": memory,
     }
-    with progress_bar(Console(stderr=True)) as progress, Interruptible(progress) as told:
+    with progress_bar(console(stderr=True)) as progress, Interruptible(progress) as told:
         if asked is None:
             made = torch.read(model, progress=told, **options)
         else:

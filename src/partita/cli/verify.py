@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import partita as pt
@@ -34,6 +33,7 @@ from partita.cli.output import show, show_json
 from partita.cli.planned import check_manual, check_mesh, planned, schedule
 from partita.run.executable import Form
 from partita.search import BUDGET
+from partita.text import console
 from partita.verify import Verification
 from partita.verify.backends import backend_for, topologies
 from partita.verify.compile import compiler_options
@@ -116,7 +116,7 @@ def verify(
     made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
     found = []
     for each in FORMS[form]:
-        with Console(stderr=True).status(f"compiling the {each} form"):
+        with console(stderr=True).status(f"compiling the {each} form"):
             found.append(
                 made.verify(
                     topology,

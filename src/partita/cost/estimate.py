@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from partita.escape import printed
 from partita.text import seconds, size
 
 
@@ -82,6 +83,7 @@ class Estimate(StepTime):
         """Whether the peak is within the capacity."""
         return self.peak_memory <= self.capacity
 
+    @printed
     def __str__(self) -> str:
         fits = "fits" if self.fits else "DOES NOT FIT"
         return (

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from partita.analysis import Between, ClassGraph
 from partita.analysis.purpose import purposes
 from partita.cost.memory import Copies, MemoryModel, changes, joined
 from partita.cost.timing import Timing
 from partita.errors import FileError
+from partita.escape import printed
 from partita.spmd import Lowering
-from partita.text import new_table, size, times
+from partita.text import Table, new_table, size, times
 
 KINDS = (
     "parameters",
@@ -47,6 +47,7 @@ class Alive:
     count: int
     """How many they are."""
 
+    @printed
     def __str__(self) -> str:
         more = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"{size(self.bytes)}  {self.kind}: {self.value}{more}"
@@ -114,9 +115,11 @@ class Footprint:
         except (OSError, ValueError) as error:
             raise FileError(f"cannot write the picture {str(path)!r}: {error}") from error
 
+    @printed
     def __repr__(self) -> str:
         return f"<Footprint: peak {size(self.peak)} of {size(self.capacity)}>"
 
+    @printed
     def __str__(self) -> str:
         lines = [f"peak {size(self.peak)} of {size(self.capacity)}, at {self.where}"]
         lines += [f"  {kind}: {size(bytes_)}" for kind, bytes_ in self.breakdown.items() if bytes_]

@@ -25,6 +25,7 @@ from partita.cost.schema import (
     unit,
 )
 from partita.errors import HardwareError, closest
+from partita.escape import printed
 from partita.program.collectives import ALL_REDUCE
 from partita.spmd import COLLECTIVES
 from partita.text import MOST_BYTES
@@ -401,6 +402,7 @@ class Hardware(Table, frozen=True):
             stated = self.efficiency.matmul_f32
         return self.flops(dtype) * (stated or self.efficiency.matmul).value
 
+    @printed
     def __str__(self) -> str:
         peaks = ", ".join(f"{d} {f.value / 1e12:.4g}" for d, f in self.peak_flops.items())
         rows = [

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from partita.analysis import OpClass
 from partita.cost.compute import ComputeModel
+from partita.escape import printed
 from partita.mesh import Mesh
 from partita.spmd import Lowering
 
@@ -33,6 +34,7 @@ class IdleAxis:
         work = f"its {self.size} devices do the same work"
         return f"shards memory only: {work}" if self.shards_memory else work
 
+    @printed
     def __str__(self) -> str:
         return f"{self.name}: {self.effect}"
 

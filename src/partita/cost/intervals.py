@@ -16,6 +16,7 @@ from typing import Literal
 
 from partita.cost.estimate import Estimate
 from partita.cost.instruction_costs import InstructionCosts, Seconds
+from partita.escape import printed
 from partita.spmd import SpmdProgram
 from partita.spmd.instructions import Case, Hold, Instruction, Run, While
 
@@ -74,6 +75,7 @@ class Timeline:
         """Seconds of all intervals of these kinds in a lane."""
         return sum(i.busy for i in self.intervals if i.lane == lane and i.kind in kinds)
 
+    @printed
     def __repr__(self) -> str:
         return f"<Timeline: {len(self.intervals)} intervals in {', '.join(self.lanes)}>"
 

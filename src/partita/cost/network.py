@@ -17,6 +17,7 @@ from partita.cost.schema import (
     unit,
 )
 from partita.errors import closest
+from partita.escape import printed
 from partita.spmd import COLLECTIVES
 
 
@@ -127,6 +128,7 @@ class Network(Table, frozen=True):
                     f"{closest(kind, COLLECTIVES)}; expected some of {', '.join(COLLECTIVES)}"
                 )
 
+    @printed
     def __str__(self) -> str:
         return (
             f"{self.topology} of up to {self.size}, {self.bandwidth.value / 1e9:.4g} GB/s, "

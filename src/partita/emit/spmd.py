@@ -13,6 +13,7 @@ from partita.emit.builder import Builder, set_apart
 from partita.emit.collectives import EMITTERS
 from partita.emit.local_run import LocalRun
 from partita.emit.localize import localize
+from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.program.blocks import Block, Branch, Loop
 from partita.program.ir import Program
@@ -51,12 +52,27 @@ def operations_of(spmd: SpmdProgram, module: Any) -> dict[int, Any]:
 
 def mesh_attribute(mesh: Mesh) -> str:
     """The mesh in Shardy's syntax."""
-    return "#sdy.mesh<[" + ", ".join(f'"{name}"={size}' for name, size in mesh) + "]>"
+    return "#sdy.mesh<[" + ", ".join(f"{_axis(name)}={size}" for name, size in mesh) + "]>"
+
+
+def _axis(name: str) -> str:
+    """The name of an axis as a string of MLIR.
+
+    Raises:
+      MeshError: XLA would end the process over it, while it parses the sharding of an argument.
+    """
+    if not name.isascii() or "\\" in name:
+        raise MeshError(
+            f"XLA cannot compile for a mesh axis named {name!r}; plan with an axis whose name has "
+            "only ASCII characters and no backslash"
+        )
+    escaped = (c if c.isprintable() and c != '"' else f"\\{ord(c):02X}" for c in name)
+    return f'"{"".join(escaped)}"'
 
 
 def sharding(layout: Layout, mesh: Mesh) -> str:
     """A layout as Shardy's sharding of one tensor, without the attribute's prefix."""
-    dims = ("{" + ", ".join(f'"{name}"' for name in mesh.axis_names(axes)) + "}" for axes in layout)
+    dims = ("{" + ", ".join(map(_axis, mesh.axis_names(axes))) + "}" for axes in layout)
     return f"<@{MESH}, [{', '.join(dims)}]>"
 
 
@@ -233,7 +249,7 @@ class _Emitter(Writer):
 
     def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
         spmd, mesh = self.spmd, self.mesh
-        axes = ", ".join(f'"{name}"' for name in mesh.names)
+        axes = ", ".join(map(_axis, mesh.names))
         with ir.InsertionPoint(returned):
             manual = ir.Operation.create(
                 "sdy.manual_computation",

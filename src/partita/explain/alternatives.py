@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
+from partita.escape import printed
 from partita.garbage import paused
 from partita.planning.replay import Replay
 from partita.planning.schedule import Scheduled, lower_and_cost
@@ -33,6 +34,7 @@ class Alternative:
     """Against the plan; negative if the alternative is quicker."""
     peak_memory_change: int
 
+    @printed
     def __str__(self) -> str:
         time, memory = self.step_time_change, self.peak_memory_change
         over = "" if self.fits else ", DOES NOT FIT"

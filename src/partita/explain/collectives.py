@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from partita.analysis.describe import factor_place
+from partita.escape import printed
 from partita.explain.alternatives import Alternative, Candidate, Costing
 from partita.explain.candidates import candidates
 from partita.explain.origins import Decision
@@ -64,6 +65,7 @@ class CollectiveExplanation:
         """Of all executions of all that are alike."""
         return self.seconds * self.count * len(self.alike)
 
+    @printed
     def __str__(self) -> str:
         what = show_step(self.axes, self.kind, self.bytes)
         times = f", {self.count} times a step" if self.count > 1 else ""

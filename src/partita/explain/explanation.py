@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from partita.errors import UnknownNameError
+from partita.escape import printed
 from partita.explain.alternatives import Costing
 from partita.explain.collectives import CollectiveExplanation, explain_group
 from partita.explain.values import ValueExplanation, explain_values
@@ -47,9 +48,11 @@ class Explanation(Sequence[Entry]):
         """The same as plain data that JSON can hold, one dict for each entry."""
         return [dataclasses.asdict(entry) for entry in self.entries]
 
+    @printed
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.entries)) or "no collectives"
 
+    @printed
     def __repr__(self) -> str:
         return f"<Explanation of {len(self.entries)} entries>"
 

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from partita.analysis import ClassGraph
 from partita.analysis.describe import factor_place
+from partita.escape import printed
 from partita.planning.schedule import Scheduled
 from partita.tactics import Action
 from partita.tiling import (
@@ -51,6 +52,7 @@ class Decision:
     chain: tuple[str, ...]
     """The operations along which the axis propagated, in order, with their source lines."""
 
+    @printed
     def __str__(self) -> str:
         lines = [f"{self.where} along {self.axis}: {_tactic(self.position, self.tactic)}"]
         if self.color is not None:
@@ -74,6 +76,7 @@ class LeftOut:
     """Of the tactic in the plan's history."""
     reason: str
 
+    @printed
     def __str__(self) -> str:
         return (
             f"dim {self.dim} not along {self.axis}: {_tactic(self.position, self.tactic)}\n"

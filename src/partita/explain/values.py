@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from partita.errors import renamed
+from partita.escape import printed
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
 from partita.explain.view import PlanView, together
@@ -44,6 +45,7 @@ class ValueExplanation:
         renamed("ValueExplanation.piece", "ValueExplanation.shard")
         return self.shard
 
+    @printed
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         lines = [

@@ -15,6 +15,7 @@ import numpy as np
 
 from partita import files
 from partita.errors import FileError, UnsupportedError, renamed
+from partita.escape import printed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
 from partita.stablehlo import mlir
@@ -101,9 +102,11 @@ class Module(Traced):
         program = dataclasses.replace(program, aliases=aliases)
         return dataclasses.replace(self, program=program, donate_argnums=numbers)
 
+    @printed
     def __str__(self) -> str:
         return str(self.program)
 
+    @printed
     def __repr__(self) -> str:
         return f"<Module: {self.program!r}>"
 

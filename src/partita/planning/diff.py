@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.cost import Traffic
 from partita.errors import TacticError
+from partita.escape import printed
 from partita.planning.schedule import Scheduled
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
-from partita.text import new_table, plain, seconds, show_entries, size, times
+from partita.text import Text, new_table, plain, seconds, show_entries, size, times
 from partita.tiling import entries
 
 Entries = tuple[str | tuple[str, ...] | None, ...]
@@ -85,9 +85,11 @@ class PlanDiff:
         """The same as plain data that JSON can hold."""
         return dataclasses.asdict(self)
 
+    @printed
     def __str__(self) -> str:
         return plain(Group(*self._parts()))
 
+    @printed
     def __repr__(self) -> str:
         changes = {change.name: change for change in self.costs}
         step, peak = changes["step_time"], changes["peak_memory"]
@@ -110,7 +112,7 @@ class PlanDiff:
         yield self._shardings()
         for fits, which in zip(self.fits, ("before", "after"), strict=True):
             if not fits:
-                yield Text(f"\nDOES NOT FIT: the plan {which}")
+                yield from (Text(), Text(f"DOES NOT FIT: the plan {which}"))
 
     def _tactics(self) -> Iterator[Text]:
         before, after = self.tactics

@@ -15,6 +15,7 @@ from partita.cost.idle import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
 from partita.errors import renamed
+from partita.escape import printed
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.planning.effect import DIVIDED, effect, ends
@@ -92,6 +93,7 @@ class TacticReport:
     search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
     """What its search did, if it was one; not kept in plan files."""
 
+    @printed
     def __repr__(self) -> str:
         """In a line: a history is looked at by printing it."""
         return (
@@ -201,6 +203,7 @@ class Scheduled:
         costs = InstructionCosts(self.spmd, self.stage.cost_model, self.estimate)
         return timeline(self.spmd, costs, self.estimate, iterations, most)
 
+    @printed
     def __str__(self) -> str:
         return f"{self.program.name} on {self.mesh} ({self.hardware.name}): {self.estimate}"
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from partita.errors import StrictError, closest
+from partita.escape import printed
 from partita.options import boolean, wrong
 from partita.planning.schedule import Scheduled, argument_groups
 from partita.tactics.given import given_layouts
@@ -39,6 +40,7 @@ class Problem:
     """One of `partita.planning.strict.KINDS`."""
     what: str
 
+    @printed
     def __str__(self) -> str:
         return f"{self.kind}: {self.what}"
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from partita.errors import renamed
+from partita.escape import printed
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
 from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 from partita.program.rule import Rule
@@ -61,6 +62,7 @@ class Given:
     mesh: tuple[tuple[str, int], ...]
     """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
 
+    @printed
     def __str__(self) -> str:
         return show_axes(self.axes)
 
@@ -211,6 +213,7 @@ class Constant:
         """Size of all of it."""
         return self.type.bytes
 
+    @printed
     def __str__(self) -> str:
         return f"{self.name}: {self.type}, {self.bytes} B, used by {', '.join(self.used)}"
 
@@ -229,6 +232,7 @@ class GivenSharding:
     mesh: tuple[tuple[str, int], ...]
     """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
 
+    @printed
     def __str__(self) -> str:
         return show_axes(self.axes)
 
@@ -394,9 +398,11 @@ class Program:
         text = f"{op.short} at {op.source}" if op.source else f"{op.short} %{value}"
         return f"{', '.join(op.tags)} ({text})" if op.tags else text
 
+    @printed
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.operations)} operations>"
 
+    @printed
     def __str__(self) -> str:
         lines = [f"program {self.name}"]
         for name, value in zip(self.argument_names, self.arguments, strict=True):

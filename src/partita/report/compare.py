@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.planning.schedule import Scheduled
 from partita.program.names import pattern, shared_pattern
 from partita.report.collect import estimate_data
 from partita.report.data import Entries, EstimateData
 from partita.saved.restore import estimate_of, read_plan
-from partita.text import new_table, seconds, show_entries, size, times
+from partita.text import Text, new_table, seconds, show_entries, size, times
 from partita.tiling import spec
 
 FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (

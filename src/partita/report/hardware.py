@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from partita.cost import Hardware
 from partita.cost.schema import Entry, entries
-from partita.text import quantity
+from partita.text import Table, quantity
 
 
 def listing(known: Iterable[Hardware]) -> Table:
@@ -65,9 +65,9 @@ def shown(hardware: Hardware) -> str:
     return "\n".join(lines)
 
 
-def as_json(known: Iterable[Hardware]) -> str:
-    """Device types as JSON, in base units: bytes, seconds, bytes/s, FLOP/s."""
-    return msgspec.json.format(msgspec.json.encode(list(known))).decode()
+def as_data(known: Iterable[Hardware]) -> Any:
+    """Device types as plain data, in base units: bytes, seconds, bytes/s, FLOP/s."""
+    return msgspec.to_builtins(list(known))
 
 
 def _words(path: tuple[str, ...]) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.planning.schedule import Scheduled, TacticReport
-from partita.text import Branch, seconds, show_entries, size, tree
+from partita.text import Branch, Text, seconds, show_entries, size, tree
 
 MOST_REPLICATED = 8
 """Lines of the user's that a tactic's report shows as requiring replication."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.planning.schedule import Scheduled
-from partita.text import new_table, show_entries, size, times
+from partita.text import Text, new_table, show_entries, size, times
 from partita.tiling import entries
 
 LARGE = 2**16

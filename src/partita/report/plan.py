@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled, argument_groups
 from partita.report import notes
 from partita.report.history import history
 from partita.report.meshes import table
-from partita.text import new_table, seconds, show_entries, size, times
+from partita.text import Table, Text, new_table, seconds, show_entries, size, times
 from partita.tiling import entries, local_type
 
 NARROW = 100

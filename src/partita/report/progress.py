@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from partita.escape import one_line
 from partita.tactics.protocol import Progress as Callback
 
 
@@ -21,13 +22,13 @@ def progress_bar(console: Console) -> Iterator[Callback]:
         TextColumn("search"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def update(done: int, total: int, text: str) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+            bar.update(task, completed=done, total=total, description=one_line(text))
 
         yield update

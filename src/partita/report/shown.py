@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cost.intervals import ITERATIONS, Timeline
+from partita.escape import printed
 from partita.options import integer
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
@@ -66,6 +67,7 @@ class Shown:
 
         return cell(self.done, self.meshes)
 
+    @printed
     def __str__(self) -> str:
         from partita.report.plan import view
         from partita.text import plain

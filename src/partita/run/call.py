@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from partita.errors import ArgumentError, ReshardWarning, UnsupportedError, warn
+from partita.escape import printed
 from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
 from partita.frontend.trace import argument_name
@@ -214,6 +215,7 @@ class Planned:
 
         return inspect.signature(self.__wrapped__)
 
+    @printed
     def __repr__(self) -> str:
         return f"<planned {self.__name__}>"
 

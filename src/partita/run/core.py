@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.emit.sequential import sequential
 from partita.errors import ArgumentError, renamed
+from partita.escape import printed
 from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
@@ -91,8 +92,10 @@ class Core:
 
         return jax.jit(call)
 
+    @printed
     def __str__(self) -> str:
         return show(self.nests)
 
+    @printed
     def __repr__(self) -> str:
         return f"<Core of {self.nests.program.name} on {self.nests.mesh}>"

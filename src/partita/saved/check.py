@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from partita.escape import printed
 from partita.program.names import pattern, shared_pattern
 from partita.saved.rebase import NotKept
 from partita.saved.restore import estimate_of
@@ -64,6 +65,7 @@ class PlanCheck:
             "not_kept": [dataclasses.asdict(each) for each in self.not_kept],
         }
 
+    @printed
     def __str__(self) -> str:
         if not self.differs:
             step, peak = seconds(self.step_time[1]), size(self.peak_memory[1])
@@ -74,6 +76,7 @@ class PlanCheck:
         verdict = [f"fails: {each}" for each in self.failures] or ["within the tolerances"]
         return "\n".join([*lines, *verdict])
 
+    @printed
     def __repr__(self) -> str:
         return f"<PlanCheck of {self.names[0]}: {'; '.join(self.failures) or 'passed'}>"
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from partita.errors import FileError
+from partita.escape import printed
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program.names import matches
@@ -48,6 +49,7 @@ class NotKept:
     tactic: str = ""
     """The tactic that decided it, where that is known."""
 
+    @printed
     def __str__(self) -> str:
         who = f"{self.tactic}: " if self.tactic else ""
         return f"{who}{self.what}: {self.reason}"

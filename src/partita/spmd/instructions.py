@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
+from partita.escape import printed
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Branch, Loop
 from partita.program.ir import Program, TensorType
@@ -111,6 +112,7 @@ class Collective:
     pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
     """Of a collective_permute that moves whole shards, which device sends to which."""
 
+    @printed
     def __str__(self) -> str:
         what = f"{self.kind}({','.join(self.axes)}) {self.bytes} B x{self.count}"
         return f"#{self.index} {what}: {self.value}"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
+from partita.escape import printed
 from partita.program.ir import Operation
 from partita.spmd.inside import collectives_inside
 from partita.spmd.instructions import Collective, LocalProgram, Reshard, Run, inside
@@ -96,11 +97,13 @@ class SpmdProgram(LocalProgram):
         result = self.program.operations[op].results[0]
         return self.lowering.sums(self.lowering.graph.value_class[result])
 
+    @printed
     def __repr__(self) -> str:
         return (
             f"<SpmdProgram {self.program.name} on {self.mesh}: "
             f"{len(self.program.operations)} operations, {len(self.collectives)} collectives>"
         )
 
+    @printed
     def __str__(self) -> str:
         return show(self)

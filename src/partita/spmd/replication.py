@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from partita.analysis import OpClass
+from partita.escape import printed
 from partita.program.ir import Operation, Program
 from partita.spmd.lower import Lowering
 
@@ -32,6 +33,7 @@ class ReplicatedUse:
     made: bool
     """Whether the value is made by the operation, not read."""
 
+    @printed
     def __str__(self) -> str:
         where = f"{self.operation} at {self.source}" if self.source else self.operation
         more = f" and {self.count - 1} more" if self.count > 1 else ""

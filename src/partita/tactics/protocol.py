@@ -18,6 +18,7 @@ from partita.analysis.describe import Colors, describe
 from partita.cost import CostModel, Estimate, Hardware
 from partita.cost.timing import Timing
 from partita.errors import renamed
+from partita.escape import printed
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.search.record import SearchRecord
@@ -53,6 +54,7 @@ class Suggestion:
     estimate: Estimate | None = dataclasses.field(default=None, repr=False, compare=False)
     """Cost of the plan up to and with it; None if it has not been estimated."""
 
+    @printed
     def __str__(self) -> str:
         if self.estimate is None:
             return self.text
@@ -74,6 +76,7 @@ class Refusal:
     suggestions: tuple[Suggestion, ...] = dataclasses.field(default=(), compare=False, repr=False)
     """What to do instead, where a size is in the way; refusals of one cause have the same."""
 
+    @printed
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
 
@@ -101,6 +104,7 @@ class Action:
     move: TileAction | LocalAction | None = dataclasses.field(default=None, repr=False)
     """The move of a search."""
 
+    @printed
     def __str__(self) -> str:
         return f"{self.what} -> {self.axis}"
 
@@ -121,6 +125,7 @@ class Blocked:
         """Whether earlier decisions have the axis there, which is how tactics compose."""
         return self.reason == f"{self.axis} is already used there"
 
+    @printed
     def __str__(self) -> str:
         more = f" and {self.count - 1} more" if self.count > 1 else ""
         return f"{self.axis} at {self.example}{more}: {self.reason}"

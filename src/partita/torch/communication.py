@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from partita.escape import printed
 from partita.spmd import Collective
 from partita.torch.distribution import Distribution
 from partita.torch.placements import splits
@@ -62,6 +63,7 @@ class Comparison:
     left_over: Mapping[str, int]
     """Issued less predicted, as far as no rule says why."""
 
+    @printed
     def __str__(self) -> str:
         kinds = sorted({*self.predicted, *self.issued})
         rows = [

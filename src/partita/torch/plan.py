@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
 from partita.cost import Estimate
+from partita.escape import printed
 from partita.plan import Plan
 from partita.spmd import Collective
 from partita.tactics import Tactic
@@ -312,8 +313,10 @@ class TorchPlan:
         """What DTensor cannot do of this plan, each with the reason; empty if it can do all."""
         return refusals(self.collectives)
 
+    @printed
     def __str__(self) -> str:
         return str(self.plan)
 
+    @printed
     def __repr__(self) -> str:
         return f"<TorchPlan of {self.plan.done}>"

@@ -16,6 +16,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
+from partita.escape import printed
 from partita.torch.distribution import Distribution
 from partita.torch.placements import Placements, splits
 from partita.torch.styles import exact_style
@@ -37,6 +38,7 @@ class Tools:
     others: Mapping[str, str]
     """Axes and modules that are left to DTensors of partita's own, with the reason."""
 
+    @printed
     def __str__(self) -> str:
         rows = [f"{path or '(the module)':32} fully_shard on {self.axis}" for path in self.sharded]
         rows += [f"{path:32} {type(style).__name__}" for path, style in self.styles.items()]

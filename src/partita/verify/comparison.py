@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from partita.escape import printed
 from partita.mesh import Mesh
 from partita.program.collectives import COLLECTIVES
 from partita.spmd import Collective
@@ -109,6 +110,7 @@ class Comparison:
         explained = self.foreseen[collective] == self.compiled[collective]
         return "rewritten" if explained else "differs"
 
+    @printed
     def __str__(self) -> str:
         lines = [f"{'kind':<16} {'bytes':>12} {'groups':>8} {'predicted':>10} {'compiled':>9}"]
         for collective, predicted, compiled in self.rows():

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita import files
 from partita.cost.intervals import COMPUTE, Timeline
 from partita.errors import FileError
+from partita.escape import printed
 from partita.program.collectives import COLLECTIVES
-from partita.text import new_table, plain, relative, seconds
+from partita.text import Text, new_table, plain, relative, seconds
 from partita.verify.hlo import HloInstruction, HloModule, parse
 
 MOST_BYTES = 2**31
@@ -88,9 +88,11 @@ class Profile:
         )
         return Group(table, Text(rest))
 
+    @printed
     def __str__(self) -> str:
         return plain(self.view())
 
+    @printed
     def __repr__(self) -> str:
         return f"<Profile of {self.module}: {len(self.operations)} operations>"
 

@@ -6,12 +6,10 @@ import dataclasses
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
-from partita.text import seconds, size
+from partita.text import Table, Text, seconds, size
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Comparison
 from partita.verify.cycles import axes_of

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.cost import Estimate
 from partita.cost.estimate import StepTime
+from partita.escape import printed
 from partita.run.executable import Form
-from partita.text import plain, size
+from partita.text import Text, plain, size
 from partita.verify import tables
 from partita.verify.backends import Backend
 from partita.verify.comparison import Comparison
@@ -94,9 +94,11 @@ class Verification:
         """Whether there are no `problems`."""
         return not self.problems
 
+    @printed
     def __str__(self) -> str:
         return plain(self.view())
 
+    @printed
     def __repr__(self) -> str:
         found = "; ".join(self.problems) or "no problems"
         name, mesh = self.plan.program.name, self.plan.mesh

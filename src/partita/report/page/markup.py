@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from partita.escape import printable
 from partita.text import show_entries
 
 Entries = Sequence[str | Sequence[str] | None]
@@ -22,7 +23,7 @@ _EMPTY = frozenset({"input", "rect", "line", "meta", "br"})
 def tag(name: str, *children: object, **attributes: object) -> Html:
     """An element. `class_` is `class`; `aria_label` is `aria-label`; None is left out."""
     told = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(printable(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -33,7 +34,7 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
 
 def join(children: Iterable[object]) -> Html:
     """Elements and texts one after the other."""
-    return Html("".join(c if isinstance(c, Html) else html.escape(str(c)) for c in children))
+    return Html("".join(c if isinstance(c, Html) else html.escape(printable(c)) for c in children))
 
 
 def table(

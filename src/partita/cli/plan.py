@@ -46,7 +46,7 @@ from partita.cli.planned import (
     schedule,
     strictness,
 )
-from partita.cli.sweep import SWEPT, swept, tactics_of
+from partita.cli.sweep import SWEPT, number, swept, tactics_of
 from partita.cli.sweep import sweep as sweep_of
 from partita.frontend.files import format_of
 from partita.report.compare import ComparisonData
@@ -110,8 +110,9 @@ def plan(
         given = dict(mesh=mesh, devices=devices, hardware=hardware, memory=memory, budget=budget)
         every = dict(manual=manual, axes=axes, seed=seed, search=search, workers=workers)
         hoist = hoist_constants or lift_constants
-        hand_out(_sweep(model, sweep, hoist, **given, **every), f"{model}: a sweep", html, as_json)
-        return
+        compared, complete = _sweep(model, sweep, hoist, **given, **every)
+        hand_out(compared, f"{model}: a sweep", html, as_json)
+        raise typer.Exit(0 if complete else 1)
     if rebase is not None:
         if devices is not None or manual or axes is not None:
             raise pt.TacticError(
@@ -138,16 +139,18 @@ def plan(
         raise typer.Exit(1)
 
 
-def _sweep(model: str, options: list[str], hoist: bool, **given: Any) -> ComparisonData:
-    """The plans of a sweep, side by side."""
+def _sweep(
+    model: str, options: list[str], hoist: bool, **given: Any
+) -> tuple[ComparisonData, bool]:
+    """The plans of a sweep, side by side, and whether all of them could be made."""
     values = swept(options)
     if {"mesh", "devices"} & values.keys():
         given |= {"mesh": None, "devices": None}
 
     def make(tactics: str | None = None, **chosen: str) -> pt.Plan:
         o = given | chosen
-        budget, seed = int(o["budget"]), int(o["seed"])
-        devices = None if o["devices"] is None else int(o["devices"])
+        budget, seed, devices = (number(name, o[name]) for name in ("budget", "seed", "devices"))
+        assert budget is not None and seed is not None
         if o["hardware"] is None:
             raise pt.HardwareError("give --hardware, a device type such as tpu_v5e or a .toml file")
         check_mesh(o["mesh"], devices)

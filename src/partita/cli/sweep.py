@@ -80,8 +80,24 @@ def _tactic(text: str, search: Callable[[], pt.Tactic]) -> pt.Tactic:
     )
 
 
-def sweep(values: Mapping[str, Sequence[str]], make: Callable[..., pt.Plan]) -> ComparisonData:
-    """Plans every combination, best first; one that cannot be planned is an error message.
+def number(name: str, text: str | int | None) -> int | None:
+    """The value of an option that is a whole number.
+
+    Raises:
+      OptionError: it is none.
+    """
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise pt.OptionError(f"expected a whole number for {name}") from None
+
+
+def sweep(
+    values: Mapping[str, Sequence[str]], make: Callable[..., pt.Plan]
+) -> tuple[ComparisonData, bool]:
+    """Plans every combination, best first, and says whether all could be planned.
+
+    Each one that cannot is an error message that names it.
 
     Args:
       values: of every option that is swept.
@@ -90,8 +106,8 @@ def sweep(values: Mapping[str, Sequence[str]], make: Callable[..., pt.Plan]) -> 
     Raises:
       OptionError: none can be planned.
     """
-    sides = []
-    for combination in itertools.product(*values.values()):
+    sides, combinations = [], list(itertools.product(*values.values()))
+    for combination in combinations:
         chosen = dict(zip(values, combination, strict=True))
         told = " ".join(f"{name}={value}" for name, value in chosen.items())
         try:
@@ -100,4 +116,4 @@ def sweep(values: Mapping[str, Sequence[str]], make: Callable[..., pt.Plan]) -> 
             error(f"{told}: {problem}")
     if not sides:
         raise pt.OptionError("no plan of the sweep could be made")
-    return comparison(best_first(sides))
+    return comparison(best_first(sides)), len(sides) == len(combinations)

@@ -141,7 +141,9 @@ def test_a_plan_keeps_names_as_they_are(plan, tmp_path):
     assert plan.mesh.names == (EVIL, "y")
     assert plan.program.argument_names[1] == f"others['{EVIL}']"
     plan.save(tmp_path / "plan.json")
-    again = pt.load(tmp_path / "plan.json", step, shapes()[0], hardware=plan.hardware, **shapes()[1])
+    again = pt.load(
+        tmp_path / "plan.json", step, shapes()[0], hardware=plan.hardware, **shapes()[1]
+    )
     assert again.in_shardings == plan.in_shardings
     assert SHOWN in str(plan)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from partita import startup as _startup  # noqa: F401  first: it acts while the others are imported
 from partita.api import jit, load, plan
 from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic

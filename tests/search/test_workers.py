@@ -17,9 +17,9 @@ from searching import mlp, run
 BUDGET, SEED = 300, 3
 
 
-def together(problem, workers, progress=lambda done, best: None, name="iterated"):
+def together(problem, workers, progress=lambda done, best: None, warn=lambda message: None):
     """The best state of as many searches."""
-    return team.search(algorithm(name), problem, BUDGET, SEED, progress, workers)
+    return team.search(algorithm("iterated"), problem, BUDGET, SEED, progress, workers, warn)
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +115,39 @@ def test_a_worker_that_cannot_start_is_told(monkeypatch):
         together(mlp(), 2)
 
 
-def test_a_worker_that_ends_by_itself_is_told(monkeypatch):
+def test_a_worker_that_ends_by_itself_leaves_the_best_plan_of_the_others(monkeypatch):
     monkeypatch.setattr(team, "STARTED", "import sys; sys.exit(7)")
-    with pytest.raises(TacticError, match="exit code 7"):
-        together(mlp(), 2)
+    problem, warnings = mlp(), []
+    best = together(problem, 2, warn=warnings.append)
+    assert best.moves == run(algorithm("iterated"), mlp(), BUDGET, SEED).moves
+    assert len(warnings) == 1 and "ended by itself, with exit code 7" in warnings[0]
+
+
+def test_what_a_worker_had_found_counts_when_it_is_killed(monkeypatch):
+    processes, started, listen = [], team._started, team._Worker.listen
+
+    def noted():
+        processes.append(started())
+        return processes[-1]
+
+    def killed(self, waiting):
+        heard = listen(self, waiting)
+        processes[0].kill()
+        return heard
+
+    monkeypatch.setattr(team, "_started", noted)
+    monkeypatch.setattr(team._Worker, "listen", killed)
+    problem, warnings, reports = mlp("large weights"), [], []
+    take = team.Team._take
+    monkeypatch.setattr(
+        team.Team,
+        "_take",
+        lambda self: reports.extend(w.report for w in self._workers) or take(self),
+    )
+    best = together(problem, 3, warn=warnings.append)
+    assert len(warnings) == 1 and "ended by the signal SIGKILL" in warnings[0]
+    assert not reports[0].ended and reports[1].ended
+    assert problem.rank(best) <= min(report.rank for report in reports)
 
 
 def test_a_search_that_the_running_script_defines_is_refused():

@@ -16,6 +16,7 @@ from partita.cli.output import run
 from partita.cli.plan import plan, show
 from partita.cli.simulate import simulate
 from partita.cli.verify import verify
+from partita.startup import leave_to_python, leave_to_system
 from partita.version import __version__
 
 __all__ = ["app", "main", "run"]
@@ -43,7 +44,11 @@ def options(
 
 def main() -> None:
     """Entry point."""
-    if jax.config.jax_platforms is None:  # type: ignore[attr-defined]
-        # Planning needs no accelerator; do not take one away from whoever is using it.
-        jax.config.update("jax_platforms", "cpu")
-    run(app)
+    try:
+        leave_to_python()
+        if jax.config.jax_platforms is None:  # type: ignore[attr-defined]
+            # Planning needs no accelerator; do not take one away from whoever is using it.
+            jax.config.update("jax_platforms", "cpu")
+        run(app)
+    finally:
+        leave_to_system()

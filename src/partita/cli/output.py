@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from partita.errors import PartitaError
 from partita.escape import printable
+from partita.startup import INTERRUPTED
 from partita.text import console, lines, plain
 
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -55,6 +56,7 @@ def note(message: object) -> None:
 
 def run(app: typer.Typer) -> None:
     """Runs a command; what the user can mend is one message, and exit code 2."""
+    message = None
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()  # here, where it can still be told that there is no room
@@ -69,8 +71,10 @@ def run(app: typer.Typer) -> None:
         _close_output()
         message = _file_problem(problem)
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    else:
+        code = INTERRUPTED
+    if message is None:
+        if code == INTERRUPTED:  # also what typer makes of Ctrl-C
+            note("interrupted")
         sys.exit(code or 0)
     error(message)
     sys.exit(2)

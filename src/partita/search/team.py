@@ -17,6 +17,7 @@ import os
 import pickle
 import queue
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -43,15 +44,18 @@ def search(
     seed: int,
     progress: SearchProgress,
     workers: int,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> SearchState:
     """The best state that as many searches find, this process counted, each with the whole budget.
 
+    A worker that ends too early is reported to `warn`; what it has found until then counts.
+
     Raises:
-      TacticError: a worker cannot be started, or ends too early.
+      TacticError: a worker cannot be started.
     """
     if workers == 1 or not problem.moves:
         return algorithm(problem, budget, seed, progress)
-    with Team(algorithm, problem, budget, seed, workers - 1, progress) as team:
+    with Team(algorithm, problem, budget, seed, workers - 1, progress, warn) as team:
         best = team.search()
     return min(best, problem.best, key=problem.rank)
 
@@ -67,8 +71,9 @@ class Team:
         seed: int,
         workers: int,
         progress: SearchProgress,
+        warn: Callable[[str], None],
     ) -> None:
-        self._algorithm, self._problem = algorithm, problem
+        self._algorithm, self._problem, self._warn = algorithm, problem, warn
         self._budget, self._seed, self._progress = budget, seed, progress
         seeds = random.Random(seed)
         tasks = [
@@ -105,8 +110,11 @@ class Team:
         """Hears of a round of all workers, and tells them the best."""
         here = Report.of(self._problem)
         for worker in self._workers:
-            if worker.runs:
-                worker.listen(self._wait)
+            if worker.runs and not worker.listen(self._wait):
+                self._warn(
+                    f"a worker process of the search {worker.ending}; this is the best plan of the "
+                    "others, and of that one until then"
+                )
         reports = [here, *(w.report for w in self._workers if w.report is not None)]
         best = min(reports, key=lambda report: report.rank)  # of equal ones, the first
         for worker in self._workers:
@@ -148,6 +156,8 @@ class _Worker:
     def __init__(self, given: bytes) -> None:
         """Starts it, and hands it a task and its problem, as pickles."""
         self.report: Report | None = None
+        self.lost = False
+        """Whether it has ended before its search had."""
         self._process = _started()
         self._said: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         source, answers = self._process.stdin, self._process.stdout
@@ -160,16 +170,21 @@ class _Worker:
     @property
     def runs(self) -> bool:
         """Whether its search goes on."""
-        return self.report is None or not self.report.ended
+        return not self.lost and (self.report is None or not self.report.ended)
 
-    def listen(self, waiting: Callable[[], None]) -> None:
-        """Waits for its next report.
+    @property
+    def ending(self) -> str:
+        """How it has ended."""
+        code = self._process.wait()
+        if code < 0:
+            return f"was ended by the signal {signal.Signals(-code).name}"
+        return f"ended by itself, with exit code {code}; what it wrote stands above"
+
+    def listen(self, waiting: Callable[[], None]) -> bool:
+        """Waits for its next report; returns whether there is one.
 
         Args:
           waiting: called while there is none.
-
-        Raises:
-          TacticError: there will be none.
         """
         while True:
             try:
@@ -178,12 +193,10 @@ class _Worker:
             except queue.Empty:
                 waiting()
         if report is None:
-            code = self._process.wait()
-            raise TacticError(
-                f"a worker process of the search ended by itself, with exit code {code}; what it "
-                "wrote stands above. workers=1 searches in this process alone"
-            )
-        self.report = report
+            self.lost = True
+        else:
+            self.report = report
+        return not self.lost
 
     def tell(self, best: Report) -> None:
         """Tells it the best that there is."""

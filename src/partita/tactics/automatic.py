@@ -123,20 +123,22 @@ class AutomaticPartition:
     def apply(self, stage: Stage) -> Outcome:
         """Searches, refines, and takes over the best plan seen."""
         problem = self._problem(stage)
-        report = _Reporter(stage, self)
-        warnings: tuple[str, ...] = ()
+        report, search = _Reporter(stage, self), algorithm(self.search)
+        warnings: list[str] = []
         with paused():
             try:
                 best = team.search(
-                    algorithm(self.search), problem, self.budget, self.seed, report, self.workers
+                    search, problem, self.budget, self.seed, report, self.workers, warnings.append
                 )
                 best = simplified(problem, best)
                 report.finish(problem.evaluations, best)
             except EnoughError:
                 best, number = problem.best, problem.evaluations
-                warnings = (f"interrupted: this is the best of {number} plans evaluated so far",)
+                warnings.append(
+                    f"interrupted: this is the best of {number} plans evaluated so far"
+                )
         said, searched = _decisions(stage, problem, best), _record(stage, problem, best)
-        outcome = self._outcome(stage, problem, best, said, searched, warnings)
+        outcome = self._outcome(stage, problem, best, said, searched, tuple(warnings))
         if self.allow is not None or warnings:
             return outcome
         return dataclasses.replace(

@@ -1,0 +1,5 @@
+"""`python -m partita`: the command."""
+
+from partita.cli import main
+
+main()

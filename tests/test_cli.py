@@ -119,6 +119,20 @@ def test_a_plan_as_text(plan):
         assert part in result.out
 
 
+@pytest.mark.parametrize(
+    ("swept", "code", "told"),
+    [
+        ("mesh=data=4 data=8", 0, ""),
+        ("mesh=data=4 nope data=8", 1, "error: mesh=nope: cannot read 'nope' in mesh"),
+        ("budget=9 many", 1, "error: budget=many: expected a whole number for budget"),
+    ],
+)
+def test_a_sweep_prints_what_can_be_planned_and_names_what_cannot(plan, swept, code, told):
+    result = plan("--sweep", swept)
+    assert (result.code, result.err[: len(told)]) == (code, told)
+    assert "step time" in result.out
+
+
 def test_a_mesh_is_chosen_for_a_number_of_devices(partita, programs):
     options = ["--devices=8", "--hardware=tpu_v5e", "--budget=20", "--manual=x:0@x"]
     result = partita("plan", f"{programs}:double", *options)

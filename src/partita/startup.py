@@ -30,8 +30,9 @@ def runs_command(program: str, words: Sequence[str]) -> bool:
       words: `sys.orig_argv`.
     """
     if program == "-m":
-        after = words.index("-m") + 1 if "-m" in words else len(words)
-        return tuple(words[after : after + 1]) in {(name,) for name in NAMES}
+        after = iter(words)
+        option = next((word for word in after if word.startswith("-m")), "")
+        return (option[len("-m") :] or next(after, "")) in NAMES
     return PurePath(program).stem == "partita" and PurePath(program).suffix in ("", ".exe")
 
 

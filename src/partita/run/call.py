@@ -16,7 +16,7 @@ from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
 from partita.frontend.trace import argument_name
 from partita.program.memories import HOST
-from partita.stablehlo.internals import runs_at_once, signatures
+from partita.stablehlo.internals import cached_weakly, runs_at_once, signatures
 from partita.text import size
 
 
@@ -71,6 +71,7 @@ class Function:
         return self.original(*leaves)
 
 
+@cached_weakly
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Forms:
     """The partitioned program and the original function, as the primitive `PLANNED` wants them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,7 +27,10 @@ from jax._src.custom_partitioning_sharding_rule import (
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import mlir as jax_mlir
 from jax._src.mesh import thread_resources
+from jax._src.util import weakref_cache_key_types
 from jaxlib import _jax
+
+_T = TypeVar("_T")
 
 LoweringRule = tuple[Primitive, Callable[..., Any]]
 """A primitive, and how it is lowered while partita traces."""
@@ -126,6 +129,16 @@ def two_forms(name: str) -> Primitive:
         lambda context, *values, forms: jax_mlir.lower_fun(forms.run)(context, *values),
     )
     return primitive
+
+
+def cached_weakly(kind: type[_T]) -> type[_T]:
+    """Class decorator: what JAX caches about a parameter of this type goes with the parameter.
+
+    JAX remembers thousands of equations with their parameters, and would keep alive all that a
+    parameter holds: a function of the user's, and its plan.
+    """
+    weakref_cache_key_types.add(kind)
+    return kind
 
 
 def signatures(jitted: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from partita.errors import ArgumentError
+from partita.exclusive import Exclusive
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.specs import axes_of
 from partita.frontend.trace import abstract, memory_of, sharding_of
@@ -51,41 +52,57 @@ class _Calls:
     Going over all leaves of the arguments takes as long as a small step. So the latest function is
     tried: `jax.jit` finds out, in C++, whether it knows the arguments. Where there are several, a
     few leaves tell them apart.
+
+    Threads may call at once: each signature is planned by one of them, for which others wait that
+    need the same, and a call never sees a table that is being written.
     """
 
     def __init__(self) -> None:
         self.known: dict[_Signature, Planned] = {}
+        self._planning: dict[_Signature, Exclusive] = {}
+        self._writing = Exclusive()
         self._leaves: dict[_Signature, dict[_Path, Any]] = {}
         self._latest: Planned | None = None
-        self._telling: list[_Path] = []
-        self._hints: dict[Any, Planned] = {}
+        self._hints: tuple[tuple[_Path, ...], dict[Any, Planned]] = (), {}
+        """The paths of leaves that tell functions apart, and the functions by these leaves."""
+
+    def planning(self, signature: _Signature) -> Exclusive:
+        """To be held by whoever plans for a signature."""
+        return self._planning.setdefault(signature, Exclusive())
 
     def add(self, signature: _Signature, planned: Planned, paths: Sequence[_Path]) -> None:
         """Another signature, with the paths of its leaves, for a function that may be known."""
         kinds = list(zip(signature.types, signature.given, strict=True))
-        ours = self._leaves[signature] = dict(zip(paths, kinds, strict=True))
-        self.known[signature] = self._latest = planned
-        for other, leaves in self._leaves.items():
-            told = any(leaves.get(path) != ours.get(path) for path in self._telling)
-            if self.known[other] is not planned and not told:
-                differing = (path for path in ours if leaves.get(path) != ours[path])
-                self._telling += list(differing)[:1]
-        self._hints = {
-            tuple(leaves.get(path) for path in self._telling): self.known[other]
-            for other, leaves in self._leaves.items()
-        }
+        ours = dict(zip(paths, kinds, strict=True))
+        with self._writing:
+            self._leaves[signature] = ours
+            self.known[signature] = self._latest = planned
+            telling = list(self._hints[0])
+            for other, leaves in self._leaves.items():
+                told = any(leaves.get(path) != ours.get(path) for path in telling)
+                if self.known[other] is not planned and not told:
+                    differing = (path for path in ours if leaves.get(path) != ours[path])
+                    telling += list(differing)[:1]
+            self._hints = (
+                tuple(telling),
+                {
+                    tuple(leaves.get(path) for path in telling): self.known[other]
+                    for other, leaves in self._leaves.items()
+                },
+            )
 
     def guess(self, arguments: Any, kind: Callable[[Any], Any]) -> Planned | None:
         """The function that a call is most likely for; None if there is none yet."""
-        if not self._telling:
+        telling, hints = self._hints
+        if not telling:
             return self._latest
         hint = []
-        for path in self._telling:
+        for path in telling:
             try:
                 hint.append(kind(_at(arguments, path)))
             except (LookupError, AttributeError, TypeError):
                 hint.append(None)
-        return self._hints.get(tuple(hint), self._latest)
+        return hints.get(tuple(hint), self._latest)
 
 
 def _at(tree: Any, path: _Path) -> Any:
@@ -189,27 +206,28 @@ class Jitted:
             abstract(self._fn, *others, static)  # says which leaf is no array
             raise
         signature = _Signature(structure, tuple(t for t, _ in kinds), tuple(g for _, g in kinds))
-        if signature in calls.known:
-            return calls.known[signature]
-        planned = self._found(calls, static, signature, args, kwargs)
-        if planned is None:
-            made = self._make(*args, **kwargs)
-            self.plans[static.key, signature] = made
-            planned = _exactly(made)
-        calls.add(signature, planned, [path for path, _ in leaves])
+        with calls.planning(signature):
+            planned = calls.known.get(signature)
+            if planned is None:
+                planned = self._found(calls, static, signature, args, kwargs)
+                if planned is None:
+                    made = self._make(*args, **kwargs)
+                    planned = _exactly(made)
+                    self.plans[static.key, signature] = made
+                calls.add(signature, planned, [path for path, _ in leaves])
         return planned
 
     def _found(
         self, calls: _Calls, static: Static, signature: _Signature, args: Any, kwargs: Any
     ) -> Planned | None:
         """A plan that was made for other arguments, and is right for these, too."""
-        for (key, made_for), plan in self.plans.items():
+        for (key, made_for), plan in self.plans.copy().items():
             if (key, made_for.strong) != (static.key, signature.strong):
                 continue
             if made_for.given != signature.given and not _takes(plan, signature.given):
                 continue
             if made_for.types == signature.types:
-                return calls.known[made_for]
+                return calls.known.get(made_for) or _exactly(plan)
             again = _retyped(plan, args, kwargs, self._said, self._hoist_from)
             if again is not None:
                 return _exactly(again)

@@ -22,6 +22,7 @@ from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, integer, wrong
+from partita.planning.alone import alone
 from partita.planning.candidates import Searched
 from partita.planning.meshes import MeshCandidate
 from partita.planning.prepare import Prepared
@@ -78,6 +79,7 @@ class Plan(Shown, Searched):
         renamed("Plan.lifted", "Plan.closed_over")
         return self.closed_over
 
+    @alone
     def then(self, *tactics: Tactic) -> Plan:
         """The plan with further tactics applied, in order; this one stays as it is.
 
@@ -91,6 +93,7 @@ class Plan(Shown, Searched):
             done = done.then(tactic)
         return dataclasses.replace(self, done=done, meshes=(), not_kept=())
 
+    @alone
     def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
         """What to do instead of what a tactic was refused because of sizes, with its cost.
 
@@ -138,6 +141,7 @@ class Plan(Shown, Searched):
         return self.done.stage.context.results
 
     @property
+    @alone
     def spmd(self) -> SpmdProgram:
         """The device-local program with its collectives."""
         return self.done.spmd
@@ -148,6 +152,7 @@ class Plan(Shown, Searched):
         return self.done.estimate
 
     @property
+    @alone
     def idle_axes(self) -> tuple[IdleAxis, ...]:
         """The axes of the mesh that do nothing: along them all devices do the same work."""
         return self.done.idle_axes
@@ -162,9 +167,14 @@ class Plan(Shown, Searched):
         """The layout of every operation and value, as the tactics asked for it."""
         return self.done.stage.assignment
 
-    @cached_property
+    @property
+    @alone
     def core(self) -> Core:
         """The program as loop nests, which prints and runs on one device (PartIR:Core)."""
+        return self._core
+
+    @cached_property
+    def _core(self) -> Core:
         from partita.run.core import Core
 
         nests = LoopNests(self.program, self.mesh, self.assignment)
@@ -181,11 +191,13 @@ class Plan(Shown, Searched):
         """Every collective of a step, in program order."""
         return self.spmd.collectives
 
+    @alone
     def memory(self) -> Footprint:
         """What lies in memory when it is fullest, and over the whole step, per device."""
         return self.done.footprint
 
     @property
+    @alone
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
         """What a compiler makes of collectives that it combines, by kind and axes as in
         `estimate.traffic`: one of several that do not depend on each other."""
@@ -202,6 +214,7 @@ class Plan(Shown, Searched):
         """Arrays that are part of the program, because the function closes over them."""
         return self.program.constants
 
+    @alone
     def problems(self, strict: Strict = True) -> tuple[Problem, ...]:
         """What `partita.plan(strict=)` would raise an error for, of the kinds that it names."""
         from partita.planning.strict import kinds, problems
@@ -209,6 +222,7 @@ class Plan(Shown, Searched):
         donated = self.static.donated_leaves(self._marked, *self.arguments)
         return tuple(problems(self.done, donated, kinds(strict)))
 
+    @alone
     def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
         """Why values are split as they are, or what a collective is for and what else would cost.
 
@@ -238,9 +252,15 @@ class Plan(Shown, Searched):
             raise wrong("other", other, "another plan", TacticError)
         return diff(self.done, other.done)
 
-    @cached_property
+    @property
+    @alone
     def executable(self) -> Executable:
         """The SPMD program as something that is called as the function is."""
+        return self._executable
+
+    # A cached property holds a lock of its own up to Python 3.11: taken last, never first.
+    @cached_property
+    def _executable(self) -> Executable:
         return Executable(
             self.spmd,
             self.arguments,
@@ -258,6 +278,7 @@ class Plan(Shown, Searched):
         positional, named = self.static.positional, self.static.named
         return Marked(tuple(positional), tuple(named), self.donate_argnums, self.donate_argnames)
 
+    @alone
     def _on(self, mesh: jax.sharding.Mesh | None) -> Executable:
         """What runs on a mesh: the same, where its devices have all that the program calls."""
         from partita.planning.elsewhere import elsewhere
@@ -279,6 +300,7 @@ class Plan(Shown, Searched):
         return self.executable.out_shardings
 
     @property
+    @alone
     def exported(self) -> jax.export.Exported:
         """The partitioned program as an artifact of `jax.export`, called as the function is.
 
@@ -286,6 +308,7 @@ class Plan(Shown, Searched):
         """
         return self.executable.exported
 
+    @alone
     def jit(
         self,
         mesh: jax.sharding.Mesh | None = None,
@@ -311,6 +334,7 @@ class Plan(Shown, Searched):
         """
         return self._on(mesh).jit(mesh, donate_argnums, donate_argnames)
 
+    @alone
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
         """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
 
@@ -326,6 +350,7 @@ class Plan(Shown, Searched):
         """
         return self._on(mesh).lower(mesh, form)
 
+    @alone
     def export(self, path: str | Path, form: Form = "partitioned") -> None:
         """Writes the program to a StableHLO file, as text (`.mlir`) or bytecode (`.mlirbc`).
 
@@ -350,12 +375,14 @@ class Plan(Shown, Searched):
         """
         write(path, self.contents())
 
+    @alone
     def contents(self) -> bytes:
         """What `save` writes."""
         from partita.saved import contents
 
         return contents(self.done, self._marked, self.closed_over)
 
+    @alone
     def verify(
         self,
         topology: str | None = None,

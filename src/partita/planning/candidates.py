@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from partita.errors import TacticError
 from partita.options import integer
+from partita.planning.alone import alone
 from partita.planning.schedule import Scheduled, lower_and_cost
 
 
@@ -21,6 +22,7 @@ class Searched:
 
     done: Scheduled
 
+    @alone
     def candidates(self, count: int = 5) -> tuple[Self, ...]:
         """The best different plans that the last search of its history knows; this one comes first.
 

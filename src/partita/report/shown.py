@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from partita.cost.intervals import ITERATIONS, Timeline
 from partita.escape import printed
 from partita.options import integer
+from partita.planning.alone import alone
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
 
@@ -25,10 +26,12 @@ class Shown:
     meshes: tuple[MeshCandidate, ...]
 
     @property
+    @alone
     def timeline(self) -> Timeline:
         """One step in time: when everything begins and ends, as it is priced."""
         return self.done.timeline
 
+    @alone
     def trace(self, path: str | Path, iterations: int = ITERATIONS) -> None:
         """Writes `timeline` as a trace, which https://ui.perfetto.dev and chrome://tracing open.
 
@@ -45,6 +48,7 @@ class Shown:
         integer(iterations, "iterations", 1)
         write_trace(self.done, self.done.timeline_of(iterations), path)
 
+    @alone
     def report(
         self, path: str | Path, verified: Verification | Sequence[Verification] = ()
     ) -> None:
@@ -62,12 +66,14 @@ class Shown:
         several = [verified] if hasattr(verified, "as_dict") else verified
         write_report(self.done, self.meshes, path, [each.as_dict() for each in several])
 
+    @alone
     def _repr_html_(self) -> str:
         from partita.report.notebook import cell
 
         return cell(self.done, self.meshes)
 
     @printed
+    @alone
     def __str__(self) -> str:
         from partita.report.plan import view
         from partita.text import plain

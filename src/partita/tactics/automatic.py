@@ -134,9 +134,7 @@ class AutomaticPartition:
                 report.finish(problem.evaluations, best)
             except EnoughError:
                 best, number = problem.best, problem.evaluations
-                warnings.append(
-                    f"interrupted: this is the best of {number} plans evaluated so far"
-                )
+                warnings.append(f"interrupted: this is the best of {number} plans evaluated so far")
         said, searched = _decisions(stage, problem, best), _record(stage, problem, best)
         outcome = self._outcome(stage, problem, best, said, searched, tuple(warnings))
         if self.allow is not None or warnings:

@@ -19,6 +19,7 @@ from partita.cost import CostModel, Estimate, Hardware
 from partita.cost.timing import Timing
 from partita.errors import renamed
 from partita.escape import printed
+from partita.exclusive import Exclusive
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.search.record import SearchRecord
@@ -206,6 +207,8 @@ class Context:
     """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
     results: Any = ()
     """The results as a pytree, one leaf for each result of the program."""
+    exclusive: Exclusive = dataclasses.field(default_factory=Exclusive, compare=False, repr=False)
+    """Held by whoever works on plans of the program, which share caches."""
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.cost import Hardware
-from partita.errors import MeshError, OptionError, TacticError, renamed
+from partita.errors import MeshError, OptionError, PartitaWarning, TacticError, renamed, warn
 from partita.frontend.calling import Marked
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
 from partita.plan import Plan
+from partita.planning.batch import undivided
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import checked, prepare, targeted
 from partita.planning.shapes import Used
@@ -140,6 +141,8 @@ def plan(
         made = make()
     if asked:
         check(made.problems(strict), made.program.name)
+    for said in undivided(made.done):
+        warn(said, PartitaWarning)
     return made
 
 

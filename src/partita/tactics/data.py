@@ -22,7 +22,8 @@ class DataParallel:
       patterns: what holds the examples, in dimension 0; or a dict with other dimensions, as
         `ManualPartition` takes it. By default the arguments called `batch`, `x`, `y`, `inputs`,
         `targets`, `tokens`, `images`, `labels`, `examples`, `source`, `target` or `prompt`, and
-        all that is nested in them; scalars are left out.
+        all that is nested in them; if there are none, an argument of any name that has such keys,
+        as `data["inputs"]`. Scalars are left out.
 
     Example:
       >>> DataParallel().name
@@ -42,7 +43,22 @@ class DataParallel:
 
     def apply(self, stage: Stage) -> Outcome:
         """Seeds the dimension of the examples and propagates the axis from there."""
-        axis = stage.context.mesh.axis(self.axis)
-        if isinstance(self.patterns, Mapping):
-            return place_named(stage, self.patterns, axis)
-        return place(stage, examples(stage, self.name, self.patterns, 0), axis)
+        return shard_examples(stage, self.axis, self.patterns, self.name, "patterns")
+
+
+def shard_examples(
+    stage: Stage, axis: str, patterns: Patterns | None, tactic: str, option: str
+) -> Outcome:
+    """Shards the examples along an axis, and all that is computed from them.
+
+    Args:
+      stage: what has been decided so far.
+      axis: name of the mesh axis.
+      patterns: what holds the examples, as for `DataParallel`.
+      tactic: that asks, for messages.
+      option: of the tactic that takes the patterns, for messages.
+    """
+    number = stage.context.mesh.axis(axis)
+    if isinstance(patterns, Mapping):
+        return place_named(stage, patterns, number)
+    return place(stage, examples(stage, tactic, patterns, 0, option), number)

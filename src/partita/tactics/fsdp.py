@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from partita.tactics.combine import in_turn
-from partita.tactics.data import DataParallel
+from partita.tactics.data import shard_examples
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns
 from partita.tactics.protocol import Outcome, Stage
@@ -44,8 +44,21 @@ class FullyShardedDataParallel:
 
     def apply(self, stage: Stage) -> Outcome:
         """Shards the examples, then the state."""
-        parts = (
-            DataParallel(self.axis, self.batch),
-            ZeRO(3, self.axis, self.patterns, self.optimizer),
-        )
-        return in_turn(stage, parts)
+        state = ZeRO(3, self.axis, self.patterns, self.optimizer)
+        return in_turn(stage, (_Examples(self), state))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Examples:
+    """The first step: the examples, found and named in messages as this tactic's own."""
+
+    of: FullyShardedDataParallel
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.of.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Seeds the dimension of the examples and propagates the axis from there."""
+        return shard_examples(stage, self.of.axis, self.of.batch, self.name, "batch")

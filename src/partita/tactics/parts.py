@@ -22,7 +22,7 @@ Patterns = str | Sequence[str] | Mapping[str, Dims]
 BATCH = frozenset(
     """batch x y inputs targets tokens images labels examples source target prompt""".split()
 )
-"""First parts of arguments that hold examples."""
+"""Names of arguments that hold examples, and of the parts of an argument that does."""
 
 PARAMETERS = frozenset({"params", "parameters"})
 """Parts of the paths of parameters."""
@@ -100,14 +100,43 @@ def matched(program: Program, patterns: Patterns) -> list[tuple[str, int]]:
     return [(name, value) for value, name in found.items()]
 
 
-def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> list[Request]:
+def batch_arguments(program: Program) -> list[tuple[str, int]]:
+    """Finds the arguments that hold examples, each as (name, value), by their names.
+
+    Those are arguments called as in `BATCH`, with all that is nested in them. If there are none,
+    they are what is called so directly inside of an argument, as `data['inputs']`, with all else
+    in that argument that has as many rows. Where the program says what holds examples, that counts.
+    """
+    named = [*zip(program.argument_names, program.arguments, strict=True)]
+    if program.roles is not None:
+        return [(name, value) for name, value in named if value in program.roles.examples]
+    found = [(name, value) for name, value in named if path(name)[0] in BATCH]
+    if found:
+        return found
+    state = train_state(program)
+    held = {value for _, value in (*state.parameters, *state.optimizer)}
+    free = [(name, value) for name, value in named if value not in held]
+    rows = {
+        (path(name)[0], _shape(program, value)[:1])
+        for name, value in free
+        if len(path(name)) == 2 and path(name)[1] in BATCH
+    }
+    return [
+        (name, value) for name, value in free if (path(name)[0], _shape(program, value)[:1]) in rows
+    ]
+
+
+def examples(
+    stage: Stage, tactic: str, patterns: Patterns | None, dim: int, option: str = "patterns"
+) -> list[Request]:
     """A request for a dimension of all that holds examples and has that dimension.
 
     Args:
       stage: whose program to look through.
       tactic: that asks, for messages.
-      patterns: of what holds examples; by default arguments whose names start as in `BATCH`.
+      patterns: of what holds examples; by default those that `batch_arguments` finds.
       dim: the dimension.
+      option: of the tactic that takes these patterns, for messages.
 
     Raises:
       UnknownNameError: a pattern matches nothing.
@@ -115,13 +144,7 @@ def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> 
     """
     program = stage.context.analysis.program
     if patterns is None:
-        named = zip(program.argument_names, program.arguments, strict=True)
-        roles = program.roles
-        found = [
-            (name, value)
-            for name, value in named
-            if (path(name)[0] in BATCH if roles is None else value in roles.examples)
-        ]
+        found = batch_arguments(program)
         missing = f"is called {', '.join(sorted(BATCH))}"
     else:
         found = matched(program, patterns)
@@ -134,7 +157,7 @@ def examples(stage: Stage, tactic: str, patterns: Patterns | None, dim: int) -> 
     if not wide:
         raise TacticError(
             f"{tactic}: no argument of {program.name} that has a dimension {dim} {missing}; say "
-            f'what holds examples, as in patterns=["{_suggestion(program)}"] or '
+            f'what holds examples, as in {option}=["{_suggestion(program)}"] or '
             f'{{"{_suggestion(program)}": {dim}}}. {arguments(program)}'
         )
     return wide

@@ -77,6 +77,6 @@ class _Sequence:
         """Seeds the sequence of the examples, and all of its color."""
         batch, axis = self.of.batch, stage.context.mesh.axis(self.of.axis)
         if not isinstance(batch, Mapping):
-            batch = {w.name: w.dims[0] for w in examples(stage, self.name, batch, 1)}
+            batch = {w.name: w.dims[0] for w in examples(stage, self.name, batch, 1, "batch")}
         roles = chosen_roles(stage, self.of.resolve, self.name)
         return place_named(stage, batch, axis, roles, colors=True)

@@ -12,8 +12,9 @@ import jax
 from partita.errors import ArgumentError
 from partita.exclusive import Exclusive
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
+from partita.frontend.modules.functional import functional
 from partita.frontend.specs import axes_of
-from partita.frontend.trace import abstract, memory_of, sharding_of
+from partita.frontend.trace import abstract, argument_name, memory_of, sharding_of
 from partita.mesh import Mesh
 from partita.plan import Plan
 from partita.planning.prepare import prepare
@@ -199,6 +200,8 @@ class Jitted:
         static = Static.of(self._static, args, kwargs)
         calls = self._calls_for(static)
         others = static.without(args, kwargs)
+        if (lifted := functional(self._fn, args, kwargs, argument_name)) is not None:
+            others = lifted.split(others)
         leaves, structure = jax.tree.flatten_with_path(others)
         try:
             kinds = [self._leaf(leaf) for _, leaf in leaves]

@@ -481,8 +481,8 @@ class Plan(Shown, Searched):
     ) -> Any:
         """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
 
-        The result must be nested and shaped as one of the plan's arguments; of several that are
-        alike, the first counts. It is never unsharded on one device.
+        The result must be nested and shaped as one of the plan's arguments, of several that are
+        alike as the first; or a tuple as the first ones. It is never unsharded on one device.
 
         Raises:
           TacticError: the result is like none of the plan's arguments.

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from partita.errors import ArgumentError, TraceError
+from partita.frontend.modules.functional import Functional
 from partita.options import positions, texts
 from partita.stablehlo.internals import jit_options, lower_transformed, two_forms
 
@@ -71,7 +72,7 @@ class Marked:
         except (TypeError, ValueError) as error:
             name = getattr(fn, "__name__", type(fn).__name__)
             raise TraceError(f"{name} cannot be called so: {error}") from error
-        own = jit_options(fn)
+        own = fn.options if isinstance(fn, Functional) else jit_options(fn)
         if said is None:
             return jax.jit(fn, keep_unused=True, **self._options()), self
         if own is not None:

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from partita.errors import TraceError, UnsupportedError
 from partita.frontend import calling, constrain
 from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static
+from partita.frontend.modules.functional import Functional, functional
 from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
@@ -82,6 +83,8 @@ def trace(
     jitted, marked = marked.jitted(fn)
     static = Static.of(marked, args, kwargs)
     args, kwargs = static.without(args, kwargs)
+    if isinstance(fn, Functional):
+        args, kwargs = fn.split((args, kwargs))
     leaves = jax.tree.leaves((args, kwargs))
     shardings = [sharding_of(leaf, mesh) for leaf in leaves]
     memories = [memory_of(getattr(leaf, "sharding", None)) for leaf in leaves]
@@ -134,6 +137,15 @@ def trace(
         donated.donate_argnames,
         static,
     )
+
+
+def of_arrays(fn: Any, args: Any, kwargs: Any, marked: Marked) -> Any:
+    """A function of modules of a library as one of trees of arrays; others as they are."""
+    made = functional(fn, args, kwargs, argument_name)
+    if made is None or made is fn:
+        return fn
+    donated = marked.jitted(made)[1].donated(args, kwargs)
+    return made.donating((*donated.donate_argnums, *donated.donate_argnames))
 
 
 def _traced(fn: Any, jitted: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:

@@ -15,7 +15,7 @@ from partita.cost import Hardware
 from partita.errors import HardwareError, TraceError
 from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
-from partita.frontend.trace import Traced, asks_for_mesh, trace
+from partita.frontend.trace import Traced, asks_for_mesh, of_arrays, trace
 from partita.mesh import Mesh
 from partita.options import integer
 from partita.planning.schedule import Scheduled, run_schedule
@@ -146,6 +146,7 @@ def traced_or_read(
         fn = read(fn)
     if isinstance(fn, Module):
         return fn, _from_file(fn, args, kwargs, marked, hoist_from)
+    fn = of_arrays(fn, args, kwargs, marked)
     return fn, trace(fn, args, kwargs, marked, hoist_from, mesh, platform)
 
 

@@ -14,6 +14,7 @@ from partita.errors import ArgumentError, ReshardWarning, UnsupportedError, warn
 from partita.escape import printed
 from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
+from partita.frontend.modules.functional import Functional
 from partita.frontend.trace import argument_name
 from partita.program.memories import HOST
 from partita.stablehlo.internals import cached_weakly, runs_at_once, signatures
@@ -151,8 +152,18 @@ class Planned:
         Raises:
           ArgumentError: the arguments are not what the plan is for.
         """
+        return self._with_modules(self._called, args, kwargs)
+
+    def _with_modules(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs it with the modules of libraries among its arguments split, and puts them back."""
+        fn = self._function.fn
+        if isinstance(fn, Functional):
+            return fn.around(run, args, kwargs)
+        return run(*args, **kwargs)
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self.attempt(*args, **kwargs)
+            return self._attempted(*args, **kwargs)
         except (TypeError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
@@ -191,20 +202,35 @@ class Planned:
 
     def attempt(self, *args: Any, **kwargs: Any) -> Any:
         """Calls it, and raises `TypeError` or `ValueError` for arguments that lie elsewhere."""
+        return self._with_modules(self._attempted, args, kwargs)
+
+    def _attempted(self, *args: Any, **kwargs: Any) -> Any:
         flat = args if self._plain and not kwargs else self._flat(args, kwargs)
         return self._run(flat)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers it for these arguments, as `jax.jit`'s `lower` does."""
-        return self._jitted.lower(*self._checked(args, kwargs))
+        return self._jitted.lower(*self._checked(*self._split(args, kwargs)))
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Traces it for these arguments, as `jax.jit`'s `trace` does."""
-        return self._jitted.trace(*self._checked(args, kwargs))
+        return self._jitted.trace(*self._checked(*self._split(args, kwargs)))
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the results, as `jax.jit`'s `eval_shape` gives them."""
-        return self._jitted.eval_shape(*self._checked(args, kwargs))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self._jitted.eval_shape(*self._checked(args, kwargs))
+
+        fn = self._function.fn
+        if isinstance(fn, Functional):  # what it changes stays as it is
+            args, kwargs = fn.copied((args, kwargs))
+        return self._with_modules(run, args, kwargs)
+
+    def _split(self, args: Any, kwargs: Any) -> Any:
+        """Arguments with modules of libraries split."""
+        fn = self._function.fn
+        return fn.split((args, kwargs)) if isinstance(fn, Functional) else (args, kwargs)
 
     def clear_cache(self) -> None:
         """Forgets what was compiled."""

@@ -20,6 +20,7 @@ from partita.errors import FileError, MeshError, TacticError
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.files import contents, format_of, plain
+from partita.frontend.modules.functional import Functional, joined, returning_arrays
 from partita.mesh import Mesh
 from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
@@ -115,12 +116,16 @@ class Executable:
     def in_shardings(self) -> Any:
         """`PartitionSpec`s of the positional arguments, for plain `jax.jit` under a mesh."""
         args, _ = layout_tree(self.signature, self.spmd.argument_layouts, self._spec)
-        return args[: len(self.arguments[0])]
+        return joined(args[: len(self.arguments[0])])
 
     @cached_property
     def out_shardings(self) -> Any:
         """`PartitionSpec`s of the results, for plain `jax.jit` under a mesh."""
-        return layout_tree(self.results, self.spmd.result_layouts, self._spec)
+        specs = layout_tree(self.results, self.spmd.result_layouts, self._spec)
+        if not isinstance(self.fn, Functional):
+            return specs
+        args = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
+        return self.fn.around(lambda *_, **__: specs, *joined(args))
 
     @cached_property
     def exported(self) -> jax.export.Exported:
@@ -265,23 +270,28 @@ class Executable:
     ) -> Any:
         """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
 
-        The result must be nested and shaped as one of the plan's arguments; of several that are
-        alike, the first counts. It is never unsharded on one device.
+        The result must be nested and shaped as one of the plan's arguments, of several that are
+        alike as the first; or a tuple as the first ones. It is never unsharded on one device.
 
         Raises:
           TacticError: the result is like none of the plan's arguments.
           MeshError: too few devices, or a mesh with other axes.
         """
-        made = jax.eval_shape(init_fn, *args)
+        init = returning_arrays(init_fn)
+        made = jax.eval_shape(init, *args)
         concrete = self.device_mesh(mesh)
         placed, _ = self._placed(concrete)
-        for argument, where in zip(self.arguments[0], placed, strict=False):
+        wanted = [*zip(self.arguments[0], placed, strict=False)]
+        if isinstance(made, tuple) and len(made) <= len(wanted):
+            first = wanted[: len(made)]
+            wanted.append((tuple(a for a, _ in first), tuple(where for _, where in first)))
+        for argument, where in wanted:
             if _alike(made, argument):
-                return jax.jit(init_fn, out_shardings=where)(*args)
-        wanted = " or ".join(_shapes(argument) for argument in self.arguments[0])
+                return joined(jax.jit(init, out_shardings=where)(*args))
+        shapes = " or ".join(_shapes(argument) for argument in self.arguments[0])
         raise TacticError(
             f"the result of {getattr(init_fn, '__name__', init_fn)} is nested or shaped like none "
-            f"of the arguments of {self.spmd.program.name}: got {_shapes(made)}, expected {wanted}"
+            f"of the arguments of {self.spmd.program.name}: got {_shapes(made)}, expected {shapes}"
         )
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
@@ -300,8 +310,10 @@ class Executable:
         )
         static.check(self.function.name, args, {})
         others, _ = static.without(args, {})
+        if isinstance(self.fn, Functional):
+            others = self.fn.split(others)
         check(self.function, others, fewer=True)
-        placed: tuple[Any, ...] = jax.device_put(others, wanted[: len(others)])
+        placed: tuple[Any, ...] = joined(jax.device_put(others, wanted[: len(others)]))
         return static.among(placed, {})[0]
 
     def abstract(self, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
@@ -320,7 +332,8 @@ class Executable:
             self.arguments[0],
             placed[: len(self.arguments[0])],
         )
-        return args
+        made: tuple[Any, ...] = joined(args)
+        return made
 
     def device_mesh(self, mesh: jax.sharding.Mesh | None = None) -> jax.sharding.Mesh:
         """The concrete mesh that the plan runs on, the types of its axes included.

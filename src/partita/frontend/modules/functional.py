@@ -1,0 +1,205 @@
+"""A function of modules as a function of trees of arrays, and calls of it with modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from partita.frontend.modules.kinds import KINDS, imported, nodes, owner, unwrapped
+from partita.frontend.modules.parts import Kind, Parts, Returned
+from partita.stablehlo.internals import jit_options
+
+Naming = Callable[[Any, Sequence[Any]], str]
+"""The name of an argument from its key and the path in it."""
+
+
+class Functional:
+    """A function of modules, called with modules that are split.
+
+    It returns its results split, and `Returned` if an argument is of a kind that is changed in
+    place. Whoever holds one holds a function of trees of arrays, as `jax.jit` wants it.
+
+    Args:
+      fn: the function, not under any `jit`.
+      options: what its own `jit` was told, as `Marked` has it.
+      everything: whether all that is no array is static, wherever it is in the arguments.
+      naming: names an argument.
+      donated: positions and names of donated arguments.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Mapping[str, tuple[Any, ...]] | None,
+        everything: bool,
+        naming: Naming,
+        donated: frozenset[int | str] = frozenset(),
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
+        self.fn, self.options, self.everything = fn, options, everything
+        self._naming, self._donated = naming, donated
+
+    def donating(self, donated: Iterable[int | str]) -> Functional:
+        """The same, with these arguments donated, by position and by name."""
+        return Functional(
+            self.fn, self.options, self.everything, self._naming, frozenset(donated)
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on arguments that are split."""
+        traces = {kind: kind.trace() for kind in KINDS}
+        leaves, structure = _ends((args, kwargs))
+        modules = _replaced(
+            [leaf for _, leaf in leaves],
+            [leaf.structure.kind if isinstance(leaf, Parts) else None for _, leaf in leaves],
+            lambda kind, parts: traces[kind].join(parts),
+        )
+        args, kwargs = jax.tree.unflatten(structure, modules)
+        made = self.fn(*args, **kwargs)
+        results, of_results = nodes(made, imported(), self.everything)
+        out: list[Any] = [leaf for _, leaf in results]
+        changed: list[tuple[str, Parts]] = []
+        for kind, trace in traces.items():
+            ours = [n for n, leaf in enumerate(leaves) if _is_of(leaf[1], kind)]
+            owned = [n for n, leaf in enumerate(out) if _owned(leaf, kind, self.everything)]
+            if not ours and not owned:
+                continue
+            arguments = [(modules[n], self._donates(leaves[n][0])) for n in ours]
+            after, split = trace.split(arguments, [out[n] for n in owned])
+            for n, parts in zip(owned, split, strict=True):
+                out[n] = parts
+            named = zip((leaves[n][0] for n in ours), after, strict=False)
+            changed += [(self._name(path), parts) for path, parts in named]
+        result = jax.tree.unflatten(of_results, out)
+        if not changed:
+            return result
+        names, parts = zip(*changed, strict=True)
+        return Returned(result, parts, names)
+
+    def split(self, tree: Any) -> Any:
+        """Arguments, or a part of them, with modules split; those that are split stay so."""
+        return self._opened(tree)[0]
+
+    def around(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs something on arguments that are split; puts its results together, and writes back.
+
+        Args:
+          run: the function in another form.
+          args: the arguments, with modules.
+          kwargs: likewise.
+        """
+        (args, kwargs), calls = self._opened((args, kwargs))
+        made = run(*args, **kwargs)
+        changed = made.changed if isinstance(made, Returned) else ()
+        result = made.result if isinstance(made, Returned) else made
+        leaves, structure = _ends(result)
+        every = [*changed, *(leaf for _, leaf in leaves)]
+        kinds = [leaf.structure.kind if isinstance(leaf, Parts) else None for leaf in every]
+        joined = _replaced(every, kinds, lambda kind, parts: calls[kind].join(parts))
+        return jax.tree.unflatten(structure, joined[len(changed) :])
+
+    def copied(self, tree: Any) -> Any:
+        """Arguments with copies of their modules, which may be changed."""
+        return joined(self.split(tree))
+
+    def _opened(self, tree: Any) -> tuple[Any, dict[Kind, Any]]:
+        kinds = imported()
+        calls = {kind: kind.call() for kind in kinds}
+        leaves, structure = _ends(tree, kinds, self.everything)
+        values = [leaf for _, leaf in leaves]
+        owners = [
+            None if isinstance(leaf, Parts) else owner(leaf, kinds, self.everything)
+            for leaf in values
+        ]
+        made = _replaced(values, owners, lambda kind, modules: calls[kind].split(modules))
+        return jax.tree.unflatten(structure, made), calls
+
+    def _donates(self, path: Sequence[Any]) -> bool:
+        first = path[1]
+        where = first.key if isinstance(first, jax.tree_util.DictKey) else first.idx
+        return where in self._donated
+
+    def _name(self, path: Sequence[Any]) -> str:
+        return self._naming(path[1], path[2:])
+
+
+def functional(fn: Any, args: Any, kwargs: Any, naming: Callable[..., str]) -> Functional | None:
+    """The function as one of trees of arrays, if it is one of modules; None if it is not.
+
+    Args:
+      fn: the function, plain or under `jax.jit` or the `jit` of a library.
+      args: its arguments.
+      kwargs: likewise.
+      naming: names an argument of a function, from the function, the key, and the path.
+    """
+    if isinstance(fn, Functional):
+        return fn
+    kinds = imported()
+    if not kinds:
+        return None
+    found = unwrapped(fn)
+    everything = found is not None and found.everything
+    leaves, _ = nodes((args, kwargs), kinds, everything)
+    has_modules = any(owner(leaf, kinds, everything) is not None for _, leaf in leaves)
+    if found is not None:
+        fn, options = found.fn, found.options
+    elif not has_modules:
+        return None
+    else:
+        options = jit_options(fn)
+        fn = fn if options is None else fn.__wrapped__
+    return Functional(fn, options, everything, functools.partial(naming, fn))
+
+
+def returning_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose results have their modules split, if they have any."""
+    return Functional(fn, None, False, lambda key, path: "") if imported() else fn
+
+
+def joined(tree: Any) -> Any:
+    """A tree with modules that are split put together; they are new ones."""
+    leaves, structure = _ends(tree)
+    values = [leaf for _, leaf in leaves]
+    kinds = [leaf.structure.kind if isinstance(leaf, Parts) else None for leaf in values]
+    made = _replaced(values, kinds, lambda kind, parts: kind.trace().join(parts))
+    return jax.tree.unflatten(structure, made)
+
+
+def _replaced(
+    values: Sequence[Any],
+    kinds: Sequence[Kind | None],
+    make: Callable[[Kind, list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """Values, with those of each kind replaced together."""
+    found = list(values)
+    for kind in dict.fromkeys(kinds):
+        if kind is not None:
+            numbers = [n for n, each in enumerate(kinds) if each is kind]
+            for n, made in zip(numbers, make(kind, [values[n] for n in numbers]), strict=True):
+                found[n] = made
+    return found
+
+
+def _ends(tree: Any, kinds: Sequence[Kind] = (), everything: bool = False) -> tuple[Any, Any]:
+    """The leaves of a tree with their paths, what is split being leaves, and modules."""
+
+    def ends(value: Any) -> bool:
+        if isinstance(value, Parts):
+            return True
+        alone = any(kind.leaves_alone(value) for kind in kinds)
+        return alone or owner(value, list(kinds), everything) is not None
+
+    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=ends)
+
+
+def _is_of(leaf: Any, kind: Kind) -> bool:
+    return isinstance(leaf, Parts) and leaf.structure.kind is kind
+
+
+def _owned(leaf: Any, kind: Kind, everything: bool) -> bool:
+    return kind in imported() and kind.owns(leaf, everything)

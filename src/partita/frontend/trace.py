@@ -16,7 +16,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from partita.errors import TraceError, UnsupportedError
 from partita.frontend import calling, constrain
 from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static
+from partita.frontend.in_place import watched
 from partita.frontend.modules.functional import Functional, functional
+from partita.frontend.modules.kinds import changed_outside
 from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
@@ -80,7 +82,9 @@ def trace(
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
     name = _name(fn)
-    jitted, marked = marked.jitted(fn)
+    watch = None if isinstance(fn, Functional) or jit_options(fn) else watched(fn)
+    said = marked
+    jitted, marked = marked.jitted(watch or fn)
     static = Static.of(marked, args, kwargs)
     args, kwargs = static.without(args, kwargs)
     if isinstance(fn, Functional):
@@ -94,10 +98,23 @@ def trace(
     try:
         traced, own = _with_mesh_where_needed(lambda: _traced(fn, jitted, *every), mesh)
     except Exception as error:
+        if (changes := changed_outside(fn, error)) is not None:
+            raise TraceError(
+                f"{name} changes {changes}, which it does not take as an argument; pass the module "
+                f"that has it to {name}, so that what changes is written back"
+            ) from error
         raise TraceError(
             f"JAX cannot trace {name} on the arguments given: {type(error).__name__}: "
             f"{str(error).strip()}"
         ) from error
+    if watch is not None and watch.lost:
+        lost = watch.missed(*every, lambda fn: said.jitted(fn)[0])
+        names = dict.fromkeys(argument_name(fn, first, path) for _, first, *path in lost)
+        if names:
+            raise TraceError(
+                f"{name} changes {', '.join(names)} in place and does not return what comes of it, "
+                f"so that the change is lost; return it, and pass it to the next call"
+            )
     effects = traced.jaxpr.effects
     if effects:
         raise UnsupportedError(

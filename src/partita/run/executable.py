@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from partita.emit.annotate import annotate
 from partita.emit.spmd import emit
-from partita.errors import FileError, MeshError, TacticError
+from partita.errors import FileError, MeshError, OptionError, TacticError
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.files import contents, format_of, plain
@@ -221,6 +221,15 @@ class Executable:
             given = Marked.of(
                 donate_argnums=self.donate_argnums, donate_argnames=self.donate_argnames
             )
+        if isinstance(self.fn, Functional):
+            new = {*given.donate_argnums, *given.donate_argnames}
+            for where, name in self.fn.keeping(self.results).items():
+                if where in new:
+                    raise OptionError(
+                        f"{name} of {self.function.name} cannot be donated to this plan: it has "
+                        "arrays that the function does not change, which are no results of it; say "
+                        "donate_argnums= to partita.plan"
+                    )
         donated = given.donated(*self.static.among(*self.arguments))
         numbers = [self.static.number(n) for n in donated.donate_argnums]
         numbers += [positional + sorted(keywords).index(name) for name in donated.donate_argnames]

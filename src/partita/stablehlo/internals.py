@@ -7,7 +7,7 @@ They may change with any release: where they have, `partita.stablehlo.versions` 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,6 +196,31 @@ def as_function(jaxpr: Any) -> Callable[..., Any]:
     """What a closed jaxpr computes, as a function of flat arrays."""
     made: Callable[..., Any] = jaxpr_as_fun(jaxpr)
     return made
+
+
+def inputs_of(jaxpr: Any, result: int) -> set[int]:
+    """The numbers of the inputs of a closed jaxpr that a result is computed from."""
+    needed = {id(var) for var, _ in _needed(jaxpr.jaxpr, [result])}
+    return {n for n, var in enumerate(jaxpr.jaxpr.invars) if id(var) in needed}
+
+
+def used_by(jaxpr: Any, result: int, others: Sequence[int]) -> bool:
+    """Whether a result of a closed jaxpr is one of some others, or these are computed from it."""
+    value = jaxpr.jaxpr.outvars[result]
+    return any(var is value for var, _ in _needed(jaxpr.jaxpr, others))
+
+
+def _needed(jaxpr: Any, results: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    """The variables that results are computed from, these included, each with where it is from."""
+    made = {id(var): equation for equation in jaxpr.eqns for var in equation.outvars}
+    waiting, seen = [jaxpr.outvars[n] for n in results], set[int]()
+    while waiting:
+        var = waiting.pop()
+        if id(var) not in seen:
+            seen.add(id(var))
+            equation = made.get(id(var))
+            yield var, equation
+            waiting += [] if equation is None else equation.invars
 
 
 def sharding_rule(

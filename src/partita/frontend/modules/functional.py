@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from partita.frontend.modules.kinds import KINDS, imported, nodes, owner, unwrapped
-from partita.frontend.modules.parts import Kind, Parts, Returned
+from partita.frontend.modules.kinds import imported, nodes, owner, unwrapped
+from partita.frontend.modules.parts import Kind, Parts, Returned, Trace
 from partita.stablehlo.internals import jit_options
 
 Naming = Callable[[Any, Sequence[Any]], str]
@@ -52,34 +52,48 @@ class Functional:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on arguments that are split."""
-        traces = {kind: kind.trace() for kind in KINDS}
+        traces: dict[Kind, Trace] = {}
         leaves, structure = _ends((args, kwargs))
         modules = _replaced(
             [leaf for _, leaf in leaves],
             [leaf.structure.kind if isinstance(leaf, Parts) else None for _, leaf in leaves],
-            lambda kind, parts: traces[kind].join(parts),
+            lambda kind, parts: traces.setdefault(kind, kind.trace()).join(parts),
         )
         args, kwargs = jax.tree.unflatten(structure, modules)
         made = self.fn(*args, **kwargs)
-        results, of_results = nodes(made, imported(), self.everything)
+        kinds = imported()
+        results, of_results = nodes(made, kinds, self.everything)
         out: list[Any] = [leaf for _, leaf in results]
-        changed: list[tuple[str, Parts]] = []
-        for kind, trace in traces.items():
+        changed: list[tuple[Any, Parts]] = []
+        for kind in kinds:
             ours = [n for n, leaf in enumerate(leaves) if _is_of(leaf[1], kind)]
-            owned = [n for n, leaf in enumerate(out) if _owned(leaf, kind, self.everything)]
+            owned = [n for n, leaf in enumerate(out) if kind.owns(leaf, self.everything)]
             if not ours and not owned:
                 continue
             arguments = [(modules[n], self._donates(leaves[n][0])) for n in ours]
+            trace = traces.get(kind) or kind.trace()
             after, split = trace.split(arguments, [out[n] for n in owned])
             for n, parts in zip(owned, split, strict=True):
                 out[n] = parts
             named = zip((leaves[n][0] for n in ours), after, strict=False)
-            changed += [(self._name(path), parts) for path, parts in named]
+            changed += named
         result = jax.tree.unflatten(of_results, out)
         if not changed:
             return result
-        names, parts = zip(*changed, strict=True)
-        return Returned(result, parts, names)
+        paths, parts = zip(*changed, strict=True)
+        names = tuple(self._naming(path[1], path[2:]) for path in paths)
+        return Returned(result, parts, names, tuple(map(_where, paths)))
+
+    def keeping(self, made: Any) -> dict[int | str, str]:
+        """Arguments with arrays that are not returned, as they stay: their names by where they are.
+
+        Args:
+          made: the results in which they are not.
+        """
+        if not isinstance(made, Returned):
+            return {}
+        rows = zip(made.where, made.names, made.changed, strict=True)
+        return {where: name for where, name, parts in rows if parts.stays}
 
     def split(self, tree: Any) -> Any:
         """Arguments, or a part of them, with modules split; those that are split stay so."""
@@ -110,7 +124,7 @@ class Functional:
     def _opened(self, tree: Any) -> tuple[Any, dict[Kind, Any]]:
         kinds = imported()
         calls = {kind: kind.call() for kind in kinds}
-        leaves, structure = _ends(tree, kinds, self.everything)
+        leaves, structure = nodes(tree, kinds, self.everything)
         values = [leaf for _, leaf in leaves]
         owners = [
             None if isinstance(leaf, Parts) else owner(leaf, kinds, self.everything)
@@ -120,12 +134,7 @@ class Functional:
         return jax.tree.unflatten(structure, made), calls
 
     def _donates(self, path: Sequence[Any]) -> bool:
-        first = path[1]
-        where = first.key if isinstance(first, jax.tree_util.DictKey) else first.idx
-        return where in self._donated
-
-    def _name(self, path: Sequence[Any]) -> str:
-        return self._naming(path[1], path[2:])
+        return _where(path) in self._donated
 
 
 def functional(fn: Any, args: Any, kwargs: Any, naming: Callable[..., str]) -> Functional | None:
@@ -185,21 +194,17 @@ def _replaced(
     return found
 
 
-def _ends(tree: Any, kinds: Sequence[Kind] = (), everything: bool = False) -> tuple[Any, Any]:
-    """The leaves of a tree with their paths, what is split being leaves, and modules."""
-
-    def ends(value: Any) -> bool:
-        if isinstance(value, Parts):
-            return True
-        alone = any(kind.leaves_alone(value) for kind in kinds)
-        return alone or owner(value, list(kinds), everything) is not None
-
-    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=ends)
+def _ends(tree: Any) -> tuple[Any, Any]:
+    """The leaves of a tree with their paths, what is split being leaves."""
+    return nodes(tree, (), False)
 
 
 def _is_of(leaf: Any, kind: Kind) -> bool:
     return isinstance(leaf, Parts) and leaf.structure.kind is kind
 
 
-def _owned(leaf: Any, kind: Kind, everything: bool) -> bool:
-    return kind in imported() and kind.owns(leaf, everything)
+def _where(path: Sequence[Any]) -> int | str:
+    """The position or the name of an argument, from a path in `(args, kwargs)`."""
+    first = path[1]
+    found: int | str = first.key if isinstance(first, jax.tree_util.DictKey) else first.idx
+    return found

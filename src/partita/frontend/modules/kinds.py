@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from partita.frontend.modules.equinox import Equinox
 from partita.frontend.modules.nnx import Nnx
-from partita.frontend.modules.parts import Kind, Unwrapped
+from partita.frontend.modules.parts import Kind, Parts, Unwrapped
 
 KINDS: tuple[Kind, ...] = (Nnx(), Equinox())
 
@@ -20,19 +20,33 @@ def imported() -> list[Kind]:
     return [kind for kind in KINDS if kind.library in sys.modules]
 
 
-def owner(value: Any, kinds: list[Kind], everything: bool) -> Kind | None:
+def owner(value: Any, kinds: Sequence[Kind], everything: bool) -> Kind | None:
     """The kind that splits a node of a tree."""
     return next((kind for kind in kinds if kind.owns(value, everything)), None)
 
 
-def nodes(tree: Any, kinds: list[Kind], everything: bool) -> tuple[list[tuple[Any, Any]], Any]:
-    """The leaves of a tree with their paths, modules and what kinds leave alone being leaves."""
+def nodes(
+    tree: Any, kinds: Sequence[Kind], everything: bool
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """The leaves of a tree with their paths; modules, split or not, are leaves.
+
+    So is what the kinds leave alone.
+    """
 
     def ends(value: Any) -> bool:
+        if isinstance(value, Parts):
+            return True
         alone = any(kind.leaves_alone(value) for kind in kinds)
         return alone or owner(value, kinds, everything) is not None
 
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=ends)
+
+
+def changed_outside(fn: Any, error: Exception) -> str | None:
+    """Names what a function has tried to change although it is no argument; None for others."""
+    fn = getattr(fn, "fn", fn)
+    named = (kind.changed_outside(fn, error) for kind in imported())
+    return next((name for name in named if name is not None), None)
 
 
 def unwrapped(fn: Callable[..., Any]) -> Unwrapped | None:

@@ -70,15 +70,15 @@ class Nnx:
 
     def changed_outside(self, fn: Any, error: Exception) -> str | None:
         """The variables that a function has tried to change and that it closes over."""
-        if type(error).__name__ != "TraceContextError":
+        if "trace level" not in str(error):
             return None
         names = {id(variable): name for name, variable in _outside(fn)}
-        found, frame = [], error.__traceback__
-        while frame is not None:
-            owner = frame.tb_frame.f_locals.get("self")
-            found += [names[id(owner)]] if id(owner) in names else []
-            frame = frame.tb_next
-        return ", ".join(dict.fromkeys(found)) or "a variable of a module"
+        found, place = "", error.__traceback__
+        while place is not None:
+            values = place.tb_frame.f_locals.values()
+            found = next((names[id(value)] for value in values if id(value) in names), found)
+            place = place.tb_next
+        return found or "a variable of a module"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,12 +202,11 @@ def _outside(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The variables of modules that a function has without taking them, with their names."""
     graphs, variable = _graphs(), sys.modules[LIBRARY].Variable
     fn = inspect.unwrap(getattr(fn, "func", fn))
-    owner = getattr(fn, "__self__", None)
-    try:
+    held = [(type(fn).__name__, fn), ("self", getattr(fn, "__self__", None))]
+    if inspect.isfunction(fn):
         known = inspect.getclosurevars(fn)
-    except TypeError:
-        return
-    for name, value in (("self", owner), *known.nonlocals.items(), *known.globals.items()):
+        held += [*known.nonlocals.items(), *known.globals.items()]
+    for name, value in held:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=graphs.is_graph_node):
             if graphs.is_graph_node(leaf):
                 for below, node in graphs.iter_graph(leaf, graph=True):

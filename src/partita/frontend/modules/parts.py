@@ -84,10 +84,10 @@ class Unwrapped:
 class Key:
     """A key of a path that is shown as it is."""
 
-    text: str
+    key: str
 
     def __str__(self) -> str:
-        return self.text
+        return self.key
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,6 +132,11 @@ class Parts:
     """Its arrays."""
 
     @property
+    def stays(self) -> bool:
+        """Whether some of its arrays are those that went in, and are not here."""
+        return any(number is not None for number in self.structure.kept or ())
+
+    @property
     def keys(self) -> list[Key]:
         """The keys of its arrays, as the module has them."""
         structure = self.structure
@@ -158,9 +163,16 @@ class Returned:
     """What a function returned, and what it changed in its arguments."""
 
     result: Any
-    changed: tuple[Parts, ...]
+    changed: tuple[Any, ...]
+    """The `Parts` of arguments, after it."""
     names: tuple[str, ...]
-    """The arguments that were changed."""
+    """The arguments that were changed, as a user names them."""
+    where: tuple[int | str, ...]
+    """Their positions or names in the call."""
+
+    def where_result(self, said: Any) -> Returned:
+        """The same with something said of the result, or of a part of it, and None of changes."""
+        return Returned(said, tuple(None for _ in self.changed), self.names, self.where)
 
 
 jax.tree_util.register_pytree_with_keys(
@@ -170,9 +182,9 @@ jax.tree_util.register_pytree_with_keys(
             (Key(""), made.result),
             *((Key(f".{name}"), parts) for name, parts in zip(made.names, made.changed, strict=True)),
         ],
-        made.names,
+        (made.names, made.where),
     ),
-    lambda names, children: Returned(children[0], tuple(children[1:]), names),
+    lambda said, children: Returned(children[0], tuple(children[1:]), *said),
 )
 
 

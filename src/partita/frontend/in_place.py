@@ -1,0 +1,98 @@
+"""What a function changes in its arguments in place and does not return: the change is lost.
+
+JAX gives a function copies of the trees that are its arguments. A function that changes one and
+does not return it trains nothing, and neither JAX nor a plan of it would say so.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from partita.stablehlo.internals import inputs_of, used_by
+
+_CONTAINERS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
+"""Keys of dicts and sequences. Those of classes have others."""
+
+_Path = tuple[Any, ...]
+
+
+class Watched:
+    """A function, and what it has changed in its arguments when it was last traced.
+
+    It does not keep a plain function alive: JAX remembers traces by function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn: Callable[[], Any]
+        self._fn = weakref.ref(fn) if isinstance(fn, types.FunctionType) else lambda: fn
+        self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
+        self.lost: list[_Path] = []
+        """Paths in `(args, kwargs)` of what was changed and is no result."""
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._fn()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, and looks at its arguments afterwards."""
+        made, self.lost, _ = self._called(args, kwargs)
+        return made
+
+    def _called(self, args: Any, kwargs: Any) -> tuple[Any, list[_Path], list[Any]]:
+        before = dict(jax.tree.leaves_with_path((args, kwargs)))
+        made = self._fn()(*args, **kwargs)
+        after = jax.tree.leaves_with_path((args, kwargs))
+        returned = set(map(id, jax.tree.leaves(made)))
+        lost = [
+            (path, leaf)
+            for path, leaf in after
+            if before.get(path, self) is not leaf and id(leaf) not in returned
+        ]
+        return made, [path for path, _ in lost], [leaf for _, leaf in lost]
+
+    def missed(self, args: Any, kwargs: Any, jitted: Callable[[Any], Any]) -> list[_Path]:
+        """Those of `lost` whose loss matters.
+
+        A change of an object always does. What a dict or list holds may be replaced by what is
+        computed from it alone, or is used later on, as batches are cut and normalised: that is a
+        way to write it, and nothing is lost.
+
+        Args:
+          args: the arguments as they were traced.
+          kwargs: likewise.
+          jitted: puts a function under `jax.jit` with the same static arguments.
+        """
+        if all(isinstance(path[-1], _CONTAINERS) for path in self.lost):
+            return self._dead(args, kwargs, jitted)
+        return [path for path in self.lost if not isinstance(path[-1], _CONTAINERS)]
+
+    def _dead(self, args: Any, kwargs: Any, jitted: Callable[[Any], Any]) -> list[_Path]:
+        def both(*args: Any, **kwargs: Any) -> Any:
+            made, _, lost = self._called(args, kwargs)
+            return made, lost
+
+        both.__wrapped__ = self._fn()  # type: ignore[attr-defined]
+        jaxpr = jitted(both).trace(*args, **kwargs).jaxpr
+        count = len(jaxpr.out_avals) - len(self.lost)
+        own = {path: n for n, (path, _) in enumerate(jax.tree.leaves_with_path((args, kwargs)))}
+        return [
+            path
+            for n, path in enumerate(self.lost, count)
+            if not used_by(jaxpr, n, range(count)) and inputs_of(jaxpr, n) - {own.get(path)}
+        ]
+
+
+def watched(fn: Any) -> Any:
+    """A function that is watched; functions under `jax.jit` are not."""
+    if not isinstance(fn, types.FunctionType):
+        return Watched(fn)
+    return _WATCHED.setdefault(fn, Watched(fn))
+
+
+_WATCHED: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
+"""Those of functions that are there, so that JAX need not trace them again."""

@@ -12,9 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from partita.cost import Hardware
 from partita.errors import AxisError, SpecError, UnknownNameError
+from partita.frontend.callbacks import of_result, with_modules
 from partita.frontend.calling import Marked
-from partita.frontend.modules.functional import Functional
-from partita.frontend.modules.parts import Returned
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
@@ -88,8 +87,8 @@ def simulate(
     platform = target[0].platform
     marked = Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames)
     fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, platform=platform)
-    if isinstance(fn, Functional):
-        in_shardings = fn.split(in_shardings)
+    if (modules := with_modules(fn)) is not None:
+        in_shardings = modules.split(in_shardings)
     program = rewritten(_with_specs(traced, in_shardings, out_shardings, mesh), mesh)
     prepared = Prepared(fn, traced, program, mesh, *target)
     return Plan.of(prepared, prepared.schedule([], decides=True))
@@ -107,14 +106,13 @@ def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator
     """The number of each argument or result that has a spec, and its axes, checked."""
     program = traced.program
     tree = traced.results if of_results else traced.arguments[0]
-    if isinstance(tree, Returned):
-        specs = tree.where_result(specs)
     leaves = jax.tree.leaves(traced.results if of_results else traced.arguments)
     values = program.results if of_results else program.arguments
     names = program.result_names if of_results else program.argument_names
     if _are_patterns(specs, tree, of_results):
         found = _matched(specs, names, program.name)
     else:
+        specs = of_result(tree, specs) if of_results else specs
         found = _broadcast(specs, tree, "out_shardings" if of_results else "in_shardings")
     for number, spec in found:
         if spec is not None:

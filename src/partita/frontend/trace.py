@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partita.errors import TraceError, UnsupportedError
+from partita.errors import PartitaWarning, TraceError, UnsupportedError, warn
 from partita.frontend import calling, constrain
+from partita.frontend.callbacks import Observing
 from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static
 from partita.frontend.in_place import watched
 from partita.frontend.modules.functional import Functional, functional
@@ -24,6 +25,7 @@ from partita.mesh import Mesh
 from partita.program.ir import GivenSharding, Program
 from partita.program.memories import HOST
 from partita.stablehlo import partitioned, tags
+from partita.stablehlo.callbacks import dropped, has_callbacks, identities, refuse
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.internals import argument_shardings, jit_options, lower, platform_of
@@ -50,6 +52,8 @@ class Traced:
     """Names of the donated keyword arguments."""
     static: Static = NOTHING_STATIC
     """The static arguments, which are part of the program."""
+    fn: Any = None
+    """The function as it was traced, if that is not the one given."""
 
 
 def trace(
@@ -115,6 +119,14 @@ def trace(
                 f"{name} changes {', '.join(names)} in place and does not return what comes of it, "
                 f"so that the change is lost; return it, and pass it to the next call"
             )
+    refuse(traced.jaxpr)
+    for what, instead in dropped(traced.jaxpr).items():
+        warn(f"{what} is left out of the plan of {name}: {instead}", PartitaWarning)
+    observing = None
+    if has_callbacks(traced.jaxpr):
+        observing = Observing(fn)
+        jitted = said.jitted(observing)[0]
+        traced, _ = _with_mesh_where_needed(lambda: _traced(observing, jitted, *every), mesh)
     effects = traced.jaxpr.effects
     if effects:
         raise UnsupportedError(
@@ -123,8 +135,9 @@ def trace(
         )
     platform = platform or platform_of()
     found: dict[str, partitioned.Partitioned] = {}
+    rules = (*_RULES, *identities(traced.jaxpr), partitioned.lowering(found))
     try:
-        lowered = lower(traced, (*_RULES, partitioned.lowering(found)), platform)
+        lowered = lower(traced, rules, platform)
     except Exception as error:
         raise TraceError(
             f"JAX cannot lower {name} for {platform}: {type(error).__name__}: {str(error).strip()}"
@@ -153,6 +166,7 @@ def trace(
         constants,
         donated.donate_argnames,
         static,
+        observing,
     )
 
 

@@ -147,7 +147,8 @@ def traced_or_read(
     if isinstance(fn, Module):
         return fn, _from_file(fn, args, kwargs, marked, hoist_from)
     fn = of_arrays(fn, args, kwargs, marked)
-    return fn, trace(fn, args, kwargs, marked, hoist_from, mesh, platform)
+    traced = trace(fn, args, kwargs, marked, hoist_from, mesh, platform)
+    return traced.fn or fn, traced
 
 
 def _from_file(

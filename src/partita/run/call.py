@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from partita.errors import ArgumentError, ReshardWarning, UnsupportedError, warn
 from partita.escape import printed
+from partita.frontend.callbacks import Observed, observe, observer, result_of, with_modules
 from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
-from partita.frontend.modules.functional import Functional
 from partita.frontend.trace import argument_name
 from partita.program.memories import HOST
 from partita.stablehlo.internals import cached_weakly, runs_at_once, signatures
@@ -110,6 +110,9 @@ class Planned:
         constants: tuple[Any, ...] = (),
     ) -> None:
         self._function = function
+        self._modules = with_modules(function.fn)
+        made = function.results
+        self._observe = observer(made.callbacks if isinstance(made, Observed) else ())
         self._shardings, self._out_shardings = shardings, out_shardings
         self._constants = constants
         self.exact = False
@@ -156,9 +159,8 @@ class Planned:
 
     def _with_modules(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs it with the modules of libraries among its arguments split, and puts them back."""
-        fn = self._function.fn
-        if isinstance(fn, Functional):
-            return fn.around(run, args, kwargs)
+        if self._modules is not None:
+            return self._modules.around(run, args, kwargs)
         return run(*args, **kwargs)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,13 +177,13 @@ class Planned:
 
     def _run(self, flat: tuple[Any, ...]) -> Any:
         if not runs_at_once():
-            return self._within(*flat)
+            return observe(self._within(*flat), self._observe)
         if self._careful:
             flat = self._placed(flat) or flat
         made = self._jitted(*flat)
         if (seen := signatures(self._jitted)) != self._seen:
             self._see(seen, flat)
-        return made
+        return observe(made, self._observe)
 
     def _see(self, seen: int, flat: tuple[Any, ...]) -> None:
         """After a call of a new signature: finds what JAX takes and must not be given again.
@@ -220,17 +222,15 @@ class Planned:
         """The shapes and types of the results, as `jax.jit`'s `eval_shape` gives them."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return self._jitted.eval_shape(*self._checked(args, kwargs))
+            return result_of(self._jitted.eval_shape(*self._checked(args, kwargs)))
 
-        fn = self._function.fn
-        if isinstance(fn, Functional):  # what it changes stays as it is
-            args, kwargs = fn.copied((args, kwargs))
+        if self._modules is not None:  # what it changes stays as it is
+            args, kwargs = self._modules.copied((args, kwargs))
         return self._with_modules(run, args, kwargs)
 
     def _split(self, args: Any, kwargs: Any) -> Any:
         """Arguments with modules of libraries split."""
-        fn = self._function.fn
-        return fn.split((args, kwargs)) if isinstance(fn, Functional) else (args, kwargs)
+        return (args, kwargs) if self._modules is None else self._modules.split((args, kwargs))
 
     def clear_cache(self) -> None:
         """Forgets what was compiled."""

@@ -18,9 +18,10 @@ from partita.emit.annotate import annotate
 from partita.emit.spmd import emit
 from partita.errors import FileError, MeshError, OptionError, TacticError
 from partita.files import write
+from partita.frontend.callbacks import result_of, with_modules
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.files import contents, format_of, plain
-from partita.frontend.modules.functional import Functional, joined, returning_arrays
+from partita.frontend.modules.functional import joined, returning_arrays
 from partita.mesh import Mesh
 from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
@@ -122,10 +123,11 @@ class Executable:
     def out_shardings(self) -> Any:
         """`PartitionSpec`s of the results, for plain `jax.jit` under a mesh."""
         specs = layout_tree(self.results, self.spmd.result_layouts, self._spec)
-        if not isinstance(self.fn, Functional):
+        specs, modules = result_of(specs), with_modules(self.fn)
+        if modules is None:
             return specs
         args = layout_tree(self.arguments, self.spmd.argument_layouts, self._spec)
-        return self.fn.around(lambda *_, **__: specs, *joined(args))
+        return modules.around(lambda *_, **__: specs, *joined(args))
 
     @cached_property
     def exported(self) -> jax.export.Exported:
@@ -221,9 +223,9 @@ class Executable:
             given = Marked.of(
                 donate_argnums=self.donate_argnums, donate_argnames=self.donate_argnames
             )
-        if isinstance(self.fn, Functional):
+        if (modules := with_modules(self.fn)) is not None:
             new = {*given.donate_argnums, *given.donate_argnames}
-            for where, name in self.fn.keeping(self.results).items():
+            for where, name in modules.keeping(result_of(self.results)).items():
                 if where in new:
                     raise OptionError(
                         f"{name} of {self.function.name} cannot be donated to this plan: it has "
@@ -319,8 +321,8 @@ class Executable:
         )
         static.check(self.function.name, args, {})
         others, _ = static.without(args, {})
-        if isinstance(self.fn, Functional):
-            others = self.fn.split(others)
+        if (modules := with_modules(self.fn)) is not None:
+            others = modules.split(others)
         check(self.function, others, fewer=True)
         placed: tuple[Any, ...] = joined(jax.device_put(others, wanted[: len(others)]))
         return static.among(placed, {})[0]

@@ -30,6 +30,8 @@ from jax._src.mesh import thread_resources
 from jax._src.util import weakref_cache_key_types
 from jaxlib import _jax
 
+from partita.text import relative
+
 _T = TypeVar("_T")
 
 LoweringRule = tuple[Primitive, Callable[..., Any]]
@@ -196,6 +198,21 @@ def as_function(jaxpr: Any) -> Callable[..., Any]:
     """What a closed jaxpr computes, as a function of flat arrays."""
     made: Callable[..., Any] = jaxpr_as_fun(jaxpr)
     return made
+
+
+def bind_again(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Does what an equation of a jaxpr does, on other operands, at the same line of the source."""
+    primitive, source = equation.primitive, equation.source_info
+    scope = source_info_util.current_name_stack() + source.name_stack
+    with source_info_util.user_context(source.traceback, name_stack=scope), equation.ctx.manager:
+        made = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(made) if primitive.multiple_results else [made]
+
+
+def lines_of(equation: Any) -> list[str]:
+    """The lines of the source that made an equation of a jaxpr, innermost first, without JAX's."""
+    frames = source_info_util.user_frames(equation.source_info.traceback)
+    return [f"{relative(frame.file_name)}:{frame.start_line}" for frame in frames]
 
 
 def inputs_of(jaxpr: Any, result: int) -> set[int]:

@@ -170,10 +170,6 @@ class Returned:
     where: tuple[int | str, ...]
     """Their positions or names in the call."""
 
-    def where_result(self, said: Any) -> Returned:
-        """The same with something said of the result, or of a part of it, and None of changes."""
-        return Returned(said, tuple(None for _ in self.changed), self.names, self.where)
-
 
 jax.tree_util.register_pytree_with_keys(
     Returned,

@@ -97,10 +97,13 @@ def trace(
     shardings = [sharding_of(leaf, mesh) for leaf in leaves]
     memories = [memory_of(getattr(leaf, "sharding", None)) for leaf in leaves]
     args, kwargs = abstract(fn, args, kwargs, static)
-    every = static.among(*_in_memories((args, kwargs), memories, mesh))
-    donated = marked.donated(*every)
+    forms = [static.among(*_in_memories((args, kwargs), memories, mesh))]
+    typed = _typed((args, kwargs), shardings)
+    if typed is not None:
+        forms.insert(0 if _explicit(jax.sharding.get_abstract_mesh()) else 1, static.among(*typed))
+    donated = marked.donated(*forms[0])
     try:
-        traced, own = _with_mesh_where_needed(lambda: _traced(fn, jitted, *every), mesh)
+        traced, own, every = _first_traced(fn, jitted, forms, mesh)
     except Exception as error:
         if (changes := changed_outside(fn, error)) is not None:
             raise TraceError(
@@ -126,7 +129,7 @@ def trace(
     if has_callbacks(traced.jaxpr):
         observing = Observing(fn)
         jitted = said.jitted(observing)[0]
-        traced, _ = _with_mesh_where_needed(lambda: _traced(observing, jitted, *every), mesh)
+        traced, _, every = _first_traced(observing, jitted, [every], mesh)
     effects = traced.jaxpr.effects
     if effects:
         raise UnsupportedError(
@@ -153,7 +156,9 @@ def trace(
     keys = _keys(program.arguments, (args, kwargs)) | _keys(program.results, traced.out_info)
     given = _given(program, [a if o is None else o for a, o in zip(shardings, own, strict=True)])
     # Of arguments in the memory of the host, the module says a sharding that is none of the user's.
-    placed = {v for v, memory in zip(program.arguments, memories, strict=False) if memory}
+    # Likewise the shardings in types, which are given here, too.
+    said_here = [memory or sharding for memory, sharding in zip(memories, shardings, strict=True)]
+    placed = {v for v, said in zip(program.arguments, said_here, strict=False) if said}
     given = [*(each for each in program.given if each.value not in placed), *given]
     program = dataclasses.replace(
         program, keys=keys, given=tuple(given), partitioned=found, platform=platform
@@ -188,6 +193,45 @@ def _traced(fn: Any, jitted: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any
         named = [s if isinstance(s, NamedSharding) else None for s in shardings]
         own = named if len(named) == len(own) else own
     return traced, own
+
+
+def _first_traced(fn: Any, jitted: Any, forms: Sequence[Any], mesh: Mesh | None) -> Any:
+    """`fn` traced on the first form of its arguments that JAX takes, as `_traced`; and the form.
+
+    Raises what JAX says of the first.
+    """
+    first: Exception | None = None
+    for form in forms:
+        try:
+            make = functools.partial(_traced, fn, jitted, *form)
+            return *_with_mesh_where_needed(make, mesh), form
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _typed(tree: Any, shardings: Sequence[Any]) -> Any:
+    """Abstract arguments with the shardings that are part of their types; None if none are.
+
+    Those are over explicit axes of a mesh. Under `jax.set_mesh` JAX derives the shardings of all
+    values from them, and fails where it has no rule for that; then, and where no mesh is set, the
+    function is traced as if the axes were automatic.
+    """
+    if not any(sharding is not None and _explicit(sharding.mesh) for sharding in shardings):
+        return None
+    leaves, structure = jax.tree.flatten(tree)
+    typed = [
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding)
+        if sharding is not None and _explicit(sharding.mesh) and not memory_of(sharding)
+        else leaf
+        for leaf, sharding in zip(leaves, shardings, strict=True)
+    ]
+    return jax.tree.unflatten(structure, typed)
+
+
+def _explicit(mesh: Any) -> bool:
+    return jax.sharding.AxisType.Explicit in mesh.axis_types
 
 
 def memory_of(sharding: Any) -> str:

@@ -15,6 +15,7 @@ from partita.escape import printed
 from partita.frontend.callbacks import Observed, observe, observer, result_of, with_modules
 from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
+from partita.run.explicit import automatic, without_explicit_types
 from partita.frontend.trace import argument_name
 from partita.program.memories import HOST
 from partita.stablehlo.internals import cached_weakly, runs_at_once, signatures
@@ -120,26 +121,35 @@ class Planned:
         self._moved = self._careful = False
         self._seen = 0
         self._plain = not (function.keywords or constants or function.static)
-        results = [
-            jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
-            )
-            for leaf, sharding in zip(
+        structure = jax.tree.structure(function.results)
+
+        def forms(out_shardings: Any) -> _Forms:
+            leaves = zip(
                 jax.tree.leaves(function.results), jax.tree.leaves(out_shardings), strict=True
             )
-        ]
-        forms = _Forms(partitioned, function.original, function.transformed, results)
-        structure = jax.tree.structure(function.results)
+            results = [
+                jax.ShapeDtypeStruct(
+                    leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
+                )
+                for leaf, sharding in leaves
+            ]
+            return _Forms(partitioned, function.original, function.transformed, results)
+
+        own, (inner, out_inner) = forms(out_shardings), automatic((shardings, out_shardings))
+        inside = forms(out_inner)
 
         def call(*args: Any) -> Any:
             self._check(args)
-            made = PLANNED.bind(*jax.tree.leaves(args), forms=forms)
-            return jax.tree.unflatten(structure, made)
+            return jax.tree.unflatten(structure, PLANNED.bind(*jax.tree.leaves(args), forms=own))
+
+        def constrained(*args: Any) -> Any:
+            self._check(args)
+            args = jax.tree.map(constrain, args, inner)
+            made = PLANNED.bind(*jax.tree.leaves(args), forms=inside)
+            return jax.tree.map(constrain, jax.tree.unflatten(structure, made), out_inner)
 
         def within(*args: Any) -> Any:
-            self._check(args)
-            made = call(*jax.tree.map(constrain, args, shardings))
-            return jax.tree.map(constrain, made, out_shardings)
+            return without_explicit_types(constrained, args, out_shardings)
 
         self.__name__ = self.__qualname__ = call.__name__ = within.__name__ = function.name
         self.__wrapped__ = function.fn
@@ -344,12 +354,9 @@ def _check_one(function: Function, number: int, want: Any, came: Any) -> None:
 
 
 def constrain(value: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """A value laid out so, where it is traced."""
+    """A value laid out so, where it is traced, over axes that are not part of its type."""
     if sharding.memory_kind in HOST:
         return jax.device_put(value, sharding)
-    if jax.sharding.AxisType.Explicit in sharding.mesh.axis_types:
-        reshard: Any = jax.sharding.reshard
-        return reshard(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
 
 

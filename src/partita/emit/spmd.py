@@ -13,18 +13,15 @@ from partita.emit.builder import Builder, set_apart
 from partita.emit.collectives import EMITTERS
 from partita.emit.local_run import LocalRun
 from partita.emit.localize import localize
-from partita.errors import MeshError
 from partita.mesh import Mesh
-from partita.program.blocks import Block, Branch, Loop
 from partita.program.ir import Program
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, While
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
+from partita.stablehlo.matching import matched
 from partita.stablehlo.mlir import ir, sdy
+from partita.stablehlo.propagated import MESH, axis_attribute, mesh_attribute
 from partita.tiling import Layout
-
-MESH = "mesh"
-"""Symbol of the mesh in emitted modules."""
 
 
 def emit(spmd: SpmdProgram, platform: str = "") -> Any:
@@ -50,29 +47,9 @@ def operations_of(spmd: SpmdProgram, module: Any) -> dict[int, Any]:
     return writer.views
 
 
-def mesh_attribute(mesh: Mesh) -> str:
-    """The mesh in Shardy's syntax."""
-    return "#sdy.mesh<[" + ", ".join(f"{_axis(name)}={size}" for name, size in mesh) + "]>"
-
-
-def _axis(name: str) -> str:
-    """The name of an axis as a string of MLIR.
-
-    Raises:
-      MeshError: XLA would end the process over it, while it parses the sharding of an argument.
-    """
-    if not name.isascii() or "\\" in name:
-        raise MeshError(
-            f"XLA cannot compile for a mesh axis named {name!r}; plan with an axis whose name has "
-            "only ASCII characters and no backslash"
-        )
-    escaped = (c if c.isprintable() and c != '"' else f"\\{ord(c):02X}" for c in name)
-    return f'"{"".join(escaped)}"'
-
-
 def sharding(layout: Layout, mesh: Mesh) -> str:
     """A layout as Shardy's sharding of one tensor, without the attribute's prefix."""
-    dims = ("{" + ", ".join(map(_axis, mesh.axis_names(axes))) + "}" for axes in layout)
+    dims = ("{" + ", ".join(map(axis_attribute, mesh.axis_names(axes))) + "}" for axes in layout)
     return f"<@{MESH}, [{', '.join(dims)}]>"
 
 
@@ -105,7 +82,11 @@ class Writer:
         block = mlir.main_function(self.module).entry_block
         operations = [view.operation for view in block.operations]
         self.globals = {argument: i for i, argument in enumerate(block.arguments)}
-        self._find(self.program.body, operations[:-1])
+        for item, view in matched(self.program.body, operations[:-1]):
+            if isinstance(item, int):
+                self.views[item] = view
+                results = self.program.operations[item].results
+                self.globals.update(zip(view.results, results, strict=True))
         return block, operations
 
     def declare_mesh(self) -> None:
@@ -128,20 +109,6 @@ class Writer:
     def wrote(self, operation: Any, outputs: Sequence[int]) -> None:
         """Notes what an operation has been written for."""
         self.values.update(zip(outputs, operation.results, strict=True))
-
-    def _find(self, block: Block, operations: list[Any]) -> None:
-        """Notes which MLIR operation is which operation of the program."""
-        for item, view in zip(block.items, operations, strict=True):
-            if isinstance(item, int):
-                self.views[item] = view
-                results = self.program.operations[item].results
-                self.globals.update(zip(view.results, results, strict=True))
-            elif isinstance(item, Loop):
-                for inner, region in zip((item.condition, item.body), view.regions, strict=True):
-                    self._find(inner, _inner(region))
-            elif isinstance(item, Branch):
-                for inner, region in zip(item.branches, view.regions, strict=True):
-                    self._find(inner, _inner(region))
 
     def fill(
         self,
@@ -249,7 +216,7 @@ class _Emitter(Writer):
 
     def _manual(self, block: Any, returned: Any) -> tuple[Any, Any]:
         spmd, mesh = self.spmd, self.mesh
-        axes = ", ".join(map(_axis, mesh.names))
+        axes = ", ".join(map(axis_attribute, mesh.names))
         with ir.InsertionPoint(returned):
             manual = ir.Operation.create(
                 "sdy.manual_computation",
@@ -286,11 +253,6 @@ class _Emitter(Writer):
     def reshard(self, item: Reshard) -> None:
         value = self.again(item)
         self.values[item.output] = EMITTERS[item.step.kind](self.build, value, item.step)
-
-
-def _inner(region: Any) -> list[Any]:
-    """The operations of a region's block, without its return."""
-    return [view.operation for view in region.blocks[0].operations][:-1]
 
 
 def _replace_captured(view: Any, captured: dict[int, Any], globals_: dict[Any, int]) -> None:

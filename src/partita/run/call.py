@@ -15,9 +15,9 @@ from partita.escape import printed
 from partita.frontend.callbacks import Observed, observe, observer, result_of, with_modules
 from partita.frontend.calling import PLANNED, Static
 from partita.frontend.files import Module
-from partita.run.explicit import automatic, without_explicit_types
 from partita.frontend.trace import argument_name
 from partita.program.memories import HOST
+from partita.run.explicit import automatic, without_explicit_types
 from partita.stablehlo.internals import cached_weakly, runs_at_once, signatures
 from partita.text import size
 

@@ -14,7 +14,9 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
+from partita.stablehlo.propagated import can_propagate, propagated
 from partita.tactics.combine import joined
+from partita.tactics.partitioner import layout_of
 from partita.tactics.placement import named_roles, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Outcome, Stage, Tactic, searches
 from partita.tactics.stops import after_propagation
@@ -80,6 +82,15 @@ class GivenShardings:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
         pins |= set(_manual_pins(program, mesh))
+        if self.decides and can_propagate(program):
+            layouts = propagated(program, mesh).layouts
+            replicated = [((),) * len(value.type.shape) for value in program.values]
+            values = [layouts.get(n, layout) for n, layout in enumerate(replicated)]
+            for value, layout in placed.items():
+                values[value] = layout
+            ops = [layout_of(op, program, values, mesh) for op in program.operations]
+            done = Outcome(Assignment(tuple(ops), tuple(values), frozenset(pins)))
+            return dataclasses.replace(done, directives=(self,))
         stage = stage.at(Assignment(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}

@@ -1,0 +1,218 @@
+"""The shardings that a program comes with, propagated by Shardy as XLA has it.
+
+XLA takes two steps. Shardy gives every value a sharding, starting from those that the user wrote;
+then the partitioner makes a program for one device, in which an operation whose operands and result
+disagree moves data. The first step is done here, by Shardy itself: the module gets the user's
+shardings, runs through Shardy's own passes, and the sharding of every value is read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from partita.errors import MeshError
+from partita.mesh import Mesh
+from partita.program.blocks import Barrier, Branch, Loop
+from partita.program.ir import Operation, Program
+from partita.program.op_traits import CONSTRAINT
+from partita.stablehlo import attributes, mlir, rolls
+from partita.stablehlo.matching import Item, matched, operations_of
+from partita.stablehlo.mlir import hlo, ir, sdy
+
+MESH = "mesh"
+"""Symbol of the mesh in the modules that partita writes."""
+
+_PASSES = "sdy-propagation-pipeline"
+_SHARDING = "sdy.sharding"
+_VALUES = "partita.values"
+"""Note on an operation: the values of the program that its results are."""
+
+Placed = tuple[tuple[int, ...], ...]
+"""The axes of every dimension, by position in the mesh, major first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Propagated:
+    """Where Shardy's propagation has come to."""
+
+    layouts: Mapping[int, Placed]
+    """By value; values without an entry are replicated."""
+    lost: Mapping[int, str]
+    """By value, what Shardy says and a plan cannot: the value is less sharded in `layouts`."""
+
+
+def mesh_attribute(mesh: Mesh) -> str:
+    """The mesh in Shardy's syntax."""
+    return "#sdy.mesh<[" + ", ".join(f"{axis_attribute(n)}={size}" for n, size in mesh) + "]>"
+
+
+def axis_attribute(name: str) -> str:
+    """The name of an axis as a string of MLIR.
+
+    Raises:
+      MeshError: XLA would end the process over it, while it parses the sharding of an argument.
+    """
+    if not name.isascii() or "\\" in name:
+        raise MeshError(
+            f"XLA cannot compile for a mesh axis named {name!r}; plan with an axis whose name has "
+            "only ASCII characters and no backslash"
+        )
+    escaped = (c if c.isprintable() and c != '"' else f"\\{ord(c):02X}" for c in name)
+    return f'"{"".join(escaped)}"'
+
+
+def can_propagate(program: Program) -> bool:
+    """Whether all that the program says about shardings can be put before Shardy: not what is
+    manual over some axes, which is unfolded in the module."""
+    return all(op.kind == CONSTRAINT and not op.manual for op in program.operations if op.given)
+
+
+def annotated(program: Program, mesh: Mesh) -> Any:
+    """The module of a program with the shardings that it comes with, and no others.
+
+    To be called, and used, within an MLIR context.
+    """
+    return _annotated(program, mesh, notes=False)
+
+
+def propagated(program: Program, mesh: Mesh) -> Propagated:
+    """Propagates the shardings that a program comes with.
+
+    Args:
+      program: which `can_propagate`.
+      mesh: has the axes that its shardings name.
+
+    Raises:
+      UnsupportedError: Shardy refuses the program.
+    """
+    with mlir.context():
+        module = _annotated(program, mesh, notes=True)
+        mlir.run_passes(module, _PASSES)
+        found: dict[int, Any] = {}
+        main = mlir.main_function(module)
+        rows = mlir.attributes_of(main, "arg_attrs", len(program.arguments))
+        for value, row in zip(program.arguments, rows, strict=True):
+            if _SHARDING in row:
+                found[value] = row[_SHARDING]
+        for op in mlir.find(main.operation, lambda op: bool(attributes.get(op, _VALUES))):
+            if _SHARDING in op.attributes:
+                every = sdy.TensorShardingPerValueAttr(op.attributes[_SHARDING]).shardings
+                notes = attributes.get(op, _VALUES).split(",")
+                for note, sharding in zip(notes, every, strict=True):
+                    found.update((int(value), sharding) for value in note.split())
+        return _read(program, mesh, found)
+
+
+def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
+    module = mlir.parse(program.module)
+    main = mlir.main_function(module)
+    pairs = list(matched(program.body, operations_of(main.entry_block)))
+    with ir.InsertionPoint.at_block_begin(module.body):
+        sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(mesh)))
+    _annotate_signature(program, main)
+    for item, view in pairs:
+        view = _constrained(program, item, view)
+        if notes and list(view.results):
+            attributes.put(view, _VALUES, ",".join(_values(program, item)))
+    return module
+
+
+def _annotate_signature(program: Program, main: Any) -> None:
+    given = {fact.name: fact for fact in program.given}
+    for which, names in (("arg_attrs", program.argument_names), ("res_attrs", program.result_names)):
+        rows = []
+        for name, row in zip(names, mlir.attributes_of(main, which, len(names)), strict=True):
+            own = {a.name: a.attr for a in row} if row else {}
+            if name in given:
+                fact = given[name]
+                own[_SHARDING] = _sharding(fact.axes, [fact.open] * len(fact.axes))
+            rows.append(ir.DictAttr.get(own))
+        main.attributes[which] = ir.ArrayAttr.get(rows)
+
+
+def _constrained(program: Program, item: Item, view: Any) -> Any:
+    """Writes what stands for a constraint or a roll as it was; the operation that makes the
+    result."""
+    if not isinstance(item, int):
+        return view
+    if rolls.is_roll(view):
+        with ir.InsertionPoint(view), view.location:
+            made = rolls.write(view.operands[0], *rolls.place(view))
+        view.results[0].replace_all_uses_with(made)
+        view.erase()
+        return made.owner
+    op = program.operations[item]
+    if op.kind == "stablehlo.broadcast_in_dim" and _only_adds_ones(program, op):
+        with ir.InsertionPoint(view), view.location:
+            made = hlo.reshape(view.results[0].type, view.operands[0])
+        view.results[0].replace_all_uses_with(made)
+        view.erase()
+        return made.owner
+    if op.given is not None and op.kind == CONSTRAINT:
+        is_open = [factor.kind != "given" for factor in op.rule.factors]
+        with ir.InsertionPoint(view), view.location:
+            view.operands[0] = sdy.sharding_constraint(
+                view.operands[0], _sharding(op.given.axes, is_open)
+            )
+    return view
+
+
+def _only_adds_ones(program: Program, op: Operation) -> bool:
+    """Whether a broadcast is what XLA makes a reshape of before it propagates: Shardy lets axes
+    through reshapes first."""
+    operand, result = (program.values[v].type for v in (op.operands[0], op.results[0]))
+    return operand.elements == result.elements
+
+
+def _sharding(axes: Iterable[Sequence[str]], is_open: Iterable[bool]) -> Any:
+    """A sharding over the mesh of the module, as an attribute."""
+    dims = (
+        "{" + ", ".join([*(axis_attribute(axis) for axis in row), *["?"] * more]) + "}"
+        for row, more in zip(axes, is_open, strict=True)
+    )
+    return ir.Attribute.parse(f"#sdy.sharding<@{MESH}, [{', '.join(dims)}]>")
+
+
+def _values(program: Program, item: Item) -> list[str]:
+    """For each result of the operation of an item, the values that it is, as text."""
+
+    def results(op: int | None) -> str:
+        return "" if op is None else " ".join(map(str, program.operations[op].results))
+
+    match item:
+        case Loop(carries):
+            return [results(carry) for carry in carries]
+        case Branch():
+            return [results(join) for join in item.joins]
+        case Barrier(parts):
+            return [results(part) for part in parts]
+    return list(map(str, program.operations[item].results))
+
+
+def _read(program: Program, mesh: Mesh, found: Mapping[int, Any]) -> Propagated:
+    layouts: dict[int, Placed] = {}
+    lost: dict[int, str] = {}
+    for value, sharding in found.items():
+        shape = program.values[value].type.shape
+        dims = [
+            [sdy.AxisRefAttr(a) for a in sdy.DimensionShardingAttr(dim).axes]
+            for dim in sdy.TensorShardingAttr(sharding).dimension_shardings
+        ]
+        placed = [_divided(axes, size, mesh) for axes, size in zip(dims, shape, strict=True)]
+        if any(len(axes) > len(kept) for axes, kept in zip(dims, placed, strict=True)):
+            lost[value] = str(sharding).partition(", ")[2].removesuffix(">")
+        layouts[value] = tuple(placed)
+    return Propagated(layouts, lost)
+
+
+def _divided(axes: Sequence[Any], size: int, mesh: Mesh) -> tuple[int, ...]:
+    """The first axes of a dimension: as long as they are whole ones, and divide it."""
+    found: list[int] = []
+    for axis in axes:
+        number = mesh.axis(axis.name)
+        if axis.sub_axis_info is not None or size % mesh.size((*found, number)):
+            break
+        found.append(number)
+    return tuple(found)

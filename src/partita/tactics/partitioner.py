@@ -1,0 +1,229 @@
+"""How XLA's partitioner runs operations, once Shardy has given every value a sharding.
+
+The partitioner goes through a program operation by operation. Most are run as their result is
+sharded, and operands are moved to fit. A reduction is run as its operand is sharded. Products weigh
+three layouts, those of both operands and of the result, by `PRODUCTS`. Every sum is completed where
+it is made. Each rule of the table has an experiment that shows it, which a test compiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from partita.mesh import Mesh
+from partita.program import Operation, Program
+from partita.program.op_traits import CARRY
+from partita.tiling import Axes, Layout
+
+_Roles = Mapping[str, int | None]
+"""By `lhs`, `rhs` and `result`: the factor of a product that an axis splits there, if any."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product, as far as it matters how it is partitioned. Sizes are bytes of whole tensors."""
+
+    lhs: Layout
+    """The axes of every factor, as the left operand has them."""
+    rhs: Layout
+    result: Layout
+    summed: frozenset[int]
+    """The factors that are summed over."""
+    sizes: tuple[int, int, int]
+    """Of both operands and the result."""
+
+    @property
+    def sides(self) -> tuple[Layout, Layout, Layout]:
+        """The three layouts."""
+        return self.lhs, self.rhs, self.result
+
+    def factors(self, axis: int) -> tuple[int | None, int | None, int | None]:
+        """The factor that an axis splits, in each of the three layouts."""
+        left, right, result = (_place(side, axis) for side in self.sides)
+        return left, right, result
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """All axes that split any of the three."""
+        return tuple(sorted({a for side in self.sides for axes in side for a in axes}))
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductRule:
+    """A rule by which an axis of a product is decided; of several that apply, the first counts."""
+
+    name: str
+    decides: Callable[[Product, int], tuple[int | None] | None]
+    """For a product and an axis: the factor that it splits, or None for no factor, in a tuple; None
+    if the rule does not apply."""
+    experiment: tuple[str, str, str]
+    """A product of `f32[192,320]` and `f32[320,448]` over a mesh `x=4,y=2`: the axes of both
+    dimensions of lhs, rhs and result, as in `x,-`. Without this rule it would run otherwise."""
+
+
+def _two_agree(product: Product, axis: int) -> tuple[int | None] | None:
+    left, right, result = product.factors(axis)
+    for a, b in ((left, result), (right, result)):
+        if a is not None and a == b:
+            return (a,)
+    return None
+
+
+def _summed_alike(product: Product, axis: int) -> tuple[int | None] | None:
+    left, right, _ = product.factors(axis)
+    if left is None or left != right or product.lhs[left] != product.rhs[left]:
+        return None
+    return (left,)
+
+
+def _as_result(product: Product, axis: int) -> tuple[int | None] | None:
+    *_, result = product.factors(axis)
+    return None if result is None else (result,)
+
+
+def _as_one_operand(product: Product, axis: int) -> tuple[int | None] | None:
+    left, right, _ = product.factors(axis)
+    own = [f for f in (left, right) if f is not None and f not in product.summed]
+    if len(own) == 2:
+        return (right if product.sizes[0] < product.sizes[1] else left,)
+    return (own[0],) if own else None
+
+
+def _smaller_sum(product: Product, axis: int) -> tuple[int | None] | None:
+    left, right, _ = product.factors(axis)
+    number, factor = (0, left) if right is None else (1, right)
+    others = [a for a in product.axes if a != axis and _two_agree(product, a) is None]
+    if (left is None) == (right is None) or others:
+        return None
+    return (factor,) if product.sizes[2] < product.sizes[number] else None
+
+
+PRODUCTS = (
+    ProductRule(
+        "an operand and the result agree: the other operand is gathered",
+        _two_agree,
+        ("x,-", "x,y", "x,y"),
+    ),
+    ProductRule(
+        "both operands are split where they are summed: the sum is completed, then cut",
+        _summed_alike,
+        ("-,y", "y,-", "y,-"),
+    ),
+    ProductRule(
+        "only the result is split so: operands are cut, or moved to it",
+        _as_result,
+        ("-,x", "-,-", "x,-"),
+    ),
+    ProductRule(
+        "the result is replicated, and an operand is split where it is not summed: the result is "
+        "gathered; of two such operands the smaller one",
+        _as_one_operand,
+        ("x,-", "x,-", "-,-"),
+    ),
+    ProductRule(
+        "only one operand is split, where it is summed, and is larger than the result: the other "
+        "one is cut",
+        _smaller_sum,
+        ("x,-", "y,-", "x,-"),
+    ),
+)
+"""How an axis is decided in a product. Where no rule applies, operands are gathered over it."""
+
+
+def layout_of(
+    op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh
+) -> Layout:
+    """The axes of every factor of an operation, given the layout of every value."""
+    if op.traits.product and not op.traits.convolution and len(op.operands) == 2:
+        return _of_product(op, program, values, mesh)
+    sides = [(op.results, op.rule.results)]
+    if op.traits.reduces:
+        sides = [(op.operands, op.rule.operands)]
+    elif op.kind != CARRY:
+        sides.append((op.operands, op.rule.operands))
+    found: list[Axes] = [()] * len(op.rule.factors)
+    for place, (tensors, rules) in enumerate(sides):
+        used = {axis for axes in found for axis in axes}
+        for value, dims in zip(tensors, rules, strict=True):
+            for factor, axes in _factors(op, dims, values[value]):
+                summed = op.rule.factors[factor].kind == "reduction"
+                if found[factor] or used & set(axes) or (place and not summed):
+                    continue
+                if summed and op.traits.reads_window:
+                    continue
+                found[factor] = axes
+    return _fitting(op, found, mesh)
+
+
+def _of_product(
+    op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh
+) -> Layout:
+    kinds = [factor.kind for factor in op.rule.factors]
+
+    def side(value: int, dims: Sequence[tuple[int, ...]]) -> Layout:
+        found: list[Axes] = [()] * len(kinds)
+        for factor, axes in _factors(op, dims, values[value]):
+            found[factor] = axes
+        return tuple(found)
+
+    tensors = (*op.operands, op.results[0])
+    rules = (*op.rule.operands, op.rule.results[0])
+    sides = [side(value, dims) for value, dims in zip(tensors, rules, strict=True)]
+    sizes = [program.values[value].type.bytes for value in tensors]
+    product = Product(
+        sides[0],
+        sides[1],
+        sides[2],
+        frozenset(n for n, kind in enumerate(kinds) if kind == "reduction"),
+        (sizes[0], sizes[1], sizes[2]),
+    )
+    chosen = {axis: _decided(product, axis) for axis in product.axes}
+    found: list[Axes] = []
+    for factor in range(len(kinds)):
+        orders = sorted((side[factor] for side in (sides[2], sides[0], sides[1])), key=len)
+        order = dict.fromkeys(a for axes in reversed(orders) for a in axes)
+        found.append(tuple(axis for axis in order if chosen[axis] == factor))
+    return _fitting(op, found, mesh)
+
+
+def _decided(product: Product, axis: int) -> int | None:
+    for rule in PRODUCTS:
+        decided = rule.decides(product, axis)
+        if decided is not None:
+            return decided[0]
+    return None
+
+
+def _factors(
+    op: Operation, dims: Sequence[tuple[int, ...]], layout: Layout
+) -> list[tuple[int, Axes]]:
+    """The factors that carry the shards of a tensor, with their axes."""
+    found = []
+    for dim, axes in zip(dims, layout, strict=True):
+        factor = op.rule.leading(dim)
+        if factor is not None and axes:
+            found.append((factor, axes))
+    return found
+
+
+def _place(layout: Layout, axis: int) -> int | None:
+    return next((n for n, axes in enumerate(layout) if axis in axes), None)
+
+
+def _fitting(op: Operation, layout: Sequence[Axes], mesh: Mesh) -> Layout:
+    """A layout of factors, as far as devices can follow it: no axis twice, no uneven shards."""
+    used: set[int] = set()
+    found: list[Axes] = []
+    for factor, axes in zip(op.rule.factors, layout, strict=True):
+        kept: Axes = ()
+        for axis in axes:
+            size = mesh.size((*kept, axis))
+            if factor.kind == "blocked" or axis in used or factor.size % size:
+                break
+            if factor.size // size < factor.least:
+                break
+            kept = (*kept, axis)
+        used |= set(kept)
+        found.append(kept)
+    return tuple(found)

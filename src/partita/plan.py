@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from partita.run.core import Core
     from partita.saved.rebase import NotKept
     from partita.verify import Verification
+    from partita.verify.given import AsCompiled
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.
@@ -72,6 +73,8 @@ class Plan(Shown, Searched):
     """The meshes that were planned to choose this one, best first, if the schedule chose it."""
     not_kept: tuple[NotKept, ...] = ()
     """What the file decided that a rebased plan does not."""
+    compiled: AsCompiled | None = None
+    """What XLA compiles from the shardings that `simulate` was given, if it was to compile them."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -91,7 +94,7 @@ class Plan(Shown, Searched):
         done = self.done
         for tactic in as_tactics(tactics):
             done = done.then(tactic)
-        return dataclasses.replace(self, done=done, meshes=(), not_kept=())
+        return dataclasses.replace(self, done=done, meshes=(), not_kept=(), compiled=None)
 
     @alone
     def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
@@ -361,7 +364,8 @@ class Plan(Shown, Searched):
           path: of the file, which is written whole or not at all.
           form: `"partitioned"` is the program that the plan runs, one manual computation over the
             mesh with the collectives in it; `"annotated"` is the original program with shardings
-            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself.
+            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself;
+            `"given"` has only the shardings that the program came with.
 
         Raises:
           FileError: the file cannot be written, or its name ends in something else.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,11 @@ from partita.mesh import Mesh, MeshInput
 from partita.options import positions
 from partita.plan import Plan
 from partita.planning.fixed import fixed
-from partita.planning.prepare import Prepared, rewritten, targeted, traced_or_read
+from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
 from partita.program.names import matches, nearest
+from partita.tactics import Tactic
+from partita.tactics.options import as_tactics
 
 
 def simulate(
@@ -37,14 +40,17 @@ def simulate(
     donate_argnames: str | Sequence[str] = (),
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    tactics: Tactic | Sequence[Tactic] = (),
+    compile: bool | str = False,
     **kwargs: Any,
 ) -> Plan:
-    """What given shardings cost: they are placed, propagate through the program, and estimated.
+    """Prices the shardings that you have, as XLA executes them, without a search.
 
-    Nothing is searched, and there are no tactics. The plan that comes out is one like any other:
-    it prints, runs and explains itself. Shardings inside of the function count too. Axes propagate
-    from arguments first, then from constraints in program order, then from results; where two
-    meet that differ, the value is moved. A compiler may propagate them otherwise.
+    The quick answer propagates them with Shardy's own passes, and has operations run as XLA's
+    default partitioner does. `compile=True` gives XLA the last word: it compiles the program with
+    your shardings, and `plan.compiled` prices what comes out and says where the quick answer
+    differs. Shardings inside of the function count too. The plan is one like any other: it prints,
+    runs, explains itself, can be saved, and compared with others.
 
     Args:
       fn: a JAX function, plain or under `jax.jit`, whose shardings and donation are taken over; or
@@ -62,6 +68,11 @@ def simulate(
       donate_argnames: names of such arguments.
       static_argnums: as for `plan`.
       static_argnames: as for `plan`.
+      tactics: what to decide beyond the given shardings, in order: a schedule as for `plan`, which
+        leaves alone what was given.
+      compile: whether XLA compiles the program with these shardings: for the host devices of this
+        process, of which there must be enough, or for a topology as `Plan.verify` takes it. With
+        tactics it is still the program with the given shardings.
       **kwargs: keyword arguments of `fn`.
 
     Raises:
@@ -69,6 +80,7 @@ def simulate(
         divide, a tree that does not fit.
       AxisError: a spec names an axis that the mesh does not have.
       UnknownNameError: a pattern matches nothing.
+      VerifyError: the program was to be compiled, and there is no such topology, or it fails.
       PartitaError: as from `plan`.
 
     Example:
@@ -89,9 +101,17 @@ def simulate(
     fn, traced = traced_or_read(fn, args, kwargs, mesh, marked, platform=platform)
     if (modules := with_modules(fn)) is not None:
         in_shardings = modules.split(in_shardings)
-    program = rewritten(_with_specs(traced, in_shardings, out_shardings, mesh), mesh)
+    program = _with_specs(traced, in_shardings, out_shardings, mesh)
     prepared = Prepared(fn, traced, program, mesh, *target)
-    return Plan.of(prepared, prepared.schedule([], decides=True))
+    made = Plan.of(prepared, prepared.schedule([], decides=True))
+    if compile:
+        from partita.verify.given import as_compiled
+
+        compiled = as_compiled(made, compile if isinstance(compile, str) else None)
+        made = dataclasses.replace(made, compiled=compiled)
+    if not tactics:
+        return made
+    return dataclasses.replace(made.then(*as_tactics(tactics)), compiled=made.compiled)
 
 
 def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:
@@ -99,7 +119,7 @@ def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mes
     program = traced.program
     arguments = dict(_specs(traced, in_shardings, False, mesh))
     results = dict(_specs(traced, out_shardings, True, mesh))
-    return fixed(program, arguments, results, mesh)
+    return dataclasses.replace(fixed(program, arguments, results, mesh), by_xla=True)
 
 
 def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator[tuple[int, Axes]]:

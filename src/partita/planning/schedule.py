@@ -279,7 +279,9 @@ def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
     """The lowering of a stage, with what is gathered again, and what it costs."""
     graph, tiling = stage.folded
     latency = int(stage.context.hardware.latency_bytes.value)
-    return stage.cost_model.settle(Lowerer(graph, stage.context.mesh, latency).lower(tiling))
+    lowering = Lowerer(graph, stage.context.mesh, latency).lower(tiling)
+    kept = False if stage.context.analysis.program.by_xla else None  # XLA gathers nothing again
+    return stage.cost_model.settle(lowering, again=kept)
 
 
 def _shown_time(network: Interconnect, step: Step) -> str:

@@ -302,6 +302,10 @@ class Program:
     """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
     roles: Roles | None = None
     """What arguments and results are; None where only their names say it."""
+    by_xla: bool = False
+    """Whether it is partitioned as XLA does from the shardings that it comes with: these propagate
+    by Shardy, operations run as XLA's partitioner has them, and sums are completed where they are
+    made."""
 
     @functools.cached_property
     def tagged(self) -> tuple[tuple[str, int], ...]:

@@ -8,6 +8,7 @@ then the history of tactics, and the colors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
@@ -19,12 +20,18 @@ from partita.report.meshes import table
 from partita.text import Table, Text, new_table, seconds, show_entries, size, times
 from partita.tiling import entries, local_type
 
+if TYPE_CHECKING:
+    from partita.verify.given import AsCompiled
+
 NARROW = 100
 """Columns of a terminal below which the shards of arguments are left out."""
 
 
 def view(
-    plan: Scheduled, width: int | None = None, meshes: Sequence[MeshCandidate] = ()
+    plan: Scheduled,
+    width: int | None = None,
+    meshes: Sequence[MeshCandidate] = (),
+    compiled: AsCompiled | None = None,
 ) -> RenderableType:
     """The report as something that rich can print.
 
@@ -32,12 +39,14 @@ def view(
       plan: what to report.
       width: columns of the terminal that it is for, if it is for one.
       meshes: those that were planned to choose that of the plan.
+      compiled: what XLA compiles from the shardings that were given, if that was asked.
     """
     title = f"{plan.program.name} on mesh {plan.mesh} ({plan.mesh.devices} x {plan.hardware.name})"
     parts = [
         _result(plan),
         *([table(meshes)] if meshes else []),
         _collectives(plan),
+        *([] if compiled is None else [compiled.view()]),
         _arguments(plan, width),
         *notes.constants(plan),
         *notes.notes(plan),

@@ -15,6 +15,7 @@ from partita.planning.schedule import Scheduled
 
 if TYPE_CHECKING:
     from partita.verify import Verification
+    from partita.verify.given import AsCompiled
 
 # How each is made is loaded when it is used, as for all that only some plans need.
 
@@ -24,6 +25,7 @@ class Shown:
 
     done: Scheduled
     meshes: tuple[MeshCandidate, ...]
+    compiled: AsCompiled | None
 
     @property
     @alone
@@ -63,7 +65,9 @@ class Shown:
         """
         from partita.report.write import write_report
 
-        several = [verified] if hasattr(verified, "as_dict") else verified
+        several = [verified] if hasattr(verified, "as_dict") else list(verified)
+        if self.compiled is not None:
+            several = [self.compiled.verification, *several]
         write_report(self.done, self.meshes, path, [each.as_dict() for each in several])
 
     @alone
@@ -78,4 +82,4 @@ class Shown:
         from partita.report.plan import view
         from partita.text import plain
 
-        return plain(view(self.done, meshes=self.meshes))
+        return plain(view(self.done, meshes=self.meshes, compiled=self.compiled))

@@ -29,10 +29,12 @@ from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt, lacks
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.internals import concrete_mesh, platform_of
+from partita.stablehlo.propagated import annotated
 from partita.tiling import Layout, spec
 
-Form = Literal["partitioned", "annotated"]
-"""Which program: with its collectives explicit, or the original with shardings on its values."""
+Form = Literal["partitioned", "annotated", "given"]
+"""Which program: with its collectives explicit, the original with the plan's shardings on its
+values, or the original with the shardings that it came with and no others."""
 
 
 def partition_spec(layout: Layout, mesh: Mesh, rank: int) -> PartitionSpec:
@@ -256,7 +258,8 @@ class Executable:
           path: of the file, which is written whole or not at all.
           form: `"partitioned"` is the program that the plan runs, one manual computation over the
             mesh with the collectives in it; `"annotated"` is the original program with shardings
-            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself.
+            (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself;
+            `"given"` has only the shardings that the program came with.
 
         Raises:
           FileError: the file cannot be written, or its name ends in something else.
@@ -411,7 +414,11 @@ class Executable:
 
 
 def _emitter(form: Form) -> Callable[[SpmdProgram], Any]:
-    forms: dict[str, Callable[[SpmdProgram], Any]] = {"partitioned": emit, "annotated": annotate}
+    forms: dict[str, Callable[[SpmdProgram], Any]] = {
+        "partitioned": emit,
+        "annotated": annotate,
+        "given": lambda spmd: annotated(spmd.program, spmd.mesh),
+    }
     if form not in forms:
         raise FileError(f"there is no form {form!r}; expected {' or '.join(forms)}")
     return forms[form]

@@ -356,7 +356,10 @@ class Lowerer:
         way = functools.partial(reshard, value.value.type, latency_bytes=latency)
         steps: tuple[Step, ...] = ()
         if source != layout or left or kept != made:
-            steps = way(source, left, layout, mesh, combine, masked=kept - made)
+            for group in self._summed_before(index, left, maker):
+                steps += way(source, group, source, mesh, combine)
+                left -= group
+            steps += way(source, left, layout, mesh, combine, masked=kept - made)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not value.is_result:
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
@@ -371,6 +374,20 @@ class Lowerer:
             if need != (layout, ())
         )
         return self._add(key, ValuePlan(layout, kept, steps, needs, reshards, index))
+
+    def _summed_before(
+        self, index: int, left: frozenset[int], maker: OpForm | None
+    ) -> list[frozenset[int]]:
+        """The axes that are summed over by a collective of their own, before the last ones.
+
+        XLA's partitioner completes a reduction dimension by dimension, the last one first.
+        """
+        if maker is None or not self.graph.program.by_xla or len(left) < 2:
+            return []
+        op = self.graph.ops[maker.op].op
+        factors = zip(op.rule.factors, maker.layout, strict=True)
+        groups = [left & set(axes) for factor, axes in factors if factor.kind == "reduction"]
+        return [group for group in groups if group][:0:-1] if op.traits.reduces else []
 
     def _add(self, key: object, plan: ValuePlan) -> int:
         number = self._plans[key] = len(self.known.plans)

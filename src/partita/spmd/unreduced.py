@@ -296,7 +296,7 @@ def _yielding(
 
 def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
     """Whether a value may stay unreduced: one linear use that does not make it larger."""
-    if value.producer is None or value.is_result or len(value.uses) != 1:
+    if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     if graph.ops[value.producer[0]].op.combine not in ("", "add"):
         return False
@@ -328,7 +328,7 @@ def _may_be_masked(graph: ClassGraph, index: int) -> bool:
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
     """Whether a loop carries it to the next iteration, of a sum that starts from 0."""
-    if value.producer is None or value.is_result or len(value.uses) != 1:
+    if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     use, maker = value.uses[0], graph.ops[value.producer[0]].op
     carry = graph.ops[use.op]

@@ -14,15 +14,20 @@ from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.program.ir import GivenSharding, show_axes
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
-from partita.stablehlo.propagated import can_propagate, propagated
+from partita.stablehlo.propagated import can_propagate
 from partita.tactics.combine import joined
-from partita.tactics.partitioner import layout_of
+from partita.tactics.partitioner import as_xla_does
 from partita.tactics.placement import named_roles, sharing_a_buffer
 from partita.tactics.protocol import Action, Change, Outcome, Stage, Tactic, searches
 from partita.tactics.stops import after_propagation
 from partita.tiling import Assignment, Axes, Layout, Propagator
 
 _CROSSINGS = (FULL_TO_SHARD, SHARD_TO_FULL)
+
+_MANUAL = (
+    "the program has computations that are manual over some axes, so that partita propagates the "
+    "shardings, not Shardy; what XLA executes may differ: compile=True tells"
+)
 
 _Places = Mapping[int, Layout]
 """Values and how they are laid out."""
@@ -35,7 +40,8 @@ class GivenShardings:
     These are arguments, results, and operations inside: constraints and manual computations.
     Dimensions that are not said to be open are not sharded further by the tactics that come later.
     Axes propagate from arguments first, then from operations in their order, then from results;
-    where two facts meet, the value is moved from one layout to the other.
+    where two facts meet, the value is moved from one layout to the other. Of a program that is to be
+    partitioned as XLA does, everything is decided as XLA has it instead.
     """
 
     given: tuple[GivenSharding, ...]
@@ -82,23 +88,19 @@ class GivenShardings:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
         pins |= set(_manual_pins(program, mesh))
-        if self.decides and can_propagate(program):
-            layouts = propagated(program, mesh).layouts
-            replicated = [((),) * len(value.type.shape) for value in program.values]
-            values = [layouts.get(n, layout) for n, layout in enumerate(replicated)]
-            for value, layout in placed.items():
-                values[value] = layout
-            ops = [layout_of(op, program, values, mesh) for op in program.operations]
-            done = Outcome(Assignment(tuple(ops), tuple(values), frozenset(pins)))
-            return dataclasses.replace(done, directives=(self,))
         stage = stage.at(Assignment(tuple(ops), tuple(values), frozenset(pins)))
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
-        outcomes = [_propagate(stage, arguments, self.decides)]
-        if self.propagates:
-            after = stage.at(outcomes[0].assignment)
-            facts = GivenPropagation(self.given, self.operations, self.decides)
-            outcomes.append(facts.apply(after))
+        if program.by_xla and can_propagate(program):
+            outcomes = [as_xla_does(stage, placed)]
+        else:
+            outcomes = [_propagate(stage, arguments, self.decides)]
+            if self.propagates:
+                after = stage.at(outcomes[0].assignment)
+                facts = GivenPropagation(self.given, self.operations, self.decides)
+                outcomes.append(facts.apply(after))
+            if program.by_xla:
+                outcomes.append(Outcome(outcomes[-1].assignment, warnings=(_MANUAL,)))
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
         keeps += [f"keeps {each}" for each in dict.fromkeys(map(_said, self._unnamed))]

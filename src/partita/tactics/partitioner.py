@@ -13,11 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.program.op_traits import CARRY
-from partita.tiling import Axes, Layout
+from partita.program.ir import show_axes
+from partita.stablehlo.propagated import propagated
+from partita.tactics.placement import sharing_a_buffer
+from partita.tactics.protocol import Outcome, Stage
+from partita.text import times
+from partita.tiling import Assignment, Axes, Layout, replicated
 
-_Roles = Mapping[str, int | None]
-"""By `lhs`, `rhs` and `result`: the factor of a product that an axis splits there, if any."""
+_Tensor = tuple[int, tuple[tuple[int, ...], ...]]
+"""A value, and the factors of each of its dimensions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,29 +135,106 @@ PRODUCTS = (
 """How an axis is decided in a product. Where no rule applies, operands are gathered over it."""
 
 
+def as_xla_does(stage: Stage, placed: Mapping[int, Layout]) -> Outcome:
+    """Partitions a program from the shardings that it comes with, as XLA does.
+
+    Args:
+      stage: nothing is sharded; its pins stay.
+      placed: values that are given a layout, those that share a buffer with them included.
+    """
+    program, mesh = stage.context.analysis.program, stage.context.mesh
+    found = propagated(program, mesh)
+    values = list(replicated(program).values)
+    for value, layout in {**found.layouts, **placed}.items():
+        values[value] = layout
+    for argument in program.arguments:
+        for value in sharing_a_buffer(program, argument):
+            values[value] = values[argument]
+    ops = tuple(layout_of(op, program, values, mesh) for op in program.operations)
+    warnings = [
+        f"{program.describe(value)} is {said} to Shardy, and here {_shown(values[value], mesh)}; "
+        "what XLA executes may differ: compile=True tells"
+        for value, said in found.lost.items()
+    ]
+    if uncertain := _uncertain(program, values):
+        warnings.append(uncertain)
+    pinned = stage.assignment.pinned
+    return Outcome(Assignment(ops, tuple(values), pinned), warnings=tuple(warnings))
+
+
+def _shown(layout: Layout, mesh: Mesh) -> str:
+    return show_axes(map(mesh.axis_names, layout))
+
+
+_KNOWN = frozenset(
+    f"stablehlo.{kind}"
+    for kind in (
+        *("dot_general", "reduce", "dynamic_slice", "dynamic_update_slice"),
+        *("gather", "scatter", "reshape", "broadcast_in_dim"),
+    )
+)
+"""Operations with factors that are not plainly parallel, and whose partitioning the rules know."""
+
+
+def _uncertain(program: Program, values: Sequence[Layout]) -> str:
+    """Which operations are sharded where the partitioner has ways of its own; empty if none."""
+    found: dict[str, int] = {}
+    for op in program.operations:
+        if op.kind not in _KNOWN and _beyond_parallel(op, values):
+            where = f"{op.title} at {op.source}" if op.source else op.title
+            found[where] = found.get(where, 0) + 1
+    if not found:
+        return ""
+    shown = ", ".join(f"{where}{times(count)}" for where, count in list(found.items())[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (
+        "operations are sharded along dimensions for which XLA's partitioner has ways that are not "
+        f"followed here; what it executes may differ, compile=True tells: {shown}{more}"
+    )
+
+
+def _beyond_parallel(op: Operation, values: Sequence[Layout]) -> bool:
+    """Whether an operand is sharded along a dimension that is not plainly parallel."""
+    rule = op.rule
+    for number, (value, dims) in enumerate(zip(op.operands, rule.operands, strict=True)):
+        halo = rule.halos[number] if rule.halos else ()
+        for dim, (made_of, axes) in enumerate(zip(dims, values[value], strict=True)):
+            factor = rule.leading(made_of)
+            parallel = factor is not None and rule.factors[factor].kind in ("parallel", "given")
+            if axes and (not parallel or (halo and halo[dim] is not None)):
+                return True
+    return False
+
+
 def layout_of(
     op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh
 ) -> Layout:
     """The axes of every factor of an operation, given the layout of every value."""
     if op.traits.product and not op.traits.convolution and len(op.operands) == 2:
         return _of_product(op, program, values, mesh)
-    sides = [(op.results, op.rule.results)]
-    if op.traits.reduces:
-        sides = [(op.operands, op.rule.operands)]
-    elif op.kind != CARRY:
-        sides.append((op.operands, op.rule.operands))
+    operands = list(zip(op.operands, op.rule.operands, strict=True))
+    results = list(zip(op.results, op.rule.results, strict=True))
     found: list[Axes] = [()] * len(op.rule.factors)
-    for place, (tensors, rules) in enumerate(sides):
+    for value, dims in _by_weight(op, operands, results):
         used = {axis for axes in found for axis in axes}
-        for value, dims in zip(tensors, rules, strict=True):
-            for factor, axes in _factors(op, dims, values[value]):
-                summed = op.rule.factors[factor].kind == "reduction"
-                if found[factor] or used & set(axes) or (place and not summed):
-                    continue
-                if summed and op.traits.reads_window:
-                    continue
+        for factor, axes in _factors(op, dims, values[value]):
+            if not found[factor] and used.isdisjoint(axes):
                 found[factor] = axes
     return _fitting(op, found, mesh)
+
+
+def _by_weight(
+    op: Operation, operands: list[_Tensor], results: list[_Tensor]
+) -> list[_Tensor]:
+    """The tensors by whose layout an operation runs, the one that counts most first."""
+    traits = op.traits
+    if traits.reduces:
+        return operands
+    if traits.looks_up:  # the table, then the indices
+        return [*operands, *results]
+    if traits.scatters:  # after what is updated the updates, then the indices
+        return [*results, *reversed(operands)]
+    return results
 
 
 def _of_product(

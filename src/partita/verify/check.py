@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from partita import cost
 from partita.errors import HardwareError
+from partita.program.collectives import ALL_REDUCE, REDUCE_SCATTER
 from partita.run.executable import Form
 from partita.verify.backends import Backend, backend_for
 from partita.verify.collectives import Found, found_collectives
@@ -15,7 +16,7 @@ from partita.verify.comparison import Comparison, side_by_side
 from partita.verify.compile import Compiled, OutOfMemoryError, silenced
 from partita.verify.hlo import HloModule, parse
 from partita.verify.kernels import NOTHING
-from partita.verify.loops import executions
+from partita.verify.loops import Executions, executions
 from partita.verify.memory import predicted_memory
 from partita.verify.predicted import Predicted
 from partita.verify.verification import Verification
@@ -63,7 +64,7 @@ def verified(
         return Verification(plan, backend, form, predicted, None, None, None, compiled, (), None)
     module = parse(compiled.text)
     runs = executions(module)
-    found = found_collectives(module, runs)
+    found = collectives_of(module, runs, backend, form)
     return Verification(
         plan,
         backend,
@@ -78,6 +79,24 @@ def verified(
         _computed_again(module),
         compiled.text,
     )
+
+
+def collectives_of(
+    module: HloModule, runs: Executions, backend: Backend, form: Form
+) -> list[Found]:
+    """The collectives of a compiled program, in the order of its text."""
+    found = found_collectives(module, runs)
+    is_host = backend.keeps_collectives
+    return [_cut(each) for each in found] if form == "given" and is_host else found
+
+
+def _cut(found: Found) -> Found:
+    """A sum of which each device keeps a shard, as the reduce_scatter that compilers for
+    accelerators make of it and that for hosts does not."""
+    if not found.cut or found.collective.kind != ALL_REDUCE.name:
+        return found
+    collective = dataclasses.replace(found.collective, kind=REDUCE_SCATTER.name)
+    return dataclasses.replace(found, collective=collective)
 
 
 def _computed_again(module: HloModule) -> int:

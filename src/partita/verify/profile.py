@@ -25,7 +25,8 @@ from partita.errors import FileError
 from partita.escape import printed
 from partita.program.collectives import COLLECTIVES
 from partita.text import Text, new_table, plain, relative, seconds
-from partita.verify.hlo import HloInstruction, HloModule, parse
+from partita.verify.hlo import HloModule, parse
+from partita.verify.lines import Key, Lines
 
 MOST_BYTES = 2**31
 """Bytes that a trace may have, unpacked or not."""
@@ -33,12 +34,6 @@ MOST_BYTES = 2**31
 MOST_ROWS = 30
 """Operations that a report lists."""
 
-Key = tuple[str, str]
-"""An operation as reports name it, and the user's line."""
-
-_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.M)
-_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", re.M)
-_FILE = re.compile(r'^(\d+) "(.*)"$', re.M)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +178,7 @@ def _events(folder: str | Path) -> Iterator[Mapping[str, Any]]:
 
 def _keys(module: HloModule, program: str) -> dict[str, Key]:
     """Of every instruction the operation and line; of collectives their kind."""
-    lines, found = _Lines(program), dict[str, Key]()
+    lines, found = Lines(program), dict[str, Key]()
     kinds = {code: kind for kind, each in COLLECTIVES.items() for code in each.hlo.opcodes}
     for computation in module.computations.values():
         for each in computation:
@@ -192,30 +187,3 @@ def _keys(module: HloModule, program: str) -> dict[str, Key]:
             if key is not None:
                 found[each.name] = key
     return found
-
-
-class _Lines:
-    """The lines of the user's that instructions come from, from the tables of a module."""
-
-    def __init__(self, program: str) -> None:
-        head = program.split("\n\n%", 1)[0]
-        names = head.split("FileNames", 1)[-1].split("FunctionNames", 1)[0]
-        self._files = dict(_FILE.findall(names))
-        self._locations = {at: (file, line) for at, file, line in _LOCATION.findall(head)}
-        self._frames = dict(_FRAME.findall(head))
-
-    def of(self, instruction: HloInstruction) -> Key | None:
-        """The operation and the line of one."""
-        name = re.search(r'op_name="([^"]*)"', instruction.attributes)
-        if name is None:
-            return None
-        primitive = re.sub(r"^reduce_\w+$", "reduce", name[1].rsplit("/", 1)[-1])
-        return primitive, self._line(instruction.attributes)
-
-    def _line(self, attributes: str) -> str:
-        frame = re.search(r"stack_frame_id=(\d+)", attributes)
-        if frame is not None:
-            file, line = self._locations.get(self._frames.get(frame[1], ""), ("", ""))
-            return f"{relative(self._files.get(file, ''))}:{line}" if line else ""
-        told = re.search(r'source_file="([^"]*)" source_line=(\d+)', attributes)
-        return f"{relative(told[1])}:{told[2]}" if told else ""

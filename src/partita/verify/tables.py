@@ -26,7 +26,7 @@ def collectives(comparison: Comparison, mesh: Mesh) -> RenderableType:
         remark = comparison.remark(collective)
         table.add_row(
             collective.kind,
-            _group(collective, mesh),
+            group_of(collective, mesh),
             size(collective.bytes),
             str(predicted),
             str(compiled),
@@ -41,7 +41,7 @@ def collectives_data(comparison: Comparison, mesh: Mesh) -> list[dict[str, Any]]
     return [
         {
             "kind": collective.kind,
-            "group": _group(collective, mesh),
+            "group": group_of(collective, mesh),
             "bytes": collective.bytes,
             "predicted": predicted,
             "compiled": compiled,
@@ -89,7 +89,7 @@ def time_data(found: StepTime) -> dict[str, float]:
     return {name: getattr(found, name) for name in names}
 
 
-def _group(collective: HloCollective, mesh: Mesh) -> str:
+def group_of(collective: HloCollective, mesh: Mesh) -> str:
     """Who takes part: axes of the mesh, or the number and size of the groups."""
     axes = axes_of(collective.groups, mesh)
     if axes is not None:

@@ -20,7 +20,7 @@ from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
 from partita.options import positions
 from partita.plan import Plan
-from partita.planning.fixed import fixed
+from partita.planning.fixed import simulated
 from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
 from partita.program.names import matches, nearest
@@ -119,7 +119,7 @@ def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mes
     program = traced.program
     arguments = dict(_specs(traced, in_shardings, False, mesh))
     results = dict(_specs(traced, out_shardings, True, mesh))
-    return dataclasses.replace(fixed(program, arguments, results, mesh), by_xla=True)
+    return simulated(program, arguments, results, mesh)
 
 
 def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator[tuple[int, Axes]]:

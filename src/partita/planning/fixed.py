@@ -8,9 +8,17 @@ from collections.abc import Mapping
 from partita.frontend.specs import Axes
 from partita.mesh import Mesh
 from partita.program import Program
-from partita.program.ir import GivenSharding
+from partita.program.ir import GivenSharding, Specs
 from partita.stablehlo import constraints, mlir, shardings
 from partita.stablehlo.top_k import read_again
+
+
+def simulated(
+    program: Program, arguments: Mapping[int, Axes], results: Mapping[int, Axes], mesh: Mesh
+) -> Program:
+    """The same program, to be partitioned as XLA does from these facts and those it comes with."""
+    specs = Specs(dict(arguments), dict(results))
+    return dataclasses.replace(fixed(program, arguments, results, mesh), specs=specs)
 
 
 def fixed(

@@ -238,6 +238,15 @@ class GivenSharding:
 
 
 @dataclasses.dataclass(frozen=True)
+class Specs:
+    """Shardings that a user gives arguments and results beside the function, by number."""
+
+    arguments: Mapping[int, tuple[tuple[str, ...], ...]]
+    """For each dimension the names of the axes that split it, major first."""
+    results: Mapping[int, tuple[tuple[str, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Roles:
     """What arguments and results are, where a front end knows it better than their names say."""
 
@@ -302,10 +311,15 @@ class Program:
     """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
     roles: Roles | None = None
     """What arguments and results are; None where only their names say it."""
-    by_xla: bool = False
-    """Whether it is partitioned as XLA does from the shardings that it comes with: these propagate
-    by Shardy, operations run as XLA's partitioner has them, and sums are completed where they are
-    made."""
+    specs: Specs | None = None
+    """The shardings that a user gave it to be partitioned as XLA does, if it is to be: they
+    propagate by Shardy, operations run as XLA's partitioner has them, and sums are completed where
+    they are made."""
+
+    @property
+    def by_xla(self) -> bool:
+        """Whether it is partitioned as XLA does from the shardings that it comes with."""
+        return self.specs is not None
 
     @functools.cached_property
     def tagged(self) -> tuple[tuple[str, int], ...]:

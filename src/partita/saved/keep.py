@@ -30,6 +30,7 @@ from partita.saved.schema import (
     OperationList,
     PlanTable,
     ProgramTable,
+    SpecsTable,
     TacticTable,
     Tensor,
     Text,
@@ -173,6 +174,18 @@ def _program(
         results=results,
         text=text(found),
         operations=operations(program),
+        specs=specs(program),
+    )
+
+
+def specs(program: Program) -> SpecsTable | None:
+    """The shardings that `simulate` was given, if the program is one of it."""
+    if program.specs is None:
+        return None
+    arguments, results = program.specs.arguments, program.specs.results
+    return SpecsTable(
+        {program.argument_names[number]: axes for number, axes in arguments.items()},
+        {program.result_names[number]: axes for number, axes in results.items()},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,14 @@ from partita.cost import Hardware
 from partita.errors import HardwareError
 from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
+from partita.frontend.specs import Axes
 from partita.mesh import Mesh, MeshInput
+from partita.planning.fixed import simulated
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.rebase import NotKept, rebase
 from partita.saved.restore import Saved, read_plan
+from partita.saved.schema import SpecsTable
 from partita.text import parse_size
 
 
@@ -60,10 +63,46 @@ def take_up(
     planned = saved.hardware in cost.device_types()
     platform = (cost.load(saved.hardware) if planned else device).platform
     prepared = prepare(fn, args, kwargs, over, target, marked, saved.hoist_from, platform)
+    if saved.table.program.specs is not None:
+        prepared = _simulated(prepared, saved.table.program.specs, rebases)
     if rebases and not (over == saved.mesh and saved.is_for(prepared.program, prepared.traced)):
         return prepared, *rebase(saved, prepared)
     saved.check_program(prepared.program, prepared.traced)
     return prepared, saved.restore(prepared.context()), ()
+
+
+def _simulated(prepared: Prepared, said: SpecsTable, rebases: bool) -> Prepared:
+    """The program with the shardings that `simulate` was given; if it `rebases`, those that still
+    fit."""
+    program, mesh = prepared.traced.program, prepared.mesh
+
+    def known(
+        specs: Mapping[str, Axes], names: Sequence[str], values: Sequence[int]
+    ) -> dict[int, Axes]:
+        found = {}
+        for name, axes in specs.items():
+            if name in names:
+                number = names.index(name)
+                shape = program.values[values[number]].type.shape
+                found[number] = _fitting(axes, shape, mesh) if rebases else axes
+        return found
+
+    arguments = known(said.arguments, program.argument_names, program.arguments)
+    results = known(said.results, program.result_names, program.results)
+    return dataclasses.replace(prepared, program=simulated(program, arguments, results, mesh))
+
+
+def _fitting(axes: Axes, shape: Sequence[int], mesh: Mesh) -> Axes:
+    """The same sharding for another shape or mesh: its axes up to the first that does not fit."""
+    found = []
+    for size, row in zip(shape, (*axes, *[()] * len(shape)), strict=False):
+        kept: list[str] = []
+        for axis in row:
+            if axis not in mesh.names or size % mesh.size(tuple(map(mesh.axis, [*kept, axis]))):
+                break
+            kept.append(axis)
+        found.append(tuple(kept))
+    return tuple(found)
 
 
 def _device_type_of(saved: Saved) -> str:

@@ -70,6 +70,14 @@ class OperationList(_Table, frozen=True):
     """The kind of each, as runs; empty if that is not known."""
 
 
+class SpecsTable(_Table, frozen=True, omit_defaults=True):
+    """The shardings that `simulate` was given, by the names of arguments and results: for each
+    dimension, the names of its axes."""
+
+    arguments: dict[str, tuple[tuple[str, ...], ...]] = {}
+    results: dict[str, tuple[tuple[str, ...], ...]] = {}
+
+
 class ProgramTable(_Table, frozen=True, omit_defaults=True):
     """The program that the plan is for."""
 
@@ -82,6 +90,8 @@ class ProgramTable(_Table, frozen=True, omit_defaults=True):
     text: Text
     operations: OperationList
     donate_argnames: tuple[str, ...] = ()
+    specs: SpecsTable | None = None
+    """Of a plan of `simulate`: the program is partitioned as XLA does from them."""
 
 
 class LayoutRow(_Table, frozen=True, omit_defaults=True):

@@ -356,12 +356,13 @@ class Lowerer:
         way = functools.partial(reshard, value.value.type, latency_bytes=latency)
         steps: tuple[Step, ...] = ()
         if source != layout or left or kept != made:
-            for group in self._summed_before(index, left, maker):
+            before = self._summed_before(left, maker)
+            for group in before:
                 steps += way(source, group, source, mesh, combine)
-                left -= group
-            steps += way(source, left, layout, mesh, combine, masked=kept - made)
+            last = left.difference(*before)
+            steps += way(source, last, layout, mesh, combine, masked=kept - made)
         different = dict.fromkeys(needs)
-        if steps and len(different) == 1 and not value.is_result:
+        if steps and len(different) == 1 and not (value.is_result or self.graph.program.by_xla):
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
             ((need, _),) = different
             straight = way(source, left, need, mesh, combine)
@@ -375,9 +376,7 @@ class Lowerer:
         )
         return self._add(key, ValuePlan(layout, kept, steps, needs, reshards, index))
 
-    def _summed_before(
-        self, index: int, left: frozenset[int], maker: OpForm | None
-    ) -> list[frozenset[int]]:
+    def _summed_before(self, left: frozenset[int], maker: OpForm | None) -> list[frozenset[int]]:
         """The axes that are summed over by a collective of their own, before the last ones.
 
         XLA's partitioner completes a reduction dimension by dimension, the last one first.

@@ -15,7 +15,7 @@ from typing import Any
 from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Branch, Loop
-from partita.program.ir import Operation, Program
+from partita.program.ir import Program
 from partita.program.op_traits import CONSTRAINT
 from partita.stablehlo import attributes, mlir, rolls
 from partita.stablehlo.matching import Item, matched, operations_of
@@ -114,6 +114,8 @@ def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
     _annotate_signature(program, main)
     for item, view in pairs:
         view = _constrained(program, item, view)
+        if notes:
+            view = _known_to_shardy(program, item, view)
         if notes and list(view.results):
             attributes.put(view, _VALUES, ",".join(_values(program, item)))
     return module
@@ -121,7 +123,10 @@ def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
 
 def _annotate_signature(program: Program, main: Any) -> None:
     given = {fact.name: fact for fact in program.given}
-    for which, names in (("arg_attrs", program.argument_names), ("res_attrs", program.result_names)):
+    for which, names in (
+        ("arg_attrs", program.argument_names),
+        ("res_attrs", program.result_names),
+    ):
         rows = []
         for name, row in zip(names, mlir.attributes_of(main, which, len(names)), strict=True):
             own = {a.name: a.attr for a in row} if row else {}
@@ -144,12 +149,6 @@ def _constrained(program: Program, item: Item, view: Any) -> Any:
         view.erase()
         return made.owner
     op = program.operations[item]
-    if op.kind == "stablehlo.broadcast_in_dim" and _only_adds_ones(program, op):
-        with ir.InsertionPoint(view), view.location:
-            made = hlo.reshape(view.results[0].type, view.operands[0])
-        view.results[0].replace_all_uses_with(made)
-        view.erase()
-        return made.owner
     if op.given is not None and op.kind == CONSTRAINT:
         is_open = [factor.kind != "given" for factor in op.rule.factors]
         with ir.InsertionPoint(view), view.location:
@@ -159,11 +158,27 @@ def _constrained(program: Program, item: Item, view: Any) -> Any:
     return view
 
 
-def _only_adds_ones(program: Program, op: Operation) -> bool:
-    """Whether a broadcast is what XLA makes a reshape of before it propagates: Shardy lets axes
-    through reshapes first."""
-    operand, result = (program.values[v].type for v in (op.operands[0], op.results[0]))
-    return operand.elements == result.elements
+def _known_to_shardy(program: Program, item: Item, view: Any) -> Any:
+    """Puts an operation that propagates alike in place of one that XLA rewrites before it
+    propagates; the operation that makes the result.
+
+    A broadcast that only adds dimensions of size 1 becomes a reshape, through which Shardy lets
+    axes first. Elementwise operations of CHLO, of which Shardy knows nothing, are expanded.
+    """
+    if not isinstance(item, int):
+        return view
+    op = program.operations[item]
+    types = [program.values[value].type for value in (*op.operands, *op.results)]
+    with ir.InsertionPoint(view), view.location:
+        if op.kind == "stablehlo.broadcast_in_dim" and types[0].elements == types[1].elements:
+            made = hlo.reshape(view.results[0].type, view.operands[0])
+        elif op.kind.startswith("chlo.") and op.traits.elementwise and len(set(types)) == 1:
+            made = hlo.maximum(view.operands[0], view.operands[-1])
+        else:
+            return view
+    view.results[0].replace_all_uses_with(made)
+    view.erase()
+    return made.owner
 
 
 def _sharding(axes: Iterable[Sequence[str]], is_open: Iterable[bool]) -> Any:

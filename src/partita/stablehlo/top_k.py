@@ -72,7 +72,7 @@ def read_again(text: str, original: Program) -> Program:
         given=tuple(dataclasses.replace(g, value=place[g.value]) for g in original.given),
         partitioned=original.partitioned,
         platform=original.platform,
-        by_xla=original.by_xla,
+        specs=original.specs,
     )
 
 

@@ -26,7 +26,7 @@ _CROSSINGS = (FULL_TO_SHARD, SHARD_TO_FULL)
 
 _MANUAL = (
     "the program has computations that are manual over some axes, so that partita propagates the "
-    "shardings, not Shardy; what XLA executes may differ: compile=True tells"
+    "shardings, not Shardy; compile=True shows what XLA executes"
 )
 
 _Places = Mapping[int, Layout]
@@ -38,10 +38,10 @@ class GivenShardings:
     """Lays out what the program gives a sharding, and all that follows from it.
 
     These are arguments, results, and operations inside: constraints and manual computations.
-    Dimensions that are not said to be open are not sharded further by the tactics that come later.
+    Dimensions that are not said to be open are not sharded further by tactics that come later.
     Axes propagate from arguments first, then from operations in their order, then from results;
-    where two facts meet, the value is moved from one layout to the other. Of a program that is to be
-    partitioned as XLA does, everything is decided as XLA has it instead.
+    where two facts meet, the value is moved from one layout to the other. A program that is to be
+    partitioned as XLA does is decided as XLA has it instead.
     """
 
     given: tuple[GivenSharding, ...]

@@ -54,7 +54,8 @@ _CHECKS: dict[str, Callable[[Any, str], None]] = {
 def check(tactic: Any) -> None:
     """Raises `TacticError` for a field that is not what its name says."""
     for field in dataclasses.fields(tactic):
-        if field.name in _CHECKS:
+        left_out = field.default is None and getattr(tactic, field.name) is None
+        if field.name in _CHECKS and not left_out:
             try:
                 _CHECKS[field.name](getattr(tactic, field.name), field.name)
             except TacticError as error:

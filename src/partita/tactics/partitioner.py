@@ -13,44 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.program.ir import show_axes
 from partita.stablehlo.propagated import propagated
 from partita.tactics.placement import sharing_a_buffer
+from partita.tactics.product import Product, carried, is_product, product_of
 from partita.tactics.protocol import Outcome, Stage
-from partita.text import times
+from partita.tactics.uncertain import uncertain
 from partita.tiling import Assignment, Axes, Layout, replicated
 
 _Tensor = tuple[int, tuple[tuple[int, ...], ...]]
 """A value, and the factors of each of its dimensions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """A product, as far as it matters how it is partitioned. Sizes are bytes of whole tensors."""
-
-    lhs: Layout
-    """The axes of every factor, as the left operand has them."""
-    rhs: Layout
-    result: Layout
-    summed: frozenset[int]
-    """The factors that are summed over."""
-    sizes: tuple[int, int, int]
-    """Of both operands and the result."""
-
-    @property
-    def sides(self) -> tuple[Layout, Layout, Layout]:
-        """The three layouts."""
-        return self.lhs, self.rhs, self.result
-
-    def factors(self, axis: int) -> tuple[int | None, int | None, int | None]:
-        """The factor that an axis splits, in each of the three layouts."""
-        left, right, result = (_place(side, axis) for side in self.sides)
-        return left, right, result
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """All axes that split any of the three."""
-        return tuple(sorted({a for side in self.sides for axes in side for a in axes}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,81 +122,27 @@ def as_xla_does(stage: Stage, placed: Mapping[int, Layout]) -> Outcome:
         for value in sharing_a_buffer(program, argument):
             values[value] = values[argument]
     ops = tuple(layout_of(op, program, values, mesh) for op in program.operations)
-    warnings = [
-        f"{program.describe(value)} is {said} to Shardy, and here {_shown(values[value], mesh)}; "
-        "what XLA executes may differ: compile=True tells"
-        for value, said in found.lost.items()
-    ]
-    if uncertain := _uncertain(program, values):
-        warnings.append(uncertain)
     pinned = stage.assignment.pinned
+    warnings = uncertain(program, mesh, values, found.lost)
     return Outcome(Assignment(ops, tuple(values), pinned), warnings=tuple(warnings))
 
 
-def _shown(layout: Layout, mesh: Mesh) -> str:
-    return show_axes(map(mesh.axis_names, layout))
-
-
-_KNOWN = frozenset(
-    f"stablehlo.{kind}"
-    for kind in (
-        *("dot_general", "reduce", "dynamic_slice", "dynamic_update_slice"),
-        *("gather", "scatter", "reshape", "broadcast_in_dim"),
-    )
-)
-"""Operations with factors that are not plainly parallel, and whose partitioning the rules know."""
-
-
-def _uncertain(program: Program, values: Sequence[Layout]) -> str:
-    """Which operations are sharded where the partitioner has ways of its own; empty if none."""
-    found: dict[str, int] = {}
-    for op in program.operations:
-        if op.kind not in _KNOWN and _beyond_parallel(op, values):
-            where = f"{op.title} at {op.source}" if op.source else op.title
-            found[where] = found.get(where, 0) + 1
-    if not found:
-        return ""
-    shown = ", ".join(f"{where}{times(count)}" for where, count in list(found.items())[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return (
-        "operations are sharded along dimensions for which XLA's partitioner has ways that are not "
-        f"followed here; what it executes may differ, compile=True tells: {shown}{more}"
-    )
-
-
-def _beyond_parallel(op: Operation, values: Sequence[Layout]) -> bool:
-    """Whether an operand is sharded along a dimension that is not plainly parallel."""
-    rule = op.rule
-    for number, (value, dims) in enumerate(zip(op.operands, rule.operands, strict=True)):
-        halo = rule.halos[number] if rule.halos else ()
-        for dim, (made_of, axes) in enumerate(zip(dims, values[value], strict=True)):
-            factor = rule.leading(made_of)
-            parallel = factor is not None and rule.factors[factor].kind in ("parallel", "given")
-            if axes and (not parallel or (halo and halo[dim] is not None)):
-                return True
-    return False
-
-
-def layout_of(
-    op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh
-) -> Layout:
+def layout_of(op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh) -> Layout:
     """The axes of every factor of an operation, given the layout of every value."""
-    if op.traits.product and not op.traits.convolution and len(op.operands) == 2:
+    if is_product(op):
         return _of_product(op, program, values, mesh)
     operands = list(zip(op.operands, op.rule.operands, strict=True))
     results = list(zip(op.results, op.rule.results, strict=True))
     found: list[Axes] = [()] * len(op.rule.factors)
     for value, dims in _by_weight(op, operands, results):
         used = {axis for axes in found for axis in axes}
-        for factor, axes in _factors(op, dims, values[value]):
+        for factor, axes in carried(op, dims, values[value]):
             if not found[factor] and used.isdisjoint(axes):
                 found[factor] = axes
     return _fitting(op, found, mesh)
 
 
-def _by_weight(
-    op: Operation, operands: list[_Tensor], results: list[_Tensor]
-) -> list[_Tensor]:
+def _by_weight(op: Operation, operands: list[_Tensor], results: list[_Tensor]) -> list[_Tensor]:
     """The tensors by whose layout an operation runs, the one that counts most first."""
     traits = op.traits
     if traits.reduces:
@@ -237,32 +154,13 @@ def _by_weight(
     return results
 
 
-def _of_product(
-    op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh
-) -> Layout:
-    kinds = [factor.kind for factor in op.rule.factors]
-
-    def side(value: int, dims: Sequence[tuple[int, ...]]) -> Layout:
-        found: list[Axes] = [()] * len(kinds)
-        for factor, axes in _factors(op, dims, values[value]):
-            found[factor] = axes
-        return tuple(found)
-
-    tensors = (*op.operands, op.results[0])
-    rules = (*op.rule.operands, op.rule.results[0])
-    sides = [side(value, dims) for value, dims in zip(tensors, rules, strict=True)]
-    sizes = [program.values[value].type.bytes for value in tensors]
-    product = Product(
-        sides[0],
-        sides[1],
-        sides[2],
-        frozenset(n for n, kind in enumerate(kinds) if kind == "reduction"),
-        (sizes[0], sizes[1], sizes[2]),
-    )
+def _of_product(op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh) -> Layout:
+    product = product_of(op, program, values)
     chosen = {axis: _decided(product, axis) for axis in product.axes}
     found: list[Axes] = []
-    for factor in range(len(kinds)):
-        orders = sorted((side[factor] for side in (sides[2], sides[0], sides[1])), key=len)
+    for factor in range(len(op.rule.factors)):
+        sides = (product.result, product.lhs, product.rhs)
+        orders = sorted((side[factor] for side in sides), key=len)
         order = dict.fromkeys(a for axes in reversed(orders) for a in axes)
         found.append(tuple(axis for axis in order if chosen[axis] == factor))
     return _fitting(op, found, mesh)
@@ -274,22 +172,6 @@ def _decided(product: Product, axis: int) -> int | None:
         if decided is not None:
             return decided[0]
     return None
-
-
-def _factors(
-    op: Operation, dims: Sequence[tuple[int, ...]], layout: Layout
-) -> list[tuple[int, Axes]]:
-    """The factors that carry the shards of a tensor, with their axes."""
-    found = []
-    for dim, axes in zip(dims, layout, strict=True):
-        factor = op.rule.leading(dim)
-        if factor is not None and axes:
-            found.append((factor, axes))
-    return found
-
-
-def _place(layout: Layout, axis: int) -> int | None:
-    return next((n for n, axes in enumerate(layout) if axis in axes), None)
 
 
 def _fitting(op: Operation, layout: Sequence[Axes], mesh: Mesh) -> Layout:

@@ -51,12 +51,13 @@ class Pinned:
         return f"{self.tactic.name} up to {', '.join(self.at)}"
 
     @property
-    def axis(self) -> str:
-        """The mesh axis that it shards along."""
-        return self.tactic.axis
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it shards along."""
+        return self.tactic.axes
 
     def apply(self, stage: Stage) -> Outcome:
         """Applies the tactic between the pinned values."""
-        program, axis = stage.context.analysis.program, stage.context.mesh.axis(self.axis)
-        pins = {(value, axis) for pattern in self.at for _, value in match(program, pattern)}
+        program, mesh = stage.context.analysis.program, stage.context.mesh
+        values = [value for pattern in self.at for _, value in match(program, pattern)]
+        pins = {(value, mesh.axis(axis)) for value in values for axis in self.axes}
         return while_pinned(stage, pins, [self.tactic])

@@ -168,7 +168,7 @@ def place(
 
 def place_named(
     stage: Stage,
-    patterns: Mapping[str, Dims],
+    patterns: Mapping[str, Dims | None],
     axis: int,
     roles: Mapping[int, int] | None = None,
     colors: bool = False,
@@ -177,8 +177,8 @@ def place_named(
 
     Args:
       stage: what has been decided so far.
-      patterns: of arguments, results and tagged values, each with what to do; the first pattern
-        that a value matches counts.
+      patterns: of arguments, results and tagged values, each with what to do, None for nothing;
+        the first pattern that a value matches counts.
       axis: position of the axis in the mesh.
       roles: for conflicts, the role that gets the axis; by default that of the seeds.
       colors: whether the color groups of what is sharded take the axis as a whole.
@@ -195,6 +195,8 @@ def place_named(
         matched = [pair for pair in match(program, pattern) if pair[1] not in seen]
         seen.update(value for _, value in matched)
         for name, value in matched:
+            if dims is None:
+                continue
             if dims == "replicate":
                 pinned += sharing_a_buffer(program, value)
             else:

@@ -72,8 +72,7 @@ class AsCompiled:
         return {
             "target": self.verification.backend.target,
             "collectives": [
-                {**dataclasses.asdict(each), "sources": list(each.sources)}
-                for each in self.traffic
+                {**dataclasses.asdict(each), "sources": list(each.sources)} for each in self.traffic
             ],
             "time": None if self.time is None else time_data(self.time),
             "differences": list(self.differences),
@@ -179,9 +178,7 @@ def _moving(found: Found, fewer: int) -> Found:
     return dataclasses.replace(found, collective=collective)
 
 
-def _traffic(
-    plan: Predicted, found: list[Found], lines: list[str]
-) -> tuple[CompiledTraffic, ...]:
+def _traffic(plan: Predicted, found: list[Found], lines: list[str]) -> tuple[CompiledTraffic, ...]:
     """All collectives, those of one kind among the same devices together."""
     together: dict[tuple[str, str], list[tuple[Found, str]]] = defaultdict(list)
     for each, line in zip(found, lines, strict=True):

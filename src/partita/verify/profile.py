@@ -35,7 +35,6 @@ MOST_ROWS = 30
 """Operations that a report lists."""
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """One operation at one line: seconds per step and device."""

@@ -104,6 +104,23 @@ def test_code_of_another_platform_has_a_stand_in(hardware, decompose):
     assert [leaf.sharding.spec for leaf in jax.tree.leaves(results)] == specs
 
 
+@pytest.mark.parametrize("hardware", ["cpu", "tpu_v5e"])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    "transform", [jnp.fft.fft, jnp.fft.rfft, jnp.fft.fft2], ids=lambda f: f.__name__
+)
+def test_a_fourier_transform_runs_in_front_of_an_all_gather(transform, dim, hardware):
+    """A host has it in row-major order alone; the all-gather asks for another order."""
+    x = numbers(4, 4, 4, 4)
+    tactics = [
+        pt.ManualPartition({"result": "replicate"}, axis="data"),
+        pt.ManualPartition({"x": dim}, axis="data"),
+    ]
+    made = plan(lambda x: transform(x), x, hardware=hardware, tactics=tactics)
+    assert [c.kind for c in made.collectives] == ["all_gather"]
+    runs_as_the_original(made, x)
+
+
 def doubled(x, interpret=False):
     def kernel(read, write):
         write[...] = 2 * read[...]

@@ -1,7 +1,7 @@
-"""What the compilers of a platform lack, written out in what they have.
+"""Operations that the compilers of a platform lack or cannot run as they are, and their substitutes.
 
-A plan is emitted as the program that was planned; where it runs on devices of another platform,
-some operations have to be others there.
+A plan is emitted as the program that was planned; on the devices that run it, some operations have
+to be written differently.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from partita.program.ir import Program
 from partita.stablehlo import mlir
@@ -81,7 +82,24 @@ def _operand(op: Any) -> list[Any]:
     return [op.operands[0]]
 
 
+def _row_major(op: Any) -> list[Any]:
+    """A Fourier transform whose result, and with it the operand, stays in row-major order.
+
+    XLA gives it the order that its users want, an all-gather along another dimension than the
+    first for one, and its runtime for hosts then fails a check (`fft_thunk.cc`). It fails alike on
+    one device, without partita:
+
+        jax.jit(lambda x: with_layout_constraint(jnp.fft.fft(x), Layout((1, 0, 2))))(x)
+    """
+    made = op.clone()
+
+    def constrained(value: Any) -> Any:
+        return with_layout_constraint(value, Layout(tuple(range(value.ndim))))
+
+    return write_out(constrained, list(made.results), "cpu", op.location)
+
+
 LACKING: dict[str, dict[str, Substitute]] = {
-    "cpu": {"chlo.ragged_dot": _dense, PLACEMENT: _operand}
+    "cpu": {"chlo.ragged_dot": _dense, PLACEMENT: _operand, "stablehlo.fft": _row_major}
 }
-"""By platform, the kinds and targets that its compilers do not have, and what to do instead."""
+"""By platform: kinds and targets that its compilers cannot run as they are -> substitutes."""

@@ -15,6 +15,7 @@ import numpy as np
 
 import partita as pt
 from fuzzing.elements import KEYS
+from fuzzing.pool import COMPLEX, FOUR_BITS, REAL
 from fuzzing.programs import Program, Schedule, mesh_of, tactics
 from partita.analysis import Analysis, analyse
 from partita.cost import load
@@ -55,8 +56,10 @@ class Checker:
             self.traced = trace(program.fn, (self.args,), {})
         self._window = int(load("cpu").regather_window.value)
         self.analysis = analyse(self.traced.program, self._window)
-        self.loose = self.simplified = 0
-        """How often rounding, or XLA's simplifications, kept a comparison from being strict."""
+        self._seen: set[str] = set()
+        self.loose = self.simplified = self.skipped = 0
+        """How often rounding, or XLA's simplifications, kept a comparison from being strict, and how
+        often a schedule came to the program of an earlier one."""
 
     def _one_context(self) -> Any:
         """Has all modules made in one MLIR context: making contexts would take a fifth of all."""
@@ -76,6 +79,10 @@ class Checker:
             return _numbers(_compile(lowered)(self.args))
         except jax.errors.JaxRuntimeError as error:
             raise NotRunError(str(error)) from error
+
+    @cached_property
+    def _weak(self) -> list[bool]:
+        return _weak_types(jax.eval_shape(self.program.fn, self.args))
 
     def plan(self, schedule: Schedule) -> pt.Plan:
         """A plan for this schedule, from the one tracing."""
@@ -100,19 +107,23 @@ class Checker:
         return self.analysis if same else analyse(program, regather_window)
 
     def check(self, schedule: Schedule) -> None:
-        """Plans, compiles, runs and compares.
+        """Plans, compiles, runs and compares; schedules that come to one program, once.
 
         Raises:
           WrongNumbersError, WrongCollectivesError: they differ.
         """
         plan = self.plan(schedule)
-        placed = plan.shard(self.args)
+        if (text := str(plan.spmd)) in self._seen:
+            self.skipped += 1
+            return
+        self._seen.add(text)
+        placed = jax.tree.map(_callable_with, plan.shard(self.args), (self.args,))
         with self._one_context():
             lowered = plan.jit().lower(*placed)
         compiled = _compile(lowered)
         results = compiled(*placed)
         self._compare_numbers(_numbers(results))
-        if _weak_types(results) != _weak_types(jax.eval_shape(self.program.fn, self.args)):
+        if _weak_types(results) != self._weak:
             raise WrongNumbersError(f"weak types: {_weak_types(results)}")
         self._compare_collectives(plan, lowered, compiled.as_text())
         if self.checked % self.core_every == 0:
@@ -179,6 +190,14 @@ class Checker:
         return found
 
 
+def _callable_with(placed: Any, given: Any) -> Any:
+    """An argument as what JAX compiled ahead of time takes: of 4 bits, not as it lies on devices.
+
+    Without partita, too: `jax.jit(f).lower(x).compile()(jax.device_put(x))` fails.
+    """
+    return given if getattr(given, "dtype", None) in FOUR_BITS else placed
+
+
 def _weak_types(results: Any) -> list[bool]:
     """Which results give way to the types of what they meet."""
     return [bool(getattr(leaf, "weak_type", False)) for leaf in jax.tree.leaves(results)]
@@ -208,7 +227,7 @@ def _shaken(args: dict[str, Any], seed: int) -> dict[str, Any]:
     def shake(leaf: Any) -> Any:
         if isinstance(leaf, int | float) or leaf.dtype in KEYS:
             return leaf
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if leaf.dtype not in {*REAL, COMPLEX}:
             return leaf
         last = float(jnp.finfo(leaf.dtype).eps)
         return (leaf * (1 + last * rng.choice([-1, 0, 1], leaf.shape))).astype(leaf.dtype)
@@ -229,7 +248,7 @@ def _numbers(results: Any) -> list[np.ndarray]:
 
 def _distance(mine: np.ndarray, theirs: np.ndarray) -> float:
     """The largest difference, relative to the largest number that is finite, or to one."""
-    if mine.dtype == bool or np.issubdtype(mine.dtype, np.integer):
+    if mine.dtype == bool or jnp.issubdtype(mine.dtype, jnp.integer):
         return 0.0 if np.array_equal(mine, theirs) else np.inf
     finite = np.isfinite(theirs)
     if not np.array_equal(np.isfinite(mine), finite):

@@ -9,15 +9,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fuzzing import elements, indexing, shapes, sums
+from fuzzing import deciding, elements, indexing, shapes, sums
+from fuzzing.blocks import (
+    Run,
+    block,
+    captured,
+    carried,
+    handed_on,
+    loosened,
+    results_of,
+    row_of,
+    runs,
+    squashed,
+)
 from fuzzing.pool import (
     BF16,
     COMPLEX,
     DEEPEST,
-    ERROR,
     FLOAT,
     INT,
-    MOST_STEPS,
     NUMBERS,
     REAL,
     WHOLE,
@@ -27,68 +37,6 @@ from fuzzing.pool import (
     like,
     rank,
 )
-
-Run = Callable[..., list[Any]]
-
-
-def grow(pool: Pool, steps: int) -> None:
-    """Adds random operations, one after the other; about so many, as not every draw fits."""
-    for _ in range(4 * steps):
-        if len(pool.steps) < steps and pool.size[0] < MOST_STEPS:
-            kinds = KINDS if pool.depth < DEEPEST else SIMPLE
-            pool.choice(pool.choice(kinds))(pool)
-
-
-def block(pool: Pool, types: Sequence[Value], most: int = 2) -> Pool:
-    """A block of a few random operations on values of these types."""
-    inner = Pool(pool.rng, [Value(v.type, v.error) for v in types], pool)
-    grow(inner, pool.integer(1, most))
-    return inner
-
-
-def runs(inner: Pool, results: Sequence[Value]) -> Run:
-    """A block as a function."""
-    return lambda *args: inner.run(args, results)
-
-
-def results_of(inner: Pool, most: int = 2, dtypes: Any = None) -> list[Value]:
-    """What a block gives: some of the values that it made."""
-    made = [v for step in inner.steps for v in step.outputs]
-    if dtypes is not None:
-        made = [v for v in made if v.dtype in dtypes]
-    return inner.some(made, 1, most)
-
-
-def captured(pool: Pool) -> list[Value]:
-    """Values that a block reads from outside."""
-    return pool.some(pool.suitable(dtypes=NUMBERS | set(elements.KEYS)), 0, 2)
-
-
-def loosened(value: Value, shape: tuple[int, ...] | None = None) -> Value:
-    """A value as a block sees it that runs again and again: rounded by the rounds before."""
-    type_ = jax.ShapeDtypeStruct(value.shape if shape is None else shape, value.dtype)
-    return Value(type_, max(value.error, ERROR.get(value.dtype, 0.0)))
-
-
-def row_of(value: Value) -> Value:
-    return Value(jax.ShapeDtypeStruct(value.shape[1:], value.dtype), value.error)
-
-
-def handed_on(inner: Pool, carried: Value) -> tuple[Value, bool]:
-    """The value that becomes a carried one in the next round, and whether to squash it."""
-    made = [v for step in inner.steps for v in step.outputs if v.type == carried.type]
-    found = inner.choice(made) if made else carried
-    return found, found is carried or inner.chance(50)
-
-
-def _squashed(value: Any, squash: bool) -> Any:
-    return jnp.tanh(value) if squash and value.dtype in REAL else value
-
-
-def _carries(pool: Pool, most: int = 2) -> list[Value]:
-    """Values to carry; numbers in doubles as often as pools hold them."""
-    return pool.some(pool.suitable(dtypes=REAL | WHOLE), 0, most)
-
 
 # ------------------------------------------------------------------------------ loops
 
@@ -101,7 +49,7 @@ def scan(pool: Pool) -> None:
     length = first.shape[0]
     same = pool.suitable(lambda v: v.ndim >= 1 and v.shape[0] == length, NUMBERS)
     stacks = [first, *pool.some([v for v in same if v is not first], 0, 2)]
-    carries, outside = _carries(pool), captured(pool)
+    carries, outside = carried(pool), captured(pool)
     inner = block(pool, [*map(loosened, carries), *map(row_of, stacks), *outside])
     nexts = [handed_on(inner, c) for c in inner.arguments[: len(carries)]]
     stacked = results_of(inner) if pool.chance(80) or not carries else []
@@ -115,7 +63,7 @@ def scan(pool: Pool) -> None:
         def body(carry, rows):
             made = run(*carry, *rows, *fixed)
             following = zip(made, (squash for _, squash in nexts), strict=False)
-            return [_squashed(*pair) for pair in following], made[len(carries) :]
+            return [squashed(*pair) for pair in following], made[len(carries) :]
 
         return jax.lax.scan(body, list(start), xs, reverse=reverse, unroll=unroll)
 
@@ -144,7 +92,7 @@ def mapped(pool: Pool) -> None:
 
 def counted(pool: Pool) -> None:
     """A loop that counts: from a constant to a constant, or to a number that is not known."""
-    carries, outside = _carries(pool, 3), captured(pool)
+    carries, outside = carried(pool, 3), captured(pool)
     if not carries:
         return
     counter = Value(jax.ShapeDtypeStruct((), INT))
@@ -159,7 +107,7 @@ def counted(pool: Pool) -> None:
 
         def body(i, carry):
             made = run(jnp.asarray(i), *carry, *fixed)
-            return [_squashed(v, squash) for v, (_, squash) in zip(made, nexts, strict=True)]
+            return [squashed(v, squash) for v, (_, squash) in zip(made, nexts, strict=True)]
 
         stop = start + rounds if limit is None else jnp.max(values[-1]) % 5
         return jax.lax.fori_loop(start, stop, body, list(values[: len(carries)]))
@@ -167,33 +115,6 @@ def counted(pool: Pool) -> None:
     known = "" if limit is None else " of unknown length"
     inputs = [*carries, *outside, *([] if limit is None else [limit])]
     pool.add(f"loop {start} + {rounds}{known}", fn, *inputs, inner=(inner,))
-
-
-def whiles(pool: Pool) -> None:
-    """A loop that ends by what it computes, in whole numbers."""
-    number, carries = pool.value(rank(0, 2), [INT]), _carries(pool)
-    outside = captured(pool)
-    if number is None:
-        return
-    inner = block(pool, [Value(number.type), *map(loosened, carries), *outside])
-    nexts = [handed_on(inner, c) for c in inner.arguments[1 : 1 + len(carries)]]
-    run = runs(inner, [v for v, _ in nexts])
-
-    def fn(n, *values):
-        fixed = values[len(carries) :]
-
-        def body(state):
-            rounds, n, *carry = state
-            made = run(n, *carry, *fixed)
-            made = [_squashed(v, squash) for v, (_, squash) in zip(made, nexts, strict=True)]
-            return [rounds + 1, n - 3, *made]
-
-        def go_on(state):
-            return (state[0] < 4) & jnp.any(state[1] > 2)
-
-        return jax.lax.while_loop(go_on, body, [0, n, *values[: len(carries)]])
-
-    pool.add("while", fn, number, *carries, *outside, inner=(inner,))
 
 
 def accumulated(pool: Pool) -> None:
@@ -458,7 +379,7 @@ def total(values: Any) -> Any:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *(scan, scan, scan, mapped, counted, counted, whiles, layers, layers, layers, cache, cache),
+    *(scan, scan, scan, mapped, counted, counted, layers, layers, layers, cache, cache),
     *(
         accumulated,
         accumulated,
@@ -474,5 +395,7 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 SIMPLE = (elements.OPERATIONS, shapes.OPERATIONS, sums.OPERATIONS, indexing.OPERATIONS)
-KINDS = (*SIMPLE, *SIMPLE, OPERATIONS, OPERATIONS, OPERATIONS)
-"""Every operation, by module; those that run blocks do not fit everywhere and are drawn more."""
+CONTROL = (OPERATIONS, OPERATIONS, OPERATIONS, deciding.OPERATIONS)
+KINDS = (*[(*SIMPLE, *SIMPLE, *CONTROL)] * DEEPEST, SIMPLE)
+"""By depth, every operation, by module; those that run blocks do not fit everywhere and are drawn
+more."""

@@ -9,12 +9,14 @@ import numpy as np
 from fuzzing.pool import (
     BOOL,
     COMPLEX,
-    F8,
     FLOAT,
     INT,
     NUMBERS,
     PLAIN,
     REAL,
+    SMALL,
+    SMALL_FLOATS,
+    SMALL_WHOLE,
     WHOLE,
     Pool,
     like,
@@ -173,8 +175,8 @@ def convert(pool: Pool) -> None:
         return
     if a.dtype == COMPLEX:
         pool.add("real", jnp.real, a, moves=True)
-    elif a.dtype in (*WHOLE, BOOL):
-        to = pool.choice((FLOAT, FLOAT, *REAL, *WHOLE, BOOL))
+    elif a.dtype in (*WHOLE, *SMALL_WHOLE, BOOL):
+        to = pool.choice((FLOAT, FLOAT, *REAL, *WHOLE, *SMALL_WHOLE, BOOL))
         if to in REAL:
             scale = 1 if a.dtype == BOOL else 0.01
             pool.add(f"convert to {to}", lambda x: (x.astype(FLOAT) * scale).astype(to), a)
@@ -184,8 +186,26 @@ def convert(pool: Pool) -> None:
         to = pool.choice((INT, np.dtype(np.int8), BOOL))
         pool.add(f"truncate to {to}", lambda x: x.astype(to), a, sharp=True)
     else:
-        to = pool.choice((*REAL, *F8, COMPLEX))
+        to = pool.choice((*REAL, *SMALL_FLOATS, COMPLEX))
         pool.add(f"convert to {to}", lambda x: x.astype(to), a)
+
+
+def small(pool: Pool) -> None:
+    """Numbers of 4 and 8 bits, element by element."""
+    a = pool.value(dtypes=SMALL)
+    b = pool.value(lambda v: a is not None and v.type == a.type, SMALL)
+    if a is None:
+        return
+    fns = {"larger": jnp.maximum, "smaller": jnp.minimum, "chosen": _by_size}
+    if a.dtype in SMALL_WHOLE:
+        fns |= {"add": jnp.add, "multiply": jnp.multiply, "negative": lambda x, y: y - x}
+    name = pool.choice(fns)
+    moves = name not in ("add", "multiply", "negative")
+    pool.add(f"{name} of small numbers", fns[name], a, b, moves=moves)
+
+
+def _by_size(x, y):
+    return jnp.where(jnp.arange(x.size).reshape(x.shape) % 2 == 0, x, y)
 
 
 def rounded(pool: Pool) -> None:
@@ -270,5 +290,5 @@ KEYS = (_key_type(),)
 
 OPERATIONS = (
     *(unary, unary, unary, unary, binary, binary, binary, whole, complex_numbers, choose, choose),
-    *(compare, logic, convert, convert, rounded, bits, random_numbers),
+    *(compare, logic, convert, convert, small, rounded, bits, random_numbers),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fuzzing.pool import FLOAT, NUMBERS, REAL, WHOLE, Pool, Value, along, like, rank
+from fuzzing.pool import FLOAT, NUMBERS, PLAIN, REAL, WHOLE, Pool, Value, along, like, rank
 
 
 def _places(pool: Pool, most: int = 2) -> Value | None:
@@ -104,7 +105,7 @@ def dynamic_pairs(pool: Pool) -> None:
 
 
 def gather(pool: Pool) -> None:
-    a, i = pool.value(rank(1), NUMBERS), _places(pool)
+    a, i = pool.value(rank(1), PLAIN), _places(pool)
     if a is None:
         return
     dim = pool.integer(0, a.ndim - 1)
@@ -255,6 +256,40 @@ def along_axis(pool: Pool) -> None:
         pool.add(f"put along {dim}", put, a, i, moves=True)
 
 
+def by_position(pool: Pool) -> None:
+    """One index for each row, or each token, whose own numbers count up: labels out of logits."""
+    a, i = pool.value(rank(2, 4), PLAIN), _places(pool)
+    if a is None or i is None:
+        return
+    tokens = a.ndim >= 3 and pool.chance(50)
+    lead = pool.integer(0, a.ndim - 3 if tokens else a.ndim - 2)
+    rows, dim = a.shape[lead], lead + (2 if tokens else 1)
+    shape = a.shape[lead:dim]
+    inside, order = pool.chance(50), pool.choice(("up", "up", "down", "turned"))
+    name = pool.choice(("get", "get", "get", "set", "add", "max", "multiply"))
+    if name != "get" and a.dtype not in NUMBERS - {np.dtype(np.complex64)}:
+        name = "set"
+
+    def at(x, n):
+        n = jnp.resize(n, shape)
+        counted = {
+            "up": jnp.arange(rows),
+            "down": jnp.arange(rows)[::-1],
+            "turned": (jnp.arange(rows) + 1) % rows,
+        }[order]
+        index = (counted[:, None], jnp.arange(shape[1])) if tokens else (counted,)
+        return along(lead, *index, n % x.shape[dim] if inside else n)
+
+    def fn(x, n):
+        places = at(x, n)
+        if name == "get":
+            return x[places]
+        return getattr(x.at[places], name)(_apart(x[places]))
+
+    text = f"{name} at {lead} by position {order}, tokens {tokens}, inside {inside}"
+    pool.add(text, fn, a, i, moves=name in ("get", "set"))
+
+
 def one_hot(pool: Pool) -> None:
     a, i = pool.value(rank(1)), _places(pool)
     pool.add(
@@ -354,6 +389,6 @@ def search(pool: Pool) -> None:
 OPERATIONS = (
     *(dynamic, dynamic, dynamic, dynamic_pairs, gather, gather, gather, gather_pairs),
     *(batched, batched, write_window, write_window),
-    *(gather_windows, along_axis, along_axis, one_hot, scatter, scatter, scatter, scatter_whole),
+    *(gather_windows, along_axis, along_axis, by_position, by_position, by_position, one_hot, scatter, scatter, scatter, scatter_whole),
     *(scatter_pairs, segments, search),
 )

@@ -18,12 +18,18 @@ MOST_STEPS = 9  # of a program, those of its blocks included
 FLOAT, INT, BOOL, COMPLEX = map(np.dtype, (np.float32, np.int32, np.bool_, np.complex64))
 BF16, F16 = map(np.dtype, (jnp.bfloat16, np.float16))
 F8 = tuple(map(np.dtype, (jnp.float8_e4m3fn, jnp.float8_e5m2)))
+SMALL_WHOLE = tuple(map(np.dtype, (jnp.int4, jnp.uint4)))
+SMALL_FLOATS = (*F8, *map(np.dtype, (jnp.float8_e3m4, jnp.float8_e8m0fnu, jnp.float4_e2m1fn)))
+"""Of 4 and 8 bits; they are moved, compared and converted, and hardly computed with."""
+FOUR_BITS = (*SMALL_WHOLE, np.dtype(jnp.float4_e2m1fn))
 REAL = frozenset({FLOAT, BF16, F16})
 WHOLE = frozenset(map(np.dtype, (np.int32, np.int8, np.uint8, np.int16, np.uint16, np.uint32)))
 NUMBERS = REAL | WHOLE | {COMPLEX}
-PLAIN = NUMBERS | {BOOL} | set(F8)  # all but random keys
+SMALL = (*SMALL_WHOLE, *SMALL_FLOATS)
+PLAIN = NUMBERS | {BOOL} | set(SMALL)  # all but random keys
 
-ERROR = {FLOAT: 1e-4, COMPLEX: 1e-4, F16: 0.02, BF16: 0.08, F8[0]: 0.2, F8[1]: 0.4}
+ERROR = {FLOAT: 1e-4, COMPLEX: 1e-4, F16: 0.02, BF16: 0.08}
+ERROR |= dict(zip(SMALL_FLOATS, (0.2, 0.4, 0.1, 0.6, 0.6), strict=True))
 """How far results may differ, relative to the largest, that were rounded to a type on their way."""
 
 
@@ -86,6 +92,8 @@ class Pool:
     ) -> None:
         self.rng = rng
         self.depth: int = 0 if outer is None else outer.depth + 1
+        self.kinds: Sequence[Sequence[Sequence[Operation]]] = () if outer is None else outer.kinds
+        """What it grows by: at each depth, groups of operations."""
         self.size: list[int] = [0] if outer is None else outer.size
         """Steps so far, those of all blocks together."""
         self.arguments = list(arguments)

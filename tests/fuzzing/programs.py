@@ -13,7 +13,8 @@ import numpy as np
 from jax.sharding import AxisType
 
 import partita as pt
-from fuzzing.control import grow, total
+from fuzzing.blocks import grow
+from fuzzing.control import KINDS, total
 from fuzzing.elements import KEYS
 from fuzzing.pool import (
     BF16,
@@ -23,6 +24,8 @@ from fuzzing.pool import (
     FLOAT,
     INT,
     REAL,
+    SMALL,
+    SMALL_WHOLE,
     WHOLE,
     Pool,
     Step,
@@ -33,7 +36,7 @@ from partita.tactics import Outcome, Stage
 from partita.tactics.automatic import Tile
 from partita.tiling import NOWHERE, LocalAction, Propagator, assignment
 
-MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2")
+MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2", "x=3", "x=5")
 SPECIAL = 8  # one program in so many gets arguments that are no numbers, or infinite
 MOST_TACTICS, MOST_WISHES = 3, 3
 MOST_LOCAL = 30  # local actions of a schedule
@@ -156,6 +159,9 @@ def _example(type_: Any, rng: np.random.Generator) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(words))
     if type_.dtype == BOOL:
         return rng.integers(0, 2, type_.shape).astype(bool)
+    if type_.dtype in SMALL_WHOLE:
+        low = -8 if jnp.issubdtype(type_.dtype, jnp.signedinteger) else 0
+        return rng.integers(low, low + 16, type_.shape).astype(type_.dtype)
     if type_.dtype in WHOLE:
         low = -9 if np.issubdtype(type_.dtype, np.signedinteger) else 0
         return rng.integers(low, 18, type_.shape).astype(type_.dtype)
@@ -163,7 +169,10 @@ def _example(type_: Any, rng: np.random.Generator) -> Any:
         return (rng.standard_normal(type_.shape) + 1j * rng.standard_normal(type_.shape)).astype(
             np.complex64
         )
-    return np.asarray(rng.standard_normal(type_.shape)).astype(type_.dtype)
+    made = np.asarray(rng.standard_normal(type_.shape))
+    return (np.abs(made) if type_.dtype == np.dtype(jnp.float8_e8m0fnu) else made).astype(
+        type_.dtype
+    )
 
 
 def _with_special(array: Any, rng: np.random.Generator) -> Any:
@@ -178,7 +187,7 @@ def _with_special(array: Any, rng: np.random.Generator) -> Any:
 def program(seed: int) -> Program:
     """The program of this number, always the same."""
     rng = random.Random(f"program {seed}")
-    sizes = (4, 8, 8, 16, 2, 6, 3)
+    sizes = (4, 8, 8, 16, 2, 6, 6, 3, 5, 10, 12)
     arguments = []
 
     def argument(dtype: Any, least: int, most: int) -> None:
@@ -193,10 +202,12 @@ def program(seed: int) -> Program:
         arguments.append(Value(jax.ShapeDtypeStruct(shape, FLOAT)))
     for _ in range(rng.randint(1, 2)):
         argument(INT if rng.random() < 0.7 else rng.choice(sorted(WHOLE, key=str)), 0, 2)
-    for dtype, chance in ((COMPLEX, 0.12), (BOOL, 0.2), (KEYS[0], 0.25)):
+    some = rng.choice(SMALL)
+    for dtype, chance in ((COMPLEX, 0.12), (BOOL, 0.2), (some, 0.3), (KEYS[0], 0.25)):
         if rng.random() < chance:
             argument(dtype, 0, 1 if dtype == KEYS[0] else 2)
     pool = Pool(rng, arguments)
+    pool.kinds = KINDS
     grow(pool, rng.randint(1, 7))
     _scale(pool, random.Random(f"scalars {seed}"))
     used = {v for step in pool.steps for v in step.inputs}
@@ -232,9 +243,9 @@ def _has_gradient(found: Program) -> bool:
 
 
 def schedules(found: Program, count: int) -> list[Schedule]:
-    """So many schedules for a program."""
+    """So many schedules for a program; every second one is a search."""
     rng = random.Random(f"schedules {found.seed}")
-    made = [_schedule(found, rng) for _ in range(count)]
+    made = [_schedule(found, rng, searched=number % 2 == 1) for number in range(count)]
     other = random.Random(f"devices {found.seed}")
     made = [
         dataclasses.replace(each, devices=other.randint(1, 99)) if other.random() < 0.3 else each
@@ -247,15 +258,24 @@ def schedules(found: Program, count: int) -> list[Schedule]:
     ]
 
 
-def _schedule(found: Program, rng: random.Random) -> Schedule:
-    mesh = rng.choice(MESHES)
+def _schedule(found: Program, rng: random.Random, searched: bool) -> Schedule:
+    sizes = {size for v in found.pool.arguments for size in v.shape}
+    mesh = rng.choice([m for m in MESHES if _divides(m, sizes)] or MESHES)
     axes = [part.partition("=")[0] for part in mesh.split(",")]
+    if searched:
+        return Schedule(mesh, (), rng.randint(0, 9))
     manual = []
     for _ in range(rng.randint(1, MOST_TACTICS)):
         requests = tuple(_wish(found, rng) for _ in range(rng.randint(1, MOST_WISHES)))
         manual.append((requests, rng.choice(axes), rng.choice([None, 0, 1])))
     search = rng.randint(0, 9) if rng.random() < 0.15 else None
     return Schedule(mesh, tuple(manual), search)
+
+
+def _divides(mesh: str, sizes: set[int]) -> bool:
+    """Whether an axis of a mesh divides one of these sizes."""
+    axes = [int(part.partition("=")[2]) for part in mesh.split(",")]
+    return any(size % axis == 0 for axis in axes for size in sizes)
 
 
 def _wish(found: Program, rng: random.Random) -> Request:

@@ -187,6 +187,9 @@ def concatenate(pool: Pool) -> None:
         )
 
     others = [pool.value(fits, [a.dtype]) for _ in range(pool.choice((1, 1, 2)))]
+    if pool.chance(40):  # of one value, twice or more, alone or with others
+        others = [*[a] * pool.choice((1, 1, 2)), *pool.some(others, 0, 1)]
+        pool.rng.shuffle(others)
     pool.add(f"concatenate {dim}", lambda *x: jnp.concatenate(x, dim), a, *others, moves=True)
 
 

@@ -6,7 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fuzzing.pool import BOOL, COMPLEX, FLOAT, INT, REAL, WHOLE, Pool, like, rank
+from fuzzing.pool import (
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    INT,
+    PLAIN,
+    REAL,
+    SMALL_WHOLE,
+    WHOLE,
+    Pool,
+    like,
+    rank,
+)
 
 REDUCE = {
     "sum": lambda a, d: 0.25 * jnp.sum(a, d),
@@ -278,6 +290,25 @@ def ordering(pool: Pool) -> None:
         )
 
 
+def order_many(pool: Pool) -> None:
+    """Several values in the order of one or several of them, ties in the order of the next."""
+    a = pool.value(rank(1), REAL | WHOLE | set(SMALL_WHOLE), exact=True)
+    if a is None:
+        return
+    dim, keys = pool.integer(0, a.ndim - 1), pool.choice((1, 2, 2))
+    dtypes = REAL | WHOLE | {BOOL, *SMALL_WHOLE}
+    more = [pool.value(like(a), dtypes, exact=True) for _ in range(keys - 1)]
+    more += [pool.value(like(a), PLAIN) for _ in range(pool.choice((0, 1, 2)))]
+    rough = pool.chance(40) and a.dtype in WHOLE
+
+    def fn(x, *others):
+        x = x % 3 if rough else x  # many ties
+        return jax.lax.sort((x, *others), dimension=dim, num_keys=keys, is_stable=True)
+
+    text = f"sort {1 + len(more)} by {keys} along {dim}, ties {rough}"
+    pool.add(text, fn, a, *more, moves=True)
+
+
 def linear_algebra(pool: Pool) -> None:
     """Over batches of matrices that are far from singular."""
     a = pool.value(lambda v: v.ndim >= 2 and max(v.shape[-2:]) <= 16, [FLOAT])
@@ -343,5 +374,5 @@ def pairs(pool: Pool) -> None:
 OPERATIONS = (
     *(dot, dot, dot, dot, whole_dot, square, square, product, attention, reduce, reduce, reduce),
     *(reduce_whole, reduce_others, two_at_once, convolution, convolution, windows, cumulative),
-    *(ordering, linear_algebra, fourier, pairs),
+    *(ordering, order_many, order_many, linear_algebra, fourier, pairs),
 )

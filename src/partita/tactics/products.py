@@ -46,8 +46,8 @@ def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...
         op = program.operations[index]
         if op.traits.multiplies or (op.traits.looks_up and number == 0):
             return tuple(None if dim is None else _purpose(op, number, dim) for dim in dims)
-        result = op.results[0]
-        if _passes(op) and result not in seen:
+        result = op.results[0] if op.results else None  # the choice of a branch has none
+        if result is not None and _passes(op) and result not in seen:
             seen.add(result)
             follow(result, tuple(_passed(op, number, dim) for dim in dims))
     return (None,) * rank

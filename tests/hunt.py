@@ -26,8 +26,7 @@ os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # no program comes twice
 STUCK = 40  # seconds after which XLA ends a process whose devices wait for each other
 HANGS = 240  # seconds that a program may take, on a machine that others use as well
 os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} "
-    f"--xla_cpu_collective_call_terminate_timeout_seconds={STUCK}"
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_collective_call_terminate_timeout_seconds={STUCK}"
 )
 
 import conftest  # noqa: E402, F401  (chooses the devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from partita.saved.rebase import NotKept
     from partita.verify import Verification
     from partita.verify.given import AsCompiled
+    from partita.verify.numbers import NumberCheck
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.
@@ -284,11 +286,13 @@ class Plan(Shown, Searched):
     @alone
     def _on(self, mesh: jax.sharding.Mesh | None) -> Executable:
         """What runs on a mesh: the same, where its devices have all that the program calls."""
+        return self._for(platform_of(self.device_mesh(mesh).devices.flat[0]))
+
+    def _for(self, platform: str) -> Executable:
+        """What runs on devices of a platform."""
         from partita.planning.elsewhere import elsewhere
 
-        device = self.device_mesh(mesh).devices.flat[0]
-        constants, platform = self.closed_over, platform_of(device)
-        spmd = elsewhere(self.done, self.fn, self._marked, self.static, constants, platform)
+        spmd = elsewhere(self.done, self.fn, self._marked, self.static, self.closed_over, platform)
         same = spmd is self.spmd
         return self.executable if same else dataclasses.replace(self.executable, spmd=spmd)
 
@@ -430,6 +434,64 @@ class Plan(Shown, Searched):
             verbose=verbose,
             compiler_options=compiler_options,
         )
+
+    def check_numbers(self, *args: Any, seed: int = 0, **kwargs: Any) -> NumberCheck:
+        """Runs the plan and the original function on host devices, and compares their results.
+
+        `print` it for a report; `.ok` says whether rounding explains all differences. If it does
+        not, `.origin` says where the difference begins: at which operation, loop or collective.
+
+        Without arguments, some are drawn at random. If the plan is too large to run here, a plan
+        with the same decisions of the same function on smaller arguments is checked instead; the
+        report says which sizes have changed.
+
+        Args:
+          *args: what to run both with, as the function takes it.
+          seed: of random arguments.
+          **kwargs: keyword arguments of the function.
+
+        Raises:
+          ArgumentError: the arguments are not what the plan is for.
+          MeshError: the process has too few host devices; set
+            `XLA_FLAGS=--xla_force_host_platform_device_count=8` before it starts.
+          UnsupportedError: the program cannot run on host devices, or is too large and its
+            function takes no smaller arguments.
+
+        Example:
+          >>> import jax.numpy as jnp, partita as pt
+          >>> rows = pt.ManualPartition({"x": 0}, axis="data")
+          >>> total = lambda x: jnp.sum(jnp.sin(x))
+          >>> plan = pt.plan(total, jnp.ones(8), mesh="data=2", hardware="cpu", tactics=rows)
+          >>> plan.check_numbers().ok
+          True
+        """
+        from partita.planning.smaller import changes, smaller
+        from partita.verify.numbers import check_numbers
+
+        integer(seed, "seed", 0)
+        if args or kwargs:
+            given = self.static.without(args, kwargs)
+            return check_numbers(self._for("cpu"), given, seed)
+        fewer = smaller(self.done, self.fn, self._marked, self.static)
+        if fewer is None:
+            return check_numbers(self._for("cpu"), None, seed)
+        args, kwargs = self.static.among(*fewer)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan.json"
+            self.save(path)
+            less = self.load(
+                path,
+                self.fn,
+                *args,
+                hardware=self.hardware,
+                rebase=True,
+                static_argnums=tuple(self.static.positional),
+                static_argnames=tuple(self.static.named),
+                **kwargs,
+            )
+        told = [f"Too large to run here: smaller, with {changes(self.arguments, fewer)}."]
+        told += [f"Not as in the plan: {each}" for each in less.not_kept]
+        return check_numbers(less._for("cpu"), None, seed, told)
 
     @classmethod
     def load(

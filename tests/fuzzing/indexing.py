@@ -389,6 +389,18 @@ def search(pool: Pool) -> None:
 OPERATIONS = (
     *(dynamic, dynamic, dynamic, dynamic_pairs, gather, gather, gather, gather_pairs),
     *(batched, batched, write_window, write_window),
-    *(gather_windows, along_axis, along_axis, by_position, by_position, by_position, one_hot, scatter, scatter, scatter, scatter_whole),
+    *(
+        gather_windows,
+        along_axis,
+        along_axis,
+        by_position,
+        by_position,
+        by_position,
+        one_hot,
+        scatter,
+        scatter,
+        scatter,
+        scatter_whole,
+    ),
     *(scatter_pairs, segments, search),
 )

@@ -91,6 +91,14 @@ def verify(
     frontend: FrontendOption = Frontend.JAX,
     hoist_constants: HoistOption = False,
     lift_constants: LiftOption = False,
+    numbers: Annotated[
+        bool,
+        typer.Option(
+            "--numbers",
+            help="Run the plan and the original on host devices instead, with random arguments of "
+            "--seed, and compare their results.",
+        ),
+    ] = False,
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -104,8 +112,14 @@ def verify(
     """Compile a plan with a real XLA, and print what was predicted beside what was compiled.
 
     The exit status is 1 if the prediction does not hold: other collectives on the host, or a
-    compiler that runs out of memory where the plan was predicted to fit.
+    compiler that runs out of memory where the plan was predicted to fit. With --numbers it is 1 if
+    results differ by more than rounding can do.
     """
+    if numbers and (topology not in (None, "host") or form != "partitioned" or profile or html):
+        raise pt.OptionError(
+            "--numbers runs the partitioned form on host devices and prints a report of its own; "
+            "leave out --topology, --form, --profile and --html, or run partita verify twice"
+        )
     if form not in FORMS:
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
     check_mesh(mesh, devices)
@@ -114,6 +128,15 @@ def verify(
     tactics = schedule(manual or [], axes, budget, seed, search, workers)
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
+    if numbers:
+        with Console(stderr=True).status("running the plan and the original"):
+            check = made.check_numbers(seed=seed)
+        if as_json:
+            show_json(check.as_dict())
+        else:
+            show(check.view())
+        check_manual(made, manual or [])
+        raise typer.Exit(0 if check.ok else 1)
     found = []
     for each in FORMS[form]:
         with console(stderr=True).status(f"compiling the {each} form"):

@@ -1,0 +1,144 @@
+"""Programs whose intermediate values are results, too, so that two runs can be compared inside.
+
+A device has shards of values, some of them only parts of a sum. A `Point` is a shard that needs
+nothing else to be compared: with its layout, it is the whole value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from partita.emit.spmd import Writer
+from partita.mesh import Mesh
+from partita.program.blocks import Barrier, Branch, Loop
+from partita.program.ir import Program
+from partita.spmd.instructions import Hold, Instruction, Reshard, Run, While
+from partita.spmd.program import SpmdProgram
+from partita.stablehlo import mlir
+from partita.stablehlo.mlir import ir
+from partita.tiling import Layout, local_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A buffer of a partitioned program whose shards together are a value of the program."""
+
+    value: int
+    buffer: int
+    layout: Layout
+    instruction: Instruction
+    """What fills the buffer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Holds:
+    """What a buffer holds: shards of its value in a layout, or parts of it along some axes."""
+
+    layout: Layout
+    unreduced: frozenset[int]
+
+
+def points(spmd: SpmdProgram) -> tuple[Point, ...]:
+    """Every point of a program outside of its loops and branches, in the order of execution."""
+    held: dict[int, _Holds] = {
+        buffer: _Holds(layout, frozenset())
+        for buffer, layout in zip(spmd.arguments, spmd.argument_layouts, strict=True)
+    }
+    found = []
+    for item in spmd.instructions:
+        for buffer, holds in _filled(spmd, item, held):
+            held[buffer] = holds
+            value, type_ = spmd.buffers[buffer].value, spmd.buffers[buffer].type
+            whole = spmd.program.values[value].type
+            if not holds.unreduced and local_type(whole, holds.layout, spmd.mesh) == type_:
+                found.append(Point(value, buffer, holds.layout, item))
+    return tuple(found)
+
+
+def _filled(
+    spmd: SpmdProgram, item: Instruction, held: dict[int, _Holds]
+) -> Iterator[tuple[int, _Holds]]:
+    """The buffers that an instruction fills, with what they hold where that is a value."""
+    if isinstance(item, Reshard):
+        before, step = held.get(item.input), item.step
+        moved = step.send is not None or step.window is not None or step.kind == "mask"
+        if before is not None and not moved:
+            reduced = step.axes if step.collective.reduces else ()
+            yield (
+                item.output,
+                _Holds(step.applied(before.layout), before.unreduced.difference(reduced)),
+            )
+        return
+    if isinstance(item, Run):
+        makers = [(item.op, place) for place in range(len(item.outputs))]
+    elif isinstance(item, Hold):
+        makers = [(part, 0) for part in item.barrier.parts]
+    elif isinstance(item, While):
+        makers = [(carry, 2) for carry in item.loop.carries if carry is not None]
+    else:
+        makers = [(join, 0) for join in item.branch.joins]
+    for buffer, (op, place) in zip(item.outputs, makers, strict=True):
+        value = spmd.program.operations[op].results[place]
+        sums = spmd.lowering.sums(spmd.lowering.graph.value_class[value])
+        yield buffer, _Holds(spmd.form(op).makes[place], sums)
+
+
+def observed(spmd: SpmdProgram, chosen: Sequence[Point]) -> SpmdProgram:
+    """The program with the values of some points as further results, behind its own.
+
+    To be called within an MLIR context.
+    """
+    return dataclasses.replace(
+        spmd,
+        program=_observed(spmd.program, [point.value for point in chosen], spmd.mesh),
+        results=(*spmd.results, *(point.buffer for point in chosen)),
+        result_layouts=(*spmd.result_layouts, *(point.layout for point in chosen)),
+    )
+
+
+def on_one_device(spmd: SpmdProgram) -> SpmdProgram:
+    """The program as it was before it was partitioned: over a mesh of a single device."""
+    return dataclasses.replace(spmd, mesh=Mesh.of(dict.fromkeys(spmd.mesh.names, 1)))
+
+
+def _observed(program: Program, values: Sequence[int], mesh: Mesh) -> Program:
+    module = mlir.parse(program.module)
+    writer = Writer(program, mesh, module)
+    _, operations = writer.begin()
+    known = {value: made for made, value in writer.globals.items()}
+    known.update(_of_blocks(program, operations))
+    main, old = mlir.main_function(module), operations[-1]
+    with ir.InsertionPoint(old), old.location:
+        returned = ir.Operation.create(
+            old.name, operands=[*old.operands, *(known[value] for value in values)]
+        )
+    old.erase()
+    inputs, types = list(main.type.inputs), [operand.type for operand in returned.operands]
+    attributes = mlir.attributes_of(main, "res_attrs", len(main.type.results))
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))
+    if "res_attrs" in main.attributes:
+        more = [ir.DictAttr.get({})] * len(values)
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, *more])
+    return dataclasses.replace(
+        program,
+        results=(*program.results, *values),
+        result_names=(*program.result_names, *map(program.describe, values)),
+        module=module.operation.get_asm(enable_debug_info=True),
+    )
+
+
+def _of_blocks(program: Program, operations: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Values that loops, branches and barriers give, as the module has them."""
+    for item, view in zip(program.body.items, operations[:-1], strict=True):
+        makers: Iterable[tuple[int | None, int]] = ()
+        if isinstance(item, Loop):
+            makers = [(carry, 2) for carry in item.carries]
+        elif isinstance(item, Branch):
+            makers = [(join, 0) for join in item.joins]
+        elif isinstance(item, Barrier):
+            makers = [(part, 0) for part in item.parts]
+        for (op, place), made in zip(makers, view.results, strict=False):
+            if op is not None:
+                yield program.operations[op].results[place], made

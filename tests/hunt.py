@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--schedules", type=int, default=2, help="the most of one program")
-    parser.add_argument("--core-every", type=int, default=4, help="loop nests of one in so many")
+    parser.add_argument("--core-every", type=int, default=8, help="loop nests of one in so many")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--only", type=int)

@@ -743,6 +743,27 @@ def test_verify_as_json_has_an_entry_for_each_form(partita):
     assert all(each["passed"] for each in found)
 
 
+DOUBLE = ("--mesh=x=4", "--hardware=cpu", "--manual=x:0@x", "--axes=none", "--numbers")
+
+
+def test_verify_numbers_runs_the_plan_and_the_original(partita, programs, monkeypatch):
+    result = partita("verify", f"{programs}:double", *DOUBLE, "--seed", "3")
+    assert result.code == 0, result.err
+    assert "With random arguments of seed 3." in result.out
+    assert result.out.rstrip().endswith("The same numbers, but for rounding.")
+    found = json.loads(partita("verify", f"{programs}:double", *DOUBLE, "--json").out)
+    assert found["ok"] and found["results"][0]["difference"] == 0
+    monkeypatch.setattr("partita.verify.numbers.distance", lambda ours, theirs: 1.0)
+    monkeypatch.setattr("partita.verify.number_check.SHAKEN", 0.5)
+    assert partita("verify", f"{programs}:double", *DOUBLE).code == 1
+
+
+def test_verify_numbers_is_for_host_devices(partita, programs):
+    result = partita("verify", f"{programs}:double", *DOUBLE, "--topology", "v5e:2x2")
+    assert result.code == 2
+    assert "--numbers runs the partitioned form on host devices" in result.err
+
+
 GATHER = HloCollective("all_gather", 8, ((0, 1, 2, 3),))
 
 

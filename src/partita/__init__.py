@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from partita.planning.strict import Problem
     from partita.saved import NotKept
     from partita.verify import Verification
+    from partita.verify.number_check import NumberCheck
 
 __all__ = [
     "Action",
@@ -119,6 +120,7 @@ __all__ = [
     "ModelError",
     "Module",
     "NotKept",
+    "NumberCheck",
     "OptionError",
     "Outcome",
     "PartitaError",
@@ -165,6 +167,7 @@ _ON_USE = {
     "CollectiveExplanation": "partita.explain",
     "Explanation": "partita.explain",
     "NotKept": "partita.saved",
+    "NumberCheck": "partita.verify.number_check",
     "PlanDiff": "partita.planning.diff",
     "Problem": "partita.planning.strict",
     "ValueExplanation": "partita.explain",

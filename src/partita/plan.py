@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from partita.saved.rebase import NotKept
     from partita.verify import Verification
     from partita.verify.given import AsCompiled
-    from partita.verify.numbers import NumberCheck
+    from partita.verify.number_check import NumberCheck
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.

@@ -58,7 +58,7 @@ class Checker:
         self.analysis = analyse(self.traced.program, self._window)
         self._seen: set[str] = set()
         self.loose = self.simplified = self.skipped = 0
-        """How often rounding, or XLA's simplifications, kept a comparison from being strict, and how
+        """How often rounding, or XLA's simplifications, kept a comparison from being strict; how
         often a schedule came to the program of an earlier one."""
 
     def _one_context(self) -> Any:

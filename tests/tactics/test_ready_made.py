@@ -275,6 +275,16 @@ def test_what_dimensions_are_for(program):
     assert dim_purposes(analysis, experts) == ("own", "summed", "own")
 
 
+def test_an_argument_that_chooses_a_branch_is_for_no_product(program):
+    """The choice is an operation without a result."""
+
+    def fn(x, which):
+        return jax.lax.cond(jnp.any(which > 1), jnp.sin, jnp.cos, x)
+
+    p = program(fn, "f32[4,8]", "f32[]")
+    assert dim_purposes(analyse(p), p.arguments[1]) == ()
+
+
 def test_experts_are_what_weights_share_with_their_tokens():
     p = plan(pt.ExpertParallel("model"), preset="moe-tiny")
     layers = p.in_shardings[0]["params"]["layers"]

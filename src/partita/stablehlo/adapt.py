@@ -1,4 +1,4 @@
-"""Operations that the compilers of a platform lack or cannot run as they are, and their substitutes.
+"""Operations that the compilers of a platform cannot run as they are, and their substitutes.
 
 A plan is emitted as the program that was planned; on the devices that run it, some operations have
 to be written differently.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -35,8 +36,8 @@ def _drawn(leaf: Any, seed: list[int], positive: bool) -> Any:
     rng, shape, dtype = np.random.default_rng(seed), leaf.shape, leaf.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = jax.random.key(seed[0], impl=random_key_type(dtype))
-        return jax.random.split(jax.random.fold_in(key, seed[1]), shape or None).reshape(shape)
-    if dtype == bool:
+        return jax.random.split(jax.random.fold_in(key, seed[1]), math.prod(shape)).reshape(shape)
+    if jnp.issubdtype(dtype, jnp.bool_):
         return _weak(leaf, rng.integers(0, 2, shape).astype(bool))
     if jnp.issubdtype(dtype, jnp.integer):
         return _weak(leaf, rng.integers(0, WHOLE, shape).astype(dtype))

@@ -19,10 +19,12 @@ from fuzzing.pool import COMPLEX, FOUR_BITS, REAL
 from fuzzing.programs import Program, Schedule, mesh_of, tactics
 from partita.analysis import Analysis, analyse
 from partita.cost import load
+from partita.emit.spmd import emit
 from partita.frontend.trace import trace
 from partita.planning import prepare
 from partita.program import Program as Imported
 from partita.spmd import Collective
+from partita.stablehlo import mlir
 from partita.stablehlo.internals import jax_mlir
 from partita.stablehlo.versions import compiler_options
 from partita.verify import compare
@@ -106,17 +108,47 @@ class Checker:
         same = program is self.traced.program
         return self.analysis if same else analyse(program, regather_window)
 
+    def prove(self, schedule: Schedule) -> pt.Plan | None:
+        """Plans and proves, which takes a fraction of the time that compiling and running take.
+
+        Returns:
+          The plan; None if an earlier schedule came to the same program.
+
+        Raises:
+          LoweringError: it is not proven to compute what the original does; the message says
+            whether it does, when it runs.
+        """
+        plan = self.plan(schedule)
+        try:
+            text = str(plan.spmd)
+        except pt.PartitaError as error:
+            raise type(error)(f"{error}\n{self._unproven(schedule)}") from error
+        if text in self._seen:
+            self.skipped += 1
+            return None
+        self._seen.add(text)
+        with mlir.context():
+            emit(plan.spmd)
+        return plan
+
+    def _unproven(self, schedule: Schedule) -> str:
+        """What becomes of a plan that is not proven, when it runs all the same."""
+        with mock.patch("partita.planning.schedule.validate"):
+            try:
+                self.check(schedule)
+            except Exception as error:
+                return f"It is wrong: {type(error).__name__}: {str(error)[:1000]}"
+        return "Its numbers are right."
+
     def check(self, schedule: Schedule) -> None:
         """Plans, compiles, runs and compares; schedules that come to one program, once.
 
         Raises:
           WrongNumbersError, WrongCollectivesError: they differ.
         """
-        plan = self.plan(schedule)
-        if (text := str(plan.spmd)) in self._seen:
-            self.skipped += 1
+        plan = self.prove(schedule)
+        if plan is None:
             return
-        self._seen.add(text)
         placed = jax.tree.map(_callable_with, plan.shard(self.args), (self.args,))
         with self._one_context():
             lowered = plan.jit().lower(*placed)

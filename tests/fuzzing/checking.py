@@ -23,6 +23,7 @@ from partita.emit.spmd import emit
 from partita.frontend.trace import trace
 from partita.planning import prepare
 from partita.program import Program as Imported
+from partita.program.ir import bits
 from partita.spmd import Collective
 from partita.stablehlo import mlir
 from partita.stablehlo.internals import jax_mlir
@@ -246,11 +247,12 @@ def _compile(lowered: Any) -> Any:
 
 def _widened(collectives: Iterable[Collective], least: int) -> list[Collective]:
     """Collectives as they are on CPUs, which mostly widen narrow floats to 4 bytes."""
-    sizes = {"bf16": 2, "f16": 2, "f8E4M3FN": 1, "f8E5M2": 1}
-    return [
-        dataclasses.replace(c, bytes=c.bytes * max(1, least // sizes.get(c.dtype, 4)))
-        for c in collectives
-    ]
+
+    def widened(c: Collective) -> int:
+        width = 8 * (least if c.dtype.startswith(("f", "bf")) else 1)
+        return c.bytes * max(1, width // bits(c.dtype))
+
+    return [dataclasses.replace(c, bytes=widened(c)) for c in collectives]
 
 
 def _shaken(args: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -40,6 +40,29 @@ def planned(schedule, fn=sgd, **options):
     return pt.plan(fn, WEIGHTS, ROWS, mesh="x=4", hardware="cpu", tactics=tactics, **options)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wider"),
+    [
+        ("float32", 1),
+        ("bfloat16", 2),
+        ("float8_e4m3fn", 2),
+        ("float8_e8m0fnu", 4),
+        ("float4_e2m1fn", 4),
+        ("int4", 2),
+        ("uint4", 2),
+        ("int8", 1),
+    ],
+)
+def test_a_host_moves_narrow_types_as_wider_ones(dtype, wider):
+    rows = pt.ManualPartition({"x": 0}, axis="x")
+    x = array(16, 16, dtype=getattr(jnp, dtype))
+    made = pt.plan(lambda x: jnp.roll(x, 1, 0), x, mesh="x=4", hardware="cpu", tactics=rows)
+    (moved,) = made.collectives
+    found = made.verify()
+    assert found.passed and found.widened == (wider > 1)
+    assert [c.bytes for c in found.collectives.compiled] == [wider * moved.bytes]
+
+
 @pytest.fixture(scope="module")
 def fsdp():
     return planned("FSDP").verify()

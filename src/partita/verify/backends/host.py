@@ -24,6 +24,16 @@ _QUICKLY: Options = {
 }
 
 
+_WIDER = {
+    "bf16": 2,
+    "f8E8M0": 4,
+    "f8": 2,
+    "f4": 4,
+    **{f"{sign}i{width}": 8 // width for sign in ("", "u") for width in (2, 4)},
+}
+"""Element types, by how their names begin -> how many times wider a host moves them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Host(Backend):
     """XLA for CPUs. It keeps collectives as they are, and loops as loops."""
@@ -32,7 +42,7 @@ class Host(Backend):
     counts_executions: ClassVar[bool] = False
     keeps_collectives: ClassVar[bool] = True
     widening_note: ClassVar[str] = (
-        "A host computes bfloat16 in float32; such collectives are told with twice the bytes."
+        "A host moves narrow types as wider ones, such as bfloat16 as float32; sizes are the wider's."
     )
 
     @classmethod
@@ -80,8 +90,9 @@ class Host(Backend):
         return dict(_QUICKLY)
 
     def widening(self, dtype: str) -> int:
-        """A host moves bfloat16 as float32, and float8 as float16."""
-        return 2 if dtype == "bf16" or dtype.startswith("f8") else 1
+        """A host moves floats of 16 and 8 bits in the next type that it computes with, and whole
+        numbers of less than 8 bits in bytes."""
+        return next((times for name, times in _WIDER.items() if dtype.startswith(name)), 1)
 
 
 BACKEND = Host

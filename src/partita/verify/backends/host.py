@@ -42,7 +42,7 @@ class Host(Backend):
     counts_executions: ClassVar[bool] = False
     keeps_collectives: ClassVar[bool] = True
     widening_note: ClassVar[str] = (
-        "A host moves narrow types as wider ones, such as bfloat16 as float32; sizes are the wider's."
+        "A host moves narrow types as wider ones (bfloat16 as float32); sizes are those."
     )
 
     @classmethod

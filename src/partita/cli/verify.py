@@ -129,7 +129,7 @@ def verify(
     hoist = hoist_constants or lift_constants
     made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
     if numbers:
-        with Console(stderr=True).status("running the plan and the original"):
+        with console(stderr=True).status("running the plan and the original"):
             check = made.check_numbers(seed=seed)
         if as_json:
             show_json(check.as_dict())

@@ -87,7 +87,7 @@ class ManualPartition:
         for axis, patterns in self._by_axis(mesh):
             outcomes.append(place_named(stage, patterns, axis, roles))
             stage = stage.after(outcomes[-1])
-        return joined(outcomes, stage.assignment)
+        return outcomes[0] if len(outcomes) == 1 else joined(outcomes, stage.assignment)
 
     def _check_specs(self, stage: Stage) -> None:
         program = stage.context.analysis.program

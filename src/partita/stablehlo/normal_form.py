@@ -18,6 +18,7 @@ from partita.stablehlo import (
     rolls,
     shard_map,
     tags,
+    unread,
     zeros,
 )
 from partita.stablehlo.dimensions import unfuse, unmerge
@@ -63,6 +64,7 @@ def prepare(text: str) -> str:
     _run(module, "symbol-dce,sdy-constant-or-scalar-splitter")
     manual_regions.unfold(main_function(module))
     zeros.drop_added_zeros(main_function(module))
+    unread.drop_unread(main_function(module))
     _copy_for_each_use(main_function(module))
     liveness.drop_dead(main_function(module))
     unmerge(main_function(module))

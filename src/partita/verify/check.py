@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from partita import cost
 from partita.errors import HardwareError
 from partita.program.collectives import ALL_REDUCE, REDUCE_SCATTER
+from partita.program.ir import bits
 from partita.run.executable import Form
+from partita.spmd import Collective
 from partita.verify.backends import Backend, backend_for
 from partita.verify.collectives import Found, found_collectives
 from partita.verify.comparison import Comparison, side_by_side
@@ -111,15 +114,22 @@ def _computed_again(module: HloModule) -> int:
 def _compared(plan: Predicted, backend: Backend, form: Form, found: list[Found]) -> Comparison:
     """The collectives of a plan, as the devices move them, beside those that were compiled."""
     return side_by_side(
-        [
-            dataclasses.replace(c, bytes=c.bytes * backend.widening(c.dtype))
-            for c in plan.collectives
-        ],
+        [dataclasses.replace(c, bytes=_moved(plan, c, backend)) for c in plan.collectives],
         plan.mesh,
         found,
         executions=backend.counts_executions,
         becomes=backend.known_rewrites(plan.spmd) if form == "partitioned" else (),
     )
+
+
+def _moved(plan: Predicted, collective: Collective, backend: Backend) -> int:
+    """Bytes of what the devices move, which may be of a wider type than that of the program."""
+    wider, own = backend.widening(collective.dtype), plan.spmd.collective_steps
+    if wider == 1 or bits(collective.dtype) >= 8 or collective.index >= len(own):
+        return collective.bytes * wider
+    buffers = own[collective.index].input, own[collective.index].output
+    elements = max(plan.spmd.buffers[buffer].type.elements for buffer in buffers)
+    return math.ceil(elements * bits(collective.dtype) * wider / 8)  # packed, they are rounded up
 
 
 def _check_device_type(plan: Predicted, backend: Backend) -> None:

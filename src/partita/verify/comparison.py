@@ -70,11 +70,16 @@ class Comparison:
         return self.predicted == self.compiled and not self.rewritten
 
     @property
+    def explained(self) -> bool:
+        """Whether they agree, once the known rewrites are done."""
+        return self.foreseen == self.compiled
+
+    @property
     def agreement(self) -> str:
         """How near the two are, the first of `AGREEMENTS` that holds."""
         if self.equal:
             return "equal"
-        if self.foreseen == self.compiled:
+        if self.explained:
             return "rewritten"
         if _totals(self.foreseen) == _totals(self.compiled):
             return "bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import jax
@@ -11,8 +12,11 @@ import numpy as np
 
 from partita.errors import MeshError
 from partita.mesh import Mesh
+from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
+from partita.verify.comparison import Becomes
 from partita.verify.compile import Options
+from partita.verify.host_rewrites import HOST_REWRITES, on_host, widening
 
 MOST_DEVICES = 2048
 """Host devices that a process may be given; more take minutes to make."""
@@ -24,25 +28,17 @@ _QUICKLY: Options = {
 }
 
 
-_WIDER = {
-    "bf16": 2,
-    "f8E8M0": 4,
-    "f8": 2,
-    "f4": 4,
-    **{f"{sign}i{width}": 8 // width for sign in ("", "u") for width in (2, 4)},
-}
-"""Element types, by how their names begin -> how many times wider a host moves them."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Host(Backend):
-    """XLA for CPUs. It keeps collectives as they are, and loops as loops."""
+    """XLA for CPUs. It keeps collectives as they are, but for a few, and loops as loops."""
 
     spelling: ClassVar[str] = "host for the host devices of this process"
     counts_executions: ClassVar[bool] = False
     keeps_collectives: ClassVar[bool] = True
+    rewrites: ClassVar[Mapping[str, str]] = HOST_REWRITES
     widening_note: ClassVar[str] = (
-        "A host moves narrow types as wider ones (bfloat16 as float32); sizes are those."
+        "A host computes bfloat16 in float32, float8 and float4 in float16 (float8_e8m0fnu in "
+        "float32), and int4 in int8; such collectives are listed with the bytes of the wider type."
     )
 
     @classmethod
@@ -90,9 +86,12 @@ class Host(Backend):
         return dict(_QUICKLY)
 
     def widening(self, dtype: str) -> int:
-        """A host moves floats of 16 and 8 bits in the next type that it computes with, and whole
-        numbers of less than 8 bits in bytes."""
-        return next((times for name, times in _WIDER.items() if dtype.startswith(name)), 1)
+        """A host has no arithmetic for some types of 4, 8 and 16 bits, and moves wider ones."""
+        return widening(dtype)
+
+    def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
+        """What `partita.verify.host_rewrites` has found out."""
+        return on_host(spmd)
 
 
 BACKEND = Host

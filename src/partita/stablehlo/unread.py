@@ -1,0 +1,122 @@
+"""Elements that nothing reads: what only makes them is dropped.
+
+`jnp.pad` by nothing reads the edges all the same, and a slice of a concatenation may read some of
+its operands only. XLA drops the others. Left in, they would be moved between devices and paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from partita.program.op_traits import traits
+from partita.stablehlo.mlir import filled, hlo, ir, splat
+
+_COMPUTED = frozenset(("elementwise", "broadcasting", "generated", "shardy", "own"))
+"""How operations are treated that do nothing but make their results."""
+
+
+def drop_unread(main: Any) -> None:
+    """Leaves out operands of which no element is read; what made them is left dead.
+
+    - Values without elements are made of nothing, and left out of concatenations.
+    - A slice of a concatenation is one of those operands that it reads.
+    - A select by a constant is what that selects, an update of all elements the update.
+    """
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name in _READ_LESS or (op.operands and _makes_nothing(op)):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    main.operation.walk(visit)
+    for op in found:
+        with ir.InsertionPoint(op), op.location:
+            if _makes_nothing(op):
+                made = [_nothing(result.type) for result in op.results]
+            else:
+                made = [_READ_LESS[op.name](op)]
+        for old, new in zip(op.results, made, strict=True):
+            if new is not None:
+                old.replace_all_uses_with(new)
+
+
+def _elements(type_: Any) -> int:
+    return math.prod(type_.shape) if type_.has_static_shape else -1
+
+
+def _makes_nothing(op: Any) -> bool:
+    """Whether an operation only computes, and none of its results has an element."""
+    computes = traits(op.name).treatment in _COMPUTED and not op.name.endswith("custom_call")
+    types = [result.type for result in op.results]
+    return computes and all(
+        isinstance(type_, ir.RankedTensorType) and _elements(type_) == 0 for type_ in types
+    )
+
+
+def _nothing(type_: Any) -> Any:
+    """A value without elements that reads no other."""
+    scalar = ir.RankedTensorType.get([], ir.RankedTensorType(type_).element_type)
+    return hlo.broadcast_in_dim(type_, filled(scalar, 0), ir.DenseI64ArrayAttr.get([]))
+
+
+def _concatenate(op: Any) -> Any | None:
+    kept = [each for each in op.operands if _elements(each.type) != 0]
+    return None if len(kept) == len(op.operands) else _joined(kept, op)
+
+
+def _joined(values: list[Any], op: Any) -> Any:
+    """Some operands of a concatenation, one behind the other."""
+    dim = op.attributes["dimension"]
+    return values[0] if len(values) == 1 else hlo.concatenate(values, dim)
+
+
+def _slice(op: Any) -> Any | None:
+    (value,) = op.operands
+    made = value.owner.operation if isinstance(value, ir.OpResult) else None
+    if made is None or made.name != "stablehlo.concatenate":
+        return None
+    dim = int(ir.IntegerAttr(made.attributes["dimension"]).value)
+    starts, limits, strides = (
+        list(op.attributes[name]) for name in ("start_indices", "limit_indices", "strides")
+    )
+    end, before, kept = 0, 0, []
+    for each in made.operands:
+        begin, end = end, end + each.type.shape[dim]
+        if end <= starts[dim]:
+            before = end
+        elif begin < limits[dim]:
+            kept.append(each)
+    if len(kept) == len(made.operands) or not kept:
+        return None
+    starts[dim], limits[dim] = starts[dim] - before, limits[dim] - before
+    wanted = (ir.DenseI64ArrayAttr.get(each) for each in (starts, limits, strides))
+    return hlo.slice(_joined(kept, made), *wanted)
+
+
+def _select(op: Any) -> Any | None:
+    predicate, chosen, other = op.operands
+    while isinstance(predicate, ir.OpResult):
+        made = predicate.owner.operation
+        if made.name in ("stablehlo.constant", "sdy.constant"):
+            always = getattr(splat(made), "value", None)
+            return None if always is None else chosen if always else other
+        if made.name != "stablehlo.broadcast_in_dim":
+            return None
+        predicate = made.operands[0]
+    return None
+
+
+def _update(op: Any) -> Any | None:
+    whole, update = op.operands[0], op.operands[1]
+    return update if update.type == whole.type else None
+
+
+_READ_LESS = {
+    "stablehlo.concatenate": _concatenate,
+    "stablehlo.slice": _slice,
+    "stablehlo.select": _select,
+    "stablehlo.dynamic_update_slice": _update,
+}
+"""Operations that may read less than they are given: what they are then, or None."""

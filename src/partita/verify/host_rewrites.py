@@ -1,0 +1,66 @@
+"""What XLA makes on a host of the collectives that a plan makes explicit, and when.
+
+It keeps all but these one to one. `tests/verify/test_host_rewrites.py` compiles each again.
+"""
+
+from __future__ import annotations
+
+from partita.emit.spmd import operations_of
+from partita.program.ir import bits
+from partita.program.op_traits import traits
+from partita.spmd import Reshard, Run, SpmdProgram
+from partita.spmd.instructions import inside
+from partita.stablehlo import mlir
+from partita.verify.comparison import Becomes
+
+HOST_REWRITES = {
+    "constant": "an all_gather of one number repeated, the same on all devices, becomes that "
+    "number repeated",
+}
+"""Rewrites that XLA is known for on a host, by name: what it does, and when."""
+
+_REPEATING = ("broadcast_in_dim", "convert", "reshape", "transpose")
+
+_MOVED_AS = {"bf16": 32, "f8E8M0FNU": 32, "f4E2M1FN": 16, "i4": 8, "ui4": 8, "i2": 8, "ui2": 8}
+"""Bits of the types that elements are widened to; those of float8 that are not here, to 16."""
+
+
+def widening(dtype: str) -> int:
+    """How many times wider a host moves an element type than the program says."""
+    own = bits(dtype)
+    return _MOVED_AS.get(dtype, 16 if dtype.startswith("f8") else own) // own
+
+
+def on_host(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
+    """What the compiler makes of collectives: for each of `spmd.collectives` all it may be."""
+    own, repeated = spmd.collective_steps, _repeated(spmd)
+    folded = {
+        number
+        for number, move in enumerate(own)
+        if move.step.kind == "all_gather" and move.input in repeated
+    }
+    gone = (Becomes("constant", None, always=False),)
+    return [gone if number in folded else () for number in range(len(spmd.collectives))]
+
+
+def _repeated(spmd: SpmdProgram) -> set[int]:
+    """The buffers that hold one number repeated, the same on all devices."""
+    found: set[int] = set()
+    with mlir.context():
+        module = mlir.parse(spmd.program.module)  # the operations live as long as it does
+        operations = operations_of(spmd, module)
+        for item in inside(spmd.instructions):
+            if isinstance(item, Reshard):
+                kept = not item.step.is_collective or item.step.kind == "all_gather"
+                if item.input in found and kept:
+                    found.add(item.output)
+            elif isinstance(item, Run) and not spmd.form(item.op).sums:
+                op = spmd.program.operations[item.op]
+                if traits(op.kind).constant:
+                    repeated = mlir.splat(operations[item.op]) is not None
+                else:
+                    elementwise = traits(op.kind).treatment in ("elementwise", "broadcasting")
+                    repeated = (elementwise or op.short in _REPEATING) and bool(item.inputs)
+                if repeated and found.issuperset(item.inputs):
+                    found.update(item.outputs)
+    return found

@@ -1,6 +1,9 @@
 """Files that are malformed, or made to do harm: one clear error, soon, and the process lives on."""
 
 import functools
+import io
+import json
+import random
 import time
 
 import flatbuffers
@@ -8,11 +11,16 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
+from rich.text import Text
 
 import partita as pt
+from partita.cost import files as cost_files
+from partita.cost import load
+from partita.saved import schema
 from partita.stablehlo import normal_form, reading
 from partita.stablehlo.internals import export_schema, exported_nodes
 from partita.stablehlo.limits import check_text
+from partita.text import Visible, console
 
 F = "tensor<4xf32>"
 SAME = f"(%x: {F}) -> {F}"
@@ -436,3 +444,115 @@ def test_constants_of_another_dialect_are_read(read):
         "stablehlo.multiply",
     ]
     assert module(jnp.ones(4)).tolist() == [2.0] * 4
+
+
+# ----------------------------------------------------------------------- what names can do
+
+
+HOSTILE_NAME = "</script><script>alert(1)</script>[bold red]:apple:\x1b]0;owned\x07[/x]"
+
+
+@pytest.fixture
+def named(read):
+    """A plan of a program all of whose names are hostile."""
+    name = HOSTILE_NAME.replace("\x1b", "\\1B").replace("\x07", "\\07")
+    body = f'%0 = stablehlo.sine %x : {F} loc("{name}"("/{name}.py":3:1))\nreturn %0 : {F}'
+    module = read(hlo(f'(%x: {F} loc("{name}")) -> ({F} {{jax.result_info = "{name}"}})', body))
+    return pt.plan(module, mesh="x=2", hardware="cpu", tactics=[])
+
+
+def test_names_are_printed_as_they_are_but_for_control_characters(named):
+    text = str(named)
+    assert "\x1b" not in text and "\x07" not in text
+    assert "[bold red]:apple:\\x1b]0;owned" in text
+
+
+def test_names_are_escaped_on_the_report_page(named, tmp_path):
+    named.report(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text("utf-8")
+    assert "owned" in page and "<script>alert" not in page
+
+
+def test_a_terminal_gets_no_control_characters_of_names(named):
+    out = io.StringIO()
+    terminal = console(file=out, force_terminal=True, color_system=None, width=200)
+    terminal.print(Visible(Text(HOSTILE_NAME)))
+    assert "\x1b]0" not in out.getvalue() and "\\x1b]0;owned" in out.getvalue()
+
+
+# ------------------------------------------------------------- files that are written here
+
+
+STEP_ARGS = (
+    jax.ShapeDtypeStruct((16, 16), jnp.float32),
+    jax.ShapeDtypeStruct((8, 16), jnp.float32),
+)
+ODD = (
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**40,
+    1.5,
+    1e308,
+    "",
+    "data",
+    "\x00",
+    [],
+    {},
+    [[]],
+    [None] * 3,
+)
+
+
+def in_it(found, path=()):
+    """The places of a JSON document."""
+    items = found.items() if isinstance(found, dict) else enumerate(found)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from in_it(value, (*path, key))
+
+
+def test_plan_files_with_other_contents(tmp_path, monkeypatch):
+    """Their checksum guards against damage only, so here it says nothing."""
+
+    def step(w, x):
+        return jnp.tanh(x @ w).sum()
+
+    tactics = [pt.ManualPartition({"x": 0}, "data"), pt.AutomaticPartition(["model"], budget=20)]
+    pt.plan(step, *STEP_ARGS, mesh="data=2,model=2", hardware="cpu", tactics=tactics).save(
+        file := tmp_path / "plan.json"
+    )
+    monkeypatch.setattr(schema, "_checksum", lambda table: table.checksum)
+    monkeypatch.setattr(schema, "_checksum_of_earlier", lambda raw: raw.get("checksum"))
+    saved, rng = json.loads(file.read_bytes()), random.Random(0)
+    places, kinds = list(in_it(saved)), set()
+    for _ in range(150):
+        changed = json.loads(json.dumps(saved))
+        *path, last = rng.choice(places)
+        functools.reduce(lambda found, key: found[key], path, changed)[last] = rng.choice(ODD)
+        file.write_text(json.dumps(changed))
+        try:
+            pt.load(file, step, *STEP_ARGS)
+        except pt.PartitaError as error:
+            kinds.add(type(error))
+    assert pt.FileError in kinds
+
+
+def test_hardware_files_with_other_contents(tmp_path):
+    rng, refused = random.Random(0), 0
+    lines = (cost_files.FOLDER / "tpu_v5e.toml").read_text().splitlines()
+    odd = ["-1", "0", "nan", "inf", "1e400", "'x'", "[]", "{}", "true", "9" * 30, "1979-05-27"]
+    file = tmp_path / "mine.toml"
+    for _ in range(150):
+        changed, place = list(lines), rng.randrange(len(lines))
+        changed[place] = f"{changed[place].partition('=')[0]}= {rng.choice(odd)}"
+        file.write_text("\n".join(changed))
+        try:
+            load(str(file))
+        except pt.HardwareError:
+            refused += 1
+    assert refused > 100

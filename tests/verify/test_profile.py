@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 
 import jax
@@ -13,6 +14,8 @@ import pytest
 import partita as pt
 from checks import planner
 from partita.text import relative
+
+profiling = importlib.import_module("partita.verify.profile")
 
 plan = planner(mesh="data=4,model=2", hardware="cpu")
 RUNS = 3
@@ -73,6 +76,27 @@ def test_it_prints_what_did_not_match(profile):
 
 def test_a_folder_without_a_trace_is_an_error(made, tmp_path):
     with pytest.raises(pt.FileError, match=r"jax\.profiler\.trace"):
+        made.verify().profile(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no gzip",
+        gzip.compress(b"{"),
+        gzip.compress(b"[]"),
+        gzip.compress(b'{"traceEvents": 5}'),
+        gzip.compress(b'{"traceEvents": [{"ph": "X", "dur": "long"}]}'),
+        gzip.compress(b'{"traceEvents": [{"ph": "X", "args": {"hlo_op": []}}]}'),
+        gzip.compress(b"[" * 100_000),
+        gzip.compress(b'{"a": ' * 100_000),
+        gzip.compress(b" " * 2_000_000),
+    ],
+)
+def test_a_trace_that_cannot_be_read_is_an_error(made, tmp_path, monkeypatch, data):
+    monkeypatch.setattr(profiling, "MOST_BYTES", 1_000_000)
+    (tmp_path / "a.trace.json.gz").write_bytes(data)
+    with pytest.raises(pt.FileError, match="is no trace that can be read"):
         made.verify().profile(tmp_path)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
+import io
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 
 from partita import files
@@ -139,12 +140,11 @@ def _kernels(module: HloModule, name: str, folder: str | Path) -> tuple[dict[str
     counts: dict[str, int] = defaultdict(int)
     others = set[str]()
     for event in _events(folder):
-        args = event.get("args", {})
-        kernel, of = args.get("hlo_op"), args.get("hlo_module", "")
+        kernel, of = event.args.hlo_op, event.args.hlo_module
         if kernel is None or not _same(of, name):
             others |= {of} if kernel is not None else set()
             continue
-        times[kernel] += event.get("dur", 0.0) * 1e-6
+        times[kernel] += event.dur * 1e-6
         counts[kernel] += 1
     entry = module.computations.get(module.entry)
     outermost = [counts[each.name] for each in entry or () if each.name in counts]
@@ -159,7 +159,29 @@ def _same(of: str, name: str) -> bool:
     return re.sub(r"\(\d+\)$", "", of) == name
 
 
-def _events(folder: str | Path) -> Iterator[Mapping[str, Any]]:
+class _Args(msgspec.Struct, frozen=True):
+    """What an event is of: an instruction, and the module that has it."""
+
+    hlo_op: str | None = None
+    hlo_module: str = ""
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """An event of a trace."""
+
+    ph: str = ""
+    dur: float = 0.0
+    """Microseconds."""
+    args: _Args = _Args()
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    """A trace as JAX's profiler writes it."""
+
+    traceEvents: list[_Event]  # noqa: N815
+
+
+def _events(folder: str | Path) -> Iterator[_Event]:
     """The events of all traces that a folder has."""
     found = sorted(Path(folder).rglob("*.trace.json.gz"))
     if not found:
@@ -169,10 +191,21 @@ def _events(folder: str | Path) -> Iterator[Mapping[str, Any]]:
         )
     for path in found:
         try:
-            events = json.loads(gzip.decompress(files.read(path, MOST_BYTES)))["traceEvents"]
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
+            trace = msgspec.json.decode(_unpacked(path), type=_Trace)
+        except (
+            *(OSError, ValueError, EOFError, RecursionError),
+            *(zlib.error, msgspec.MsgspecError),
+        ) as error:
             raise FileError(f"{str(path)!r} is no trace that can be read: {error}") from None
-        yield from (e for e in events if isinstance(e, dict) and e.get("ph") == "X")
+        yield from (event for event in trace.traceEvents if event.ph == "X")
+
+
+def _unpacked(path: Path) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(files.read(path, MOST_BYTES))) as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"unpacked it has more than {MOST_BYTES:,} bytes")
+    return data
 
 
 def _keys(module: HloModule, program: str) -> dict[str, Key]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from partita.cost import Hardware
-from partita.errors import MeshError, OptionError, PartitaWarning, TacticError, renamed, warn
+from partita.errors import (
+    MeshError,
+    OptionError,
+    PartitaWarning,
+    TacticError,
+    closest,
+    renamed,
+    warn,
+)
 from partita.frontend.calling import Marked
+from partita.frontend.meant import apart
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
@@ -31,6 +41,7 @@ _HOISTED = 1024
 """Bytes of the smallest closed-over constant that is worth to be sharded."""
 
 
+@apart
 def plan(
     fn: Callable[..., Any] | str | Path,
     *args: Any,
@@ -109,6 +120,50 @@ def plan(
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
+    return _plan(
+        fn,
+        args,
+        kwargs,
+        mesh=mesh,
+        devices=devices,
+        hardware=hardware,
+        tactics=tactics,
+        memory=memory,
+        seed=seed,
+        budget=budget,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        hoist_constants=hoist_constants,
+        strict=strict,
+        broadcast=broadcast,
+        progress=progress,
+    )
+
+
+def _plan(
+    fn: Callable[..., Any] | str | Path,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    mesh: MeshInput | Mesh | None,
+    devices: int | None,
+    hardware: str | Hardware | None,
+    tactics: Sequence[Tactic] | Tactic | None,
+    memory: float | str | None,
+    seed: int,
+    budget: int,
+    donate_argnums: int | Sequence[int],
+    donate_argnames: str | Sequence[str],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+    hoist_constants: bool | float | str,
+    strict: Strict,
+    broadcast: bool = False,
+    progress: Progress = lambda done, total, text: None,
+) -> Plan:
+    """`plan`, where keyword arguments of the function may be called as its options are."""
     known, schedule = mesh_and_schedule(mesh, devices, tactics, seed, budget)
     hoist_from = hoisting(hoist_constants, "hoist_constants", _HOISTED)
     donated = positions(donate_argnums, "donate_argnums")
@@ -169,6 +224,7 @@ def mesh_and_schedule(
     return known, schedule
 
 
+@apart
 def load(
     path: str | Path,
     fn: Callable[..., Any] | str | Path,
@@ -236,6 +292,13 @@ def load(
     )
 
 
+def _load(path: str | Path, *call: Any, **options: Any) -> Plan:
+    """`load`, of a function, its arguments, and its keyword arguments."""
+    from partita.saved import take_up
+
+    return Plan.taken_up(*take_up(path, *call, **options))
+
+
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -254,6 +317,7 @@ def jit(
     hoist_constants: bool | float | str = False,
     strict: Strict = False,
     lift_constants: bool | float | str | None = None,
+    **unknown: Never,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
@@ -273,6 +337,12 @@ def jit(
       >>> double(jnp.ones(4)).tolist()
       [2.0, 2.0, 2.0, 2.0]
     """
+    if unknown:
+        name, known = next(iter(unknown)), inspect.signature(jit).parameters
+        raise OptionError(
+            f"jit has no option {name!r}{closest(name, known)}; arguments of the function are "
+            "given when it is called"
+        )
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants
@@ -302,7 +372,6 @@ def jit(
     if memory is not None:
         parse_size(memory, "memory")
     kinds(strict)
-    make: Callable[..., Plan]
     if saved is not None:
         if tactics is not None:
             raise TacticError("jit(saved=...) takes a plan up as it is; leave tactics= out")
@@ -312,10 +381,10 @@ def jit(
             raise MeshError("jit(saved=...) has the mesh of the plan; leave devices= out")
         marks |= {name: None for name, marked in marks.items() if marked == ()}
         given: dict[str, Any] = {"mesh": mesh, "hardware": hardware, "memory": memory, **marks}
-        make = functools.partial(load, saved, fn, **given)
+        make = functools.partial(_load, saved, fn, **given)
     elif mesh is not None or devices is not None:
         mesh_and_schedule(mesh, devices, tactics, seed, budget)
-        make = functools.partial(plan, fn, **options)
+        make = functools.partial(_plan, fn, **options)
     else:
         raise MeshError(
             'jit needs mesh=..., such as "data=8", devices=..., or saved=..., a plan file'

@@ -125,7 +125,7 @@ class Jitted:
 
     Args:
       fn: the function.
-      make: plans it for arguments.
+      make: plans it for arguments and keyword arguments.
       mesh: over whose axes shardings of arguments count; None if none do.
       marked: what is static, and donated.
       hoist_from: bytes of the smallest closed-over constant that is made an argument.
@@ -149,7 +149,7 @@ class Jitted:
         self._without_static = _Calls()
         self._calls = {NOTHING_STATIC.key: self._without_static}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, planned for these arguments."""
         if self._has_static:
             static = Static.of(self._static, args, kwargs)
@@ -168,15 +168,15 @@ class Jitted:
         """A method, where it decorates one."""
         return self if instance is None else functools.partial(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lowers it for these arguments, as `jax.jit`'s `lower` does."""
         return self._planned(args, kwargs).lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Traces it for these arguments, as `jax.jit`'s `trace` does."""
         return self._planned(args, kwargs).trace(*args, **kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the results, as `jax.jit`'s `eval_shape` gives them."""
         return self._planned(args, kwargs).eval_shape(*args, **kwargs)
 
@@ -214,7 +214,7 @@ class Jitted:
             if planned is None:
                 planned = self._found(calls, static, signature, args, kwargs)
                 if planned is None:
-                    made = self._make(*args, **kwargs)
+                    made = self._make(args, kwargs)
                     planned = _exactly(made)
                     self.plans[static.key, signature] = made
                 calls.add(signature, planned, [path for path, _ in leaves])

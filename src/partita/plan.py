@@ -22,7 +22,7 @@ from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
-from partita.options import boolean, integer, wrong
+from partita.options import integer, wrong
 from partita.planning.alone import alone
 from partita.planning.candidates import Searched
 from partita.planning.meshes import MeshCandidate
@@ -512,7 +512,7 @@ class Plan(Shown, Searched):
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
         from partita.saved import take_up
 
-        prepared, done, not_kept = take_up(
+        taken = take_up(
             path,
             fn,
             args,
@@ -520,10 +520,17 @@ class Plan(Shown, Searched):
             mesh=mesh,
             hardware=hardware,
             memory=memory,
-            marked=Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames),
-            donates=donate_argnums is not None or donate_argnames is not None,
-            rebases=boolean(rebase, "rebase"),
+            rebase=rebase,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
         )
+        return cls.taken_up(*taken)
+
+    @classmethod
+    def taken_up(cls, prepared: Prepared, done: Scheduled, not_kept: tuple[NotKept, ...]) -> Plan:
+        """The plan of what a file says."""
         return dataclasses.replace(cls.of(prepared, done), not_kept=not_kept)
 
     @classmethod

@@ -15,6 +15,7 @@ from partita.cost import Hardware
 from partita.errors import AxisError, SpecError, UnknownNameError
 from partita.frontend.callbacks import of_result, with_modules
 from partita.frontend.calling import Marked
+from partita.frontend.meant import apart
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
@@ -28,6 +29,7 @@ from partita.tactics import Tactic
 from partita.tactics.options import as_tactics
 
 
+@apart
 def simulate(
     fn: Callable[..., Any] | str | Path,
     *args: Any,

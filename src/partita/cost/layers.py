@@ -165,11 +165,11 @@ class Layers:
 
     def _same(self, value: int) -> Iterator[int]:
         """A value, and what is only other names of it."""
-        yield value
-        for use, _ in self._uses[value]:
-            op = self._program.operations[use]
-            if self._renames(op):
-                yield from self._same(op.results[0])
+        waiting = [value]
+        while waiting:
+            yield (found := waiting.pop())
+            users = (self._program.operations[use] for use, _ in reversed(self._uses[found]))
+            waiting += (op.results[0] for op in users if self._renames(op))
 
     def _renames(self, op: Operation) -> bool:
         values = self._program.values

@@ -7,6 +7,7 @@ moves fewer bytes. Kernels of products may go on with what is done to their resu
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 from partita.cost.calls import Calls, library_calls
 from partita.cost.hardware import Kernels
@@ -45,6 +46,8 @@ class Storage:
         """Values that are not stored, and are made by costly operations."""
         self.made_apart: set[int] = set()
         """Values that are not stored, and not computed inside of products either."""
+        self._sources: dict[int, int] = {}
+        """Those found since the last value was stored that was not: chains are long."""
         self.results = frozenset(program.results)
         self.stored = [True] * len(program.values)
         self.named: set[int] = set()
@@ -261,12 +264,12 @@ class Storage:
         )
 
     def _constant(self, v: int) -> bool:
-        producer = self.program.values[v].producer
-        op = None if producer is None else self.program.operations[producer]
-        return op is not None and (
-            op.traits.constant
-            or (op.traits.widens and bool(op.operands) and self._constant(op.operands[0]))
-        )
+        while (producer := self.program.values[v].producer) is not None:
+            op = self.program.operations[producer]
+            if op.traits.constant or not (op.traits.widens and op.operands):
+                return op.traits.constant
+            v = op.operands[0]
+        return False
 
     def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:
         """Whether a value is better kept than computed again where it is read.
@@ -284,20 +287,39 @@ class Storage:
             return True
         return any(self.program.operations[use].region != op.region for use, _ in self.uses[v])
 
-    def _readers(self, v: int) -> set[int]:
+    def _readers(self, v: int) -> frozenset[int]:
         """The operations that read a value, or a wider form of it."""
-        found: set[int] = set()
-        for use, _ in self.uses[v]:
-            if self.traits[use].widens:
-                found |= self._readers(self.program.operations[use].results[0])
-            else:
-                found.add(use)
+        return self._all_readers[v]
+
+    @cached_property
+    def _all_readers(self) -> list[frozenset[int]]:
+        """Those of every value. What reads a value comes after it, so the last are known first."""
+        found: list[frozenset[int]] = [frozenset()] * len(self.program.values)
+
+        def of(v: int) -> frozenset[int]:
+            each = [
+                found[self.program.operations[use].results[0]]
+                if self.traits[use].widens
+                else frozenset({use})
+                for use, _ in self.uses[v]
+            ]
+            return each[0] if len(each) == 1 else frozenset().union(*each)
+
+        for op in reversed(self.program.operations):
+            for v in op.results:
+                found[v] = of(v)
+        for argument in self.program.values:
+            if argument.producer is None:
+                found[argument.index] = of(argument.index)
         return found
 
     def _source(self, v: int) -> int:
         """The narrowest value of which this one is only a wider form; itself, if of none."""
         values, source = self.program.values, v
         while source == v or not self.stored[source]:
+            if source in self._sources:
+                source = self._sources[source]
+                break
             producer = values[source].producer
             op = None if producer is None else self.program.operations[producer]
             if op is None or not op.operands or not self.traits[op.index].widens:
@@ -305,6 +327,7 @@ class Storage:
             if values[op.operands[0]].type.bytes > values[source].type.bytes:
                 break
             source = op.operands[0]
+        self._sources[v] = source
         return source
 
     def settle(self) -> None:
@@ -331,6 +354,8 @@ class Storage:
         producer = self.program.values[v].producer
         if producer is not None and not self.program.operations[producer].operands:
             return frozenset()
+        if not self.stored[v]:
+            self._sources.clear()
         self.stored[v], self.large[v], self.ready[v] = True, frozenset({v}), producer or 0
         return self.large[v]
 

@@ -85,7 +85,7 @@ def trace(
       TraceError: `fn` does not trace on these arguments, or cannot be lowered for the platform.
       UnsupportedError: it traces, but has effects, callbacks or shapes that cannot be exported.
     """
-    name = _name(fn)
+    name = name_of(fn)
     watch = None if isinstance(fn, Functional) or jit_options(fn) else watched(fn)
     said = marked
     jitted, marked = marked.jitted(watch or fn)
@@ -329,7 +329,7 @@ def abstract(
             if isinstance(first, jax.tree_util.SequenceKey):
                 first = jax.tree_util.SequenceKey(static.position(first.idx))
             raise TraceError(
-                f"{argument_name(fn, first, path)} of {_name(fn)} is no array, but a "
+                f"{argument_name(fn, first, path)} of {name_of(fn)} is no array, but a "
                 f"{type(leaf).__name__} ({getattr(leaf, '__name__', leaf)}); pass arrays or "
                 "jax.ShapeDtypeStruct, name what is part of the program in static_argnames, and "
                 "bind anything else with functools.partial; in a module that holds other things "
@@ -362,7 +362,8 @@ def argument_name(fn: Any, first: Any, path: Sequence[Any] = ()) -> str:
     return name + jax.tree_util.keystr(tuple(path))
 
 
-def _name(fn: Any) -> str:
+def name_of(fn: Any) -> str:
+    """What a function is called."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))

@@ -159,7 +159,7 @@ class Planned:
         # Inside of other functions, values lie as these have them: they are constrained instead.
         self._within: Any = jax.jit(within)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it as the function that was planned.
 
         Raises:
@@ -212,7 +212,7 @@ class Planned:
         wanted = jax.tree.leaves(self._shardings)
         return [n for n, pair in enumerate(zip(leaves, wanted, strict=True)) if _elsewhere(*pair)]
 
-    def attempt(self, *args: Any, **kwargs: Any) -> Any:
+    def attempt(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it, and raises `TypeError` or `ValueError` for arguments that lie elsewhere."""
         return self._with_modules(self._attempted, args, kwargs)
 
@@ -220,15 +220,15 @@ class Planned:
         flat = args if self._plain and not kwargs else self._flat(args, kwargs)
         return self._run(flat)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Lowers it for these arguments, as `jax.jit`'s `lower` does."""
         return self._jitted.lower(*self._checked(*self._split(args, kwargs)))
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Traces it for these arguments, as `jax.jit`'s `trace` does."""
         return self._jitted.trace(*self._checked(*self._split(args, kwargs)))
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the results, as `jax.jit`'s `eval_shape` gives them."""
 
         def run(*args: Any, **kwargs: Any) -> Any:

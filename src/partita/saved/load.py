@@ -10,14 +10,16 @@ from typing import Any
 from partita import cost
 from partita.cost import Hardware
 from partita.errors import HardwareError
-from partita.frontend.calling import UNMARKED, Marked
+from partita.frontend.calling import Marked
 from partita.frontend.files import Module, read
 from partita.frontend.specs import Axes
 from partita.mesh import Mesh, MeshInput
+from partita.options import boolean
 from partita.planning.fixed import simulated
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
-from partita.saved.rebase import NotKept, rebase
+from partita.saved.rebase import NotKept
+from partita.saved.rebase import rebase as again
 from partita.saved.restore import Saved, read_plan
 from partita.saved.schema import SpecsTable
 from partita.text import parse_size
@@ -32,15 +34,20 @@ def take_up(
     mesh: MeshInput | Mesh | None = None,
     hardware: str | Hardware | None = None,
     memory: float | str | None = None,
-    marked: Marked = UNMARKED,
-    donates: bool = False,
-    rebases: bool = False,
+    rebase: bool = False,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
 ) -> tuple[Prepared, Scheduled, tuple[NotKept, ...]]:
     """What a plan file says of a program, lowered and estimated anew, as `partita.load` does.
 
-    What is donated is as in the file, unless it `donates` what is marked. If it `rebases`, the
-    program and the mesh may have changed since; then the last that is returned could not be kept.
+    With `rebase`, the program and the mesh may have changed since; then the last that is returned
+    could not be kept.
     """
+    rebases = boolean(rebase, "rebase")
+    marked = Marked.of(static_argnums, static_argnames, donate_argnums, donate_argnames)
+    donates = donate_argnums is not None or donate_argnames is not None
     saved = read_plan(path)
     over = saved.mesh if mesh is None else Mesh.of(mesh)
     if over == saved.mesh or not rebases:
@@ -66,7 +73,7 @@ def take_up(
     if saved.table.program.specs is not None:
         prepared = _simulated(prepared, saved.table.program.specs, rebases)
     if rebases and not (over == saved.mesh and saved.is_for(prepared.program, prepared.traced)):
-        return prepared, *rebase(saved, prepared)
+        return prepared, *again(saved, prepared)
     saved.check_program(prepared.program, prepared.traced)
     return prepared, saved.restore(prepared.context()), ()
 

@@ -227,21 +227,35 @@ class Reader:
         readers = self._readers_of(computation, name)
         if place is not None:
             readers = [i for i in readers if f"index={place}" in i.attributes.split(", ")]
-        return bool(readers) and all(self._cuts(computation, name, i) for i in readers)
+        waiting = [(computation, name, readers)]
+        while waiting:
+            within, read, readers = waiting.pop()
+            for reader in readers:
+                passed = self._passed_on(within, read, reader)
+                if passed is None:
+                    return False
+                waiting += ((at, each, self._readers_of(at, each)) for at, each in passed)
+            if not readers:
+                return False
+        return True
 
-    def _cuts(self, computation: Computation, name: str, reader: HloInstruction) -> bool:
+    def _passed_on(
+        self, computation: Computation, name: str, reader: HloInstruction
+    ) -> list[tuple[Computation, str]] | None:
+        """As what a reader passes a tensor on, each in its computation; nothing if it cuts it, and
+        None if it reads the whole."""
         if reader.opcode == "dynamic-slice":
-            return reader.operands[0] == name
+            return [] if reader.operands[0] == name else None
         if reader.opcode in _FORWARDING or reader.opcode == "get-tuple-element":
-            return self._is_cut(computation, reader.name)
-        if reader.opcode != "fusion":
-            return False
-        inner = self._module.computations.get(reader.called[0][1])
+            return [(computation, reader.name)]
+        inner = None
+        if reader.opcode == "fusion":
+            inner = self._module.computations.get(reader.called[0][1])
         if inner is None:
-            return False
+            return None
         places = [str(n) for n, operand in enumerate(reader.operands) if operand == name]
-        parameters = [i for i in inner if i.opcode == "parameter" and i.text in places]
-        return all(self._is_cut(inner, parameter.name) for parameter in parameters)
+        parameters = (i for i in inner if i.opcode == "parameter" and i.text in places)
+        return [(inner, parameter.name) for parameter in parameters]
 
     def _readers_of(self, computation: Computation, name: str) -> list[HloInstruction]:
         known = self._readers.get(computation.name)
@@ -259,13 +273,19 @@ class Reader:
 
     def _is_padded(self, computation: Computation, name: str) -> bool:
         """Whether a tensor is, or is cut out of, what a padded reduce_scatter gives."""
-        source = computation.instructions.get(name)
-        if source is None:
-            return False
-        if _JOINED in source.attributes:
-            return all(self._is_padded(computation, part) for part in source.operands)
-        if source.opcode in _CUT_OUT:
-            return self._is_padded(computation, source.operands[0])
+        waiting = [name]
+        while waiting:
+            source = computation.instructions.get(waiting.pop())
+            if source is not None and _JOINED in source.attributes:
+                waiting += source.operands
+            elif source is not None and source.opcode in _CUT_OUT:
+                waiting.append(source.operands[0])
+            elif source is None or not self._scatters_padded(source):
+                return False
+        return True
+
+    def _scatters_padded(self, source: HloInstruction) -> bool:
+        """Whether an instruction is a fusion with a padded reduce_scatter."""
         if source.opcode != "fusion":
             return False
         inner = self._module.computations.get(source.called[0][1])

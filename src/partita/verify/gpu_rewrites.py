@@ -62,14 +62,18 @@ def _stacked(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
 
 def _only_stacked(spmd: SpmdProgram, loop: While, readers: Readers, buffer: int) -> bool:
     """Whether all that is read of a buffer goes to its place in a stack, which nothing reads."""
-    reading, results = readers.of.get(buffer, []), loop.body.results
-    item = reading[0] if len(reading) == 1 else None
-    if buffer in results or not isinstance(item, Run):
-        return False
-    kind, made = spmd.program.operations[item.op].short, item.outputs[0]
-    if kind in (*MOVING, "broadcast_in_dim"):
-        same = spmd.buffers[made].type.elements == spmd.buffers[buffer].type.elements
-        return same and _only_stacked(spmd, loop, readers, made)
+    results = loop.body.results
+    while True:
+        reading = readers.of.get(buffer, [])
+        item = reading[0] if len(reading) == 1 else None
+        if buffer in results or not isinstance(item, Run):
+            return False
+        kind, made = spmd.program.operations[item.op].short, item.outputs[0]
+        if kind not in (*MOVING, "broadcast_in_dim"):
+            break
+        if spmd.buffers[made].type.elements != spmd.buffers[buffer].type.elements:
+            return False
+        buffer = made
     if kind != "dynamic_update_slice" or item.inputs[1] != buffer:
         return False
     stack = item.inputs[0]

@@ -151,16 +151,17 @@ def _made(kernel: HloInstruction) -> int:
 
 def _read(inner: Computation, name: str) -> float:
     """Bytes that a fusion reads of one of its parameters."""
-    total = 0.0
-    for user in inner:
-        if name not in user.operands:
+    total, names = 0.0, {name}
+    for user in inner:  # what reads an instruction comes after it
+        read = names.intersection(user.operands)
+        if not read:
             continue
-        if user.opcode in _CUTTING and user.operands[0] == name:
+        if user.opcode in _CUTTING and user.operands[0] in read:
             total += sum(shapes(user.type))
-        elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+        elif user.opcode == "dynamic-update-slice" and user.operands[0] in read:
             continue  # it is updated in place
         elif user.opcode in _RENAMING and not user.root:
-            total += _read(inner, user.name)
+            names.add(user.name)
         else:
             return math.inf
     return total

@@ -48,28 +48,44 @@ class NarrowestTypes:
 
     def _before(self, buffer: int) -> int:
         """Bits of what a buffer is only a wider form of, wherever its elements come from."""
-        own, maker = self._bits(buffer), self.makers.get(buffer)
-        if maker is None:
-            return own
-        kind, read = self._kind(maker), self._read(maker)
-        if kind in MOVING or (kind == "convert" and self._float(read[0])):
-            return min(own, self._before(read[0]))
-        return own
+        narrowest = self._bits(buffer)
+        while (maker := self.makers.get(buffer)) is not None:
+            kind, read = self._kind(maker), self._read(maker)
+            if kind not in MOVING and not (kind == "convert" and self._float(read[0])):
+                break
+            buffer = read[0]
+            narrowest = min(narrowest, self._bits(buffer))
+        return narrowest
 
     def _after(self, buffer: int) -> int:
         """Bits of the widest of what is read of a buffer, wherever its elements go."""
-        own, reading = self._bits(buffer), self.readers.of.get(buffer, [])
-        if not reading or buffer in self.results:
-            return own
-        widest = 0
-        for item in reading:
+        known: dict[int, int] = {}
+        waiting = [buffer]
+        while waiting:
+            at = waiting[-1]
+            converted, passed = self._passes_on(at)
+            missing = [made for made in passed if made not in known]
+            if missing:
+                waiting += missing
+                continue
+            widest = [*map(self._bits, converted), *(known[made] for made in passed)]
+            known[waiting.pop()] = min(self._bits(at), max(widest, default=self._bits(at)))
+        return known[buffer]
+
+    def _passes_on(self, buffer: int) -> tuple[list[int], list[int]]:
+        """What a buffer is converted to, and what its elements are only moved to; both empty if it
+        is read as it is."""
+        converted: list[int] = []
+        passed: list[int] = []
+        if buffer in self.results:
+            return converted, passed
+        for item in self.readers.of.get(buffer, []):
             kind = self._kind(item)
-            passes = kind in self._passed or kind == "convert"
-            if not isinstance(item, Run | Reshard) or not passes:
-                return own
+            if not isinstance(item, Run | Reshard) or kind not in (*self._passed, "convert"):
+                return [], []
             made = item.outputs[0] if isinstance(item, Run) else item.output
-            widest = max(widest, self._bits(made) if kind == "convert" else self._after(made))
-        return min(own, widest)
+            (converted if kind == "convert" else passed).append(made)
+        return converted, passed
 
     def _kind(self, item: object) -> str:
         if isinstance(item, Run):

@@ -145,20 +145,20 @@ class _Body(Readers):
     def only_add(self, spmd: SpmdProgram, buffer: int) -> bool:
         """Whether a buffer, wherever its elements are moved, is only added to something that the
         loop carries, which nothing else reads."""
-        reading, results = self.of.get(buffer, []), self.loop.body.results
-        if len(reading) != 1 or buffer in results:
-            return False
-        (item,) = reading
-        if isinstance(item, Reshard):
-            return item.step.kind in MOVING and self.only_add(spmd, item.output)
-        if not isinstance(item, Run):
-            return False
-        kind, (made, *_) = spmd.program.operations[item.op].short, item.outputs
-        sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
-        if kind in MOVING or (kind == "reduce" and len(sizes) == 1):
-            return self.only_add(spmd, made)
-        others = [b for b in item.inputs if b != buffer]
-        return kind == "add" and len(others) == 1 and self._is_total(others[0], made)
+        while len(reading := self.of.get(buffer, [])) == 1 and buffer not in self.loop.body.results:
+            (item,) = reading
+            if isinstance(item, Reshard) and item.step.kind in MOVING:
+                buffer = item.output
+                continue
+            if not isinstance(item, Run):
+                return False
+            kind, (made, *_) = spmd.program.operations[item.op].short, item.outputs
+            sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
+            if not (kind in MOVING or (kind == "reduce" and len(sizes) == 1)):
+                others = [b for b in item.inputs if b != buffer]
+                return kind == "add" and len(others) == 1 and self._is_total(others[0], made)
+            buffer = made
+        return False
 
     def _is_total(self, before: int, after: int) -> bool:
         """Whether the loop carries on `after` as `before`, and only this addition reads that."""

@@ -149,7 +149,7 @@ def _alternatives(
       costing: of alternatives.
     """
     plan = view.done.estimate
-    found: dict[int, Alternative] = {}
+    found: dict[int, Alternative] = {}  # by the identity of what `costing` holds
     for candidate in changes:
         costed = costing.cost(candidate)
         if costed is None or id(costed) in found:

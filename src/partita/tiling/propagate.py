@@ -456,5 +456,5 @@ class Propagator:
 def _key(propagation: Propagation) -> object:
     """What a propagation has taken, to look it up by."""
     if propagation.places is not None:
-        return id(propagation.places)
+        return propagation.places  # by identity
     return tuple(propagation.ops.items()), tuple(propagation.values.items())

@@ -156,7 +156,8 @@ def _on_a_device(module: torch.nn.Module, given: Any) -> tuple[torch.nn.Module, 
     Code that asks for the device of a tensor (autocast) knows no meta device.
     """
     mode, made = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(module)
-    known: dict[int, Any] = {}
+    # With what is replaced: an object that is gone may leave its id to another one.
+    known: dict[int, tuple[Any, Any]] = {}
 
     def fake(tensor: torch.Tensor) -> Any:
         with mode:
@@ -168,10 +169,10 @@ def _on_a_device(module: torch.nn.Module, given: Any) -> tuple[torch.nn.Module, 
         for key, parameter in child._parameters.items():
             if parameter is not None:
                 new = torch.nn.Parameter(fake(parameter), parameter.requires_grad)
-                child._parameters[key] = known.setdefault(id(parameter), new)
+                child._parameters[key] = known.setdefault(id(parameter), (new, parameter))[0]
         for key, buffer in child._buffers.items():
             if buffer is not None:
-                child._buffers[key] = known.setdefault(id(buffer), fake(buffer))
+                child._buffers[key] = known.setdefault(id(buffer), (fake(buffer), buffer))[0]
     return made, pytree.tree_map_only(torch.Tensor, fake, given)
 
 

@@ -61,7 +61,7 @@ def parallelize(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> nn.M
 
 def _tensors(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: Tools) -> None:
     """Makes parameters DTensors, and redistributes activations at the boundaries of modules."""
-    made: dict[int, nn.Parameter] = {}
+    made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     for path, child in list(module.named_modules()):
         if path in found.styles:
             _in_style(child, mesh, found.styles[path])
@@ -117,18 +117,18 @@ def _distributed(
     key: str,
     placements: Placements,
     mesh: DeviceMesh,
-    made: dict[int, nn.Parameter],
+    made: dict[int, tuple[nn.Parameter, nn.Parameter]],
 ) -> nn.Parameter | None:
     """A parameter as a DTensor; a tied one is made once."""
     parameter = module._parameters[key]
     if parameter is None:
         return None
-    known = made.get(id(parameter))
-    if known is None:
+    if id(parameter) not in made:
         tensor = distribute_tensor(parameter.detach(), mesh, placements)
-        known = made[id(parameter)] = nn.Parameter(tensor, parameter.requires_grad)
-        made[id(known)] = known
-    return known
+        known = nn.Parameter(tensor, parameter.requires_grad)
+        # With what is replaced: an object that is gone may leave its id to another one.
+        made[id(parameter)] = made[id(known)] = known, parameter
+    return made[id(parameter)][0]
 
 
 def _once_reduced(module: nn.Module) -> None:

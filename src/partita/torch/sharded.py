@@ -20,7 +20,8 @@ def shard_fully(plan: Distribution, module: nn.Module, mesh: DeviceMesh, found: 
     """
     axis = plan.axes.index(found.axis or "")
     along, dims = mesh[plan.axes[axis]], {}
-    for name, parameter in module.named_parameters():
+    whole = dict(module.named_parameters())  # held: one that is gone may leave its id to another
+    for name, parameter in whole.items():
         as_of_the_first(parameter, along)
         if name in plan.parameters:
             dims[id(parameter)] = Shard(plan.parameters[name][axis].dim)

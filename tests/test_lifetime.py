@@ -1,4 +1,4 @@
-"""What is planned is forgotten with the last reference to it: nothing in partita or JAX keeps it."""
+"""What is planned is forgotten with the last reference to it; neither partita nor JAX keeps it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from partita.planning.shapes import Used
 from partita.planning.strict import Strict, check, kinds
 from partita.search import BUDGET
 from partita.tactics import Tactic
-from partita.tactics.protocol import Progress
+from partita.tactics.protocol import Progress, silent
 from partita.text import parse_size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plan(
     hoist_constants: bool | float | str = False,
     strict: Strict = False,
     broadcast: bool = False,
-    progress: Progress = lambda done, total, text: None,
+    progress: Progress = silent,
     lift_constants: bool | float | str | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -161,7 +161,7 @@ def _plan(
     hoist_constants: bool | float | str,
     strict: Strict,
     broadcast: bool = False,
-    progress: Progress = lambda done, total, text: None,
+    progress: Progress = silent,
 ) -> Plan:
     """`plan`, where keyword arguments of the function may be called as its options are."""
     known, schedule = mesh_and_schedule(mesh, devices, tactics, seed, budget)

@@ -18,7 +18,7 @@ from partita.escape import printed
 from partita.options import integer, one_or_several
 from partita.plan import Plan
 from partita.run.executable import Form
-from partita.tactics.protocol import Progress
+from partita.tactics.protocol import Progress, silent
 from partita.text import Text, new_table, plain, seconds, size
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def confirm(
     form: Form = "partitioned",
     verbose: bool = False,
     compiler_options: Mapping[str, str | bool] | None = None,
-    progress: Progress = lambda done, total, text: None,
+    progress: Progress = silent,
 ) -> Confirmation:
     """Compiles the best different candidates of a plan, and takes the quickest that fits.
 

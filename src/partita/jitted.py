@@ -180,6 +180,10 @@ class Jitted:
         """The shapes and types of the results, as `jax.jit`'s `eval_shape` gives them."""
         return self._planned(args, kwargs).eval_shape(*args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have no plans yet: these are bound to the devices of a process."""
+        return Jitted, (self._fn, self._make, self._mesh, self._said, self._hoist_from)
+
     def clear_cache(self) -> None:
         """Forgets all plans."""
         self.plans.clear()

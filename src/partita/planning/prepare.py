@@ -26,7 +26,7 @@ from partita.stablehlo.top_k import split_top_k
 from partita.tactics import AutomaticPartition, Context, Tactic
 from partita.tactics.given import with_facts
 from partita.tactics.options import as_tactics, named_axes
-from partita.tactics.protocol import Progress
+from partita.tactics.protocol import Progress, silent
 from partita.text import parse_size
 
 
@@ -44,7 +44,7 @@ class Prepared:
     capacity: int
     """Bytes per device that the plan may use."""
 
-    def context(self, progress: Progress = lambda done, total, text: None) -> Context:
+    def context(self, progress: Progress = silent) -> Context:
         """The program analysed, on its mesh and hardware."""
         return Context(
             analyse(self.program, int(self.hardware.regather_window.value)),
@@ -59,7 +59,7 @@ class Prepared:
     def schedule(
         self,
         tactics: Sequence[Tactic],
-        progress: Progress = lambda done, total, text: None,
+        progress: Progress = silent,
         decides: bool = False,
     ) -> Scheduled:
         """Applies what the program says itself, then tactics in order.

@@ -30,6 +30,10 @@ Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
 
 
+def silent(done: int, total: int, text: str) -> None:
+    """The `Progress` of whoever does not ask for one."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """An argument or result that should be sharded, on the first of these dimensions that can."""
@@ -202,13 +206,18 @@ class Context:
     mesh: Mesh
     hardware: Hardware
     capacity: int
-    progress: Progress = lambda done, total, text: None
+    progress: Progress = silent
     arguments: Any = ((), {})
     """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
     results: Any = ()
     """The results as a pytree, one leaf for each result of the program."""
     exclusive: Exclusive = dataclasses.field(default_factory=Exclusive, compare=False, repr=False)
     """Held by whoever works on plans of the program, which share caches."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is found again, and the callback, which is of this process."""
+        known = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**known, "progress": silent}
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""

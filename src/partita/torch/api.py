@@ -22,7 +22,7 @@ from partita.planning.prepare import Prepared, rewritten, targeted
 from partita.saved.restore import read_plan
 from partita.search import BUDGET
 from partita.tactics import Tactic
-from partita.tactics.protocol import Progress
+from partita.tactics.protocol import Progress, silent
 from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
 from partita.torch.plan import TorchPlan
@@ -46,7 +46,7 @@ def plan(
     seed: int = 0,
     budget: int = BUDGET,
     target: str | None = None,
-    progress: Progress = lambda done, total, text: None,
+    progress: Progress = silent,
 ) -> TorchPlan:
     """Decides how a module of torch is split over a mesh, and what that costs.
 
@@ -114,7 +114,7 @@ def read(
     seed: int = 0,
     budget: int = BUDGET,
     target: str | None = None,
-    progress: Progress = lambda done, total, text: None,
+    progress: Progress = silent,
 ) -> TorchPlan:
     """Plans the forward that a file of `torch.export.save` (`.pt2`) holds, as `plan` does.
 

@@ -41,15 +41,15 @@ class Descent:
         widths = np.array([cost.shape[1] for _, _, cost in ways], dtype=np.int64)
         ends = widths.cumsum()
         within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - widths, widths)
-        starts = np.array([cost.size for _, _, cost in ways], dtype=np.int64).cumsum()
-        self._rows = starts - [cost.size for _, _, cost in ways]
+        sizes = np.array([cost.size for _, _, cost in ways], dtype=np.int64)
+        self._rows = sizes.cumsum() - sizes
         self._widths, self._within = widths, within
         self._to = np.repeat(self.first[[other for _, other, _ in ways]], widths) + within
         self._costs = np.concatenate([cost.ravel() for _, _, cost in ways] or [np.zeros(0)])
 
     def totals(self, choices: Sequence[int]) -> np.ndarray:
         """What every choice of every node costs beside some choices of all others."""
-        rows = self._rows + np.array(choices)[self._from] * self._widths
+        rows = self._rows + np.array(choices, dtype=np.int64)[self._from] * self._widths
         costs = self._costs[np.repeat(rows, self._widths) + self._within]
         found: np.ndarray = self._alone + np.bincount(self._to, costs, len(self._alone))
         return found
@@ -65,7 +65,7 @@ class Descent:
         if may is not None:
             totals[~may] = np.inf
         first = self.first.tolist()
-        at = self.first[:-1] + np.array(found)
+        at = self.first[:-1] + np.array(found, dtype=np.int64)
         least = np.minimum.reduceat(totals, self.first[:-1])
         due = set(np.flatnonzero(least < totals[at]).tolist())
         for sweep in range(SWEEPS):
@@ -101,5 +101,6 @@ class Descents:
         does in the plan."""
         choices = self._relaxed.of(lowering)
         yield self._relaxed.tiling(self._descent.run(choices))
-        now = np.repeat(self._sizes[self._first[:-1] + np.array(choices)], self._counts)
+        at = self._first[:-1] + np.array(choices, dtype=np.int64)
+        now = np.repeat(self._sizes[at], self._counts)
         yield self._relaxed.tiling(self._descent.run(choices, self._sizes <= now))

@@ -118,10 +118,9 @@ def simulate(
 
 def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:
     """The program of a trace with the user's specs as facts; these replace what it came with."""
-    program = traced.program
     arguments = dict(_specs(traced, in_shardings, False, mesh))
     results = dict(_specs(traced, out_shardings, True, mesh))
-    return simulated(program, arguments, results, mesh)
+    return simulated(traced, arguments, results, mesh)
 
 
 def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator[tuple[int, Axes]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from jax.sharding import PartitionSpec
+from rich.markup import escape
 
 import partita as pt
 from partita import models
@@ -17,6 +19,7 @@ from partita.cli.options import (
 from partita.cli.output import show, show_json, width
 from partita.report.json import summary
 from partita.report.plan import view
+from partita.verify.backends import backend_for, topologies
 
 
 def simulate(
@@ -40,10 +43,31 @@ def simulate(
     memory: Annotated[
         str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
     ] = None,
+    compile_: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Have XLA compile the step with these shardings, too: what comes out is priced, "
+            "and where the quick answer differs is said.",
+        ),
+    ] = False,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Devices to compile for, which need not be there: "
+            f"{escape(topologies())}. Host devices by default."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the plan to this file, as `partita plan --save`.")
+    ] = None,
     html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what given shardings of a model's step cost, without a search."""
+    """Print what given shardings of a model's step cost as XLA executes them, without a search."""
+    compiles = compile_ or topology is not None
+    if compiles:
+        backend_for(topology).prepare(pt.Mesh.of(mesh).devices)
     loaded = models.load(model)
     made = pt.simulate(
         loaded.fn,
@@ -54,13 +78,17 @@ def simulate(
         out_shardings=dict(map(_spec, given_out or [])),
         memory=memory,
         donate_argnums=loaded.donate_argnums,
+        compile=topology or compiles,
     )
+    if save is not None:
+        made.save(save)
     if html is not None:
         made.report(html)
     if as_json:
-        show_json(summary(made.done))
+        compiled = {} if made.compiled is None else {"compiled": made.compiled.as_dict()}
+        show_json(summary(made.done) | compiled)
     else:
-        show(view(made.done, width()))
+        show(view(made.done, width(), compiled=made.compiled))
 
 
 def _spec(text: str) -> tuple[str, PartitionSpec]:

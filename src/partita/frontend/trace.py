@@ -28,7 +28,13 @@ from partita.stablehlo import partitioned, tags
 from partita.stablehlo.callbacks import dropped, has_callbacks, identities, refuse
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
-from partita.stablehlo.internals import argument_shardings, jit_options, lower, platform_of
+from partita.stablehlo.internals import (
+    argument_shardings,
+    jit_options,
+    lower,
+    platform_of,
+    result_shardings,
+)
 
 _T = TypeVar("_T")
 
@@ -54,6 +60,8 @@ class Traced:
     """The static arguments, which are part of the program."""
     fn: Any = None
     """The function as it was traced, if that is not the one given."""
+    own_results: frozenset[int] = frozenset()
+    """Results to which the function's own `jax.jit` gives a sharding, by number."""
 
 
 def trace(
@@ -103,7 +111,7 @@ def trace(
         forms.insert(0 if _explicit(jax.sharding.get_abstract_mesh()) else 1, static.among(*typed))
     donated = marked.donated(*forms[0])
     try:
-        traced, own, every = _first_traced(fn, jitted, forms, mesh)
+        traced, own, made, every = _first_traced(fn, jitted, forms, mesh)
     except Exception as error:
         if (changes := changed_outside(fn, error)) is not None:
             raise TraceError(
@@ -172,6 +180,7 @@ def trace(
         donated.donate_argnames,
         static,
         observing,
+        made,
     )
 
 
@@ -184,15 +193,20 @@ def of_arrays(fn: Any, args: Any, kwargs: Any, marked: Marked) -> Any:
     return made.donating((*donated.donate_argnums, *donated.donate_argnames))
 
 
-def _traced(fn: Any, jitted: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
-    """`fn` traced, and the shardings that its own `jax.jit` gives its arguments."""
+def _traced(fn: Any, jitted: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any], frozenset[int]]:
+    """`fn` traced, the shardings that its own `jax.jit` gives its arguments, and the results to
+    which that gives one."""
     traced = jitted.trace(*args, **kwargs)
     own: list[Any] = [None] * len(jax.tree.leaves(traced.args_info))
+    made: frozenset[int] = frozenset()
     if jit_options(fn) is not None:
-        shardings = argument_shardings(fn.trace(*args, **kwargs))
+        itself = fn.trace(*args, **kwargs)
+        shardings = argument_shardings(itself)
+        results = enumerate(result_shardings(itself))
+        made = frozenset(n for n, each in results if isinstance(each, NamedSharding))
         named = [s if isinstance(s, NamedSharding) else None for s in shardings]
         own = named if len(named) == len(own) else own
-    return traced, own
+    return traced, own, made
 
 
 def _first_traced(fn: Any, jitted: Any, forms: Sequence[Any], mesh: Mesh | None) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from partita.frontend.specs import Axes
+from partita.frontend.trace import Traced
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.program.ir import GivenSharding, Specs
@@ -14,11 +15,12 @@ from partita.stablehlo.top_k import read_again
 
 
 def simulated(
-    program: Program, arguments: Mapping[int, Axes], results: Mapping[int, Axes], mesh: Mesh
+    traced: Traced, arguments: Mapping[int, Axes], results: Mapping[int, Axes], mesh: Mesh
 ) -> Program:
-    """The same program, to be partitioned as XLA does from these facts and those it comes with."""
-    specs = Specs(dict(arguments), dict(results))
-    return dataclasses.replace(fixed(program, arguments, results, mesh), specs=specs)
+    """The program of a trace, to be partitioned as XLA does from these facts and its own."""
+    specs = Specs(dict(arguments), dict(results), traced.own_results)
+    program = fixed(traced.program, arguments, results, mesh)
+    return dataclasses.replace(program, specs=specs)
 
 
 def fixed(

@@ -244,6 +244,8 @@ class Specs:
     arguments: Mapping[int, tuple[tuple[str, ...], ...]]
     """For each dimension the names of the axes that split it, major first."""
     results: Mapping[int, tuple[tuple[str, ...], ...]]
+    own: frozenset[int] = frozenset()
+    """Results to which the function's own `jax.jit` gives a sharding."""
 
 
 @dataclasses.dataclass(frozen=True)

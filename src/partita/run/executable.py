@@ -29,7 +29,7 @@ from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt, lacks
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.internals import concrete_mesh, platform_of
-from partita.stablehlo.propagated import annotated
+from partita.stablehlo.propagated import annotated, given_results
 from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated", "given"]
@@ -182,12 +182,41 @@ class Executable:
           MeshError: too few devices, or a mesh with other axes.
           FileError: there is no such form.
         """
-        args, kwargs = self.static.among(*self.arguments)
         concrete = self.device_mesh(mesh)
+        if form == "given":
+            return self._lower_given(concrete)
+        args, kwargs = self.static.among(*self.arguments)
         with mlir.context():
             module = None if form == "partitioned" else _emitter(form)(self.spmd)
             exported = self._exported_on(concrete, module)
         return self._planned(concrete, exported).lower(*args, **kwargs)
+
+    def _lower_given(self, mesh: jax.sharding.Mesh) -> Any:
+        """The original program as `jax.jit` lowers it with the shardings that were given: results
+        without one are left to the compiler."""
+        program = self.spmd.program
+        with mlir.context():
+            module = annotated(program, self.spmd.mesh)
+            adapt(module, program, platform_of(mesh.devices.flat[0]))
+            exported = artifact(mlir.serialize(module), program.name, self.signature, self.results)
+        leaves, structure = jax.tree.flatten(self.signature)
+
+        def given(*leaves: Any) -> list[Any]:
+            args, kwargs = jax.tree.unflatten(structure, leaves)
+            return jax.tree.leaves(exported.call(*args, **kwargs))
+
+        ranks = [len(leaf.shape) for leaf in jax.tree.leaves(self.results)]
+        made: list[Any] = [None] * len(ranks)
+        for number, axes in given_results(program).items():
+            made[number] = NamedSharding(mesh, PartitionSpec(*axes[: ranks[number]]))
+        jitted = jax.jit(
+            given,
+            in_shardings=tuple(jax.tree.leaves(self._placed(mesh))),
+            out_shardings=made,
+            donate_argnums=tuple(program.aliases),
+            keep_unused=True,
+        )
+        return jitted.lower(*leaves)
 
     def _exported_on(self, mesh: jax.sharding.Mesh, module: Any = None) -> jax.export.Exported:
         """A form of the program for the devices of a mesh."""

@@ -96,7 +96,9 @@ def _simulated(prepared: Prepared, said: SpecsTable, rebases: bool) -> Prepared:
 
     arguments = known(said.arguments, program.argument_names, program.arguments)
     results = known(said.results, program.result_names, program.results)
-    return dataclasses.replace(prepared, program=simulated(program, arguments, results, mesh))
+    return dataclasses.replace(
+        prepared, program=simulated(prepared.traced, arguments, results, mesh)
+    )
 
 
 def _fitting(axes: Axes, shape: Sequence[int], mesh: Mesh) -> Axes:

@@ -270,6 +270,11 @@ def argument_shardings(traced: Any) -> Sequence[Any]:
     return tuple(traced._params["in_shardings"])
 
 
+def result_shardings(traced: Any) -> Sequence[Any]:
+    """The same of its flat results."""
+    return tuple(traced._params["out_shardings"])
+
+
 def export_schema() -> Any:
     """The module that reads and writes what a serialized `jax.export.Exported` is made of."""
     from jax._src.export import serialization_generated  # only files need it

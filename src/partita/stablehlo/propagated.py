@@ -15,7 +15,7 @@ from typing import Any
 from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.program.blocks import Barrier, Branch, Loop
-from partita.program.ir import Program
+from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT
 from partita.stablehlo import attributes, mlir, rolls
 from partita.stablehlo.matching import Item, matched, operations_of
@@ -70,11 +70,38 @@ def can_propagate(program: Program) -> bool:
 
 
 def annotated(program: Program, mesh: Mesh) -> Any:
-    """The module of a program with the shardings that it comes with, and no others.
+    """The module of a program with the shardings that it has inside, and no others: those of
+    arguments and results are left to whoever calls it.
 
     To be called, and used, within an MLIR context.
     """
     return _annotated(program, mesh, notes=False)
+
+
+def given_results(program: Program) -> dict[int, tuple[tuple[str, ...], ...]]:
+    """The shardings that results come with, by number.
+
+    What `jax.jit(out_shardings=...)` says is a constraint in the program. To XLA it is none: a
+    value is computed as it propagates, and moved when it is returned.
+    """
+    facts = {fact.name: fact for fact in program.given if not fact.open}
+    found = {
+        number: facts[name].axes
+        for number, name in enumerate(program.result_names)
+        if name in facts
+    }
+    for number in program.specs.own if program.specs else ():
+        op = _constraint_of(program, number)
+        if op is not None and op.given is not None:
+            found[number] = op.given.axes
+    return found
+
+
+def _constraint_of(program: Program, number: int) -> Operation | None:
+    """The constraint that makes a result; None if that is anything else."""
+    producer = program.values[program.results[number]].producer
+    op = None if producer is None else program.operations[producer]
+    return op if op is not None and op.kind == CONSTRAINT else None
 
 
 def propagated(program: Program, mesh: Mesh) -> Propagated:
@@ -111,9 +138,12 @@ def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
     pairs = list(matched(program.body, operations_of(main.entry_block)))
     with ir.InsertionPoint.at_block_begin(module.body):
         sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(mesh)))
-    _annotate_signature(program, main)
+    if notes:
+        _annotate_signature(program, main)
+    returned = _returned(program)
     for item, view in pairs:
-        view = _constrained(program, item, view)
+        if item not in returned:
+            view = _constrained(program, item, view)
         if notes:
             view = _known_to_shardy(program, item, view)
         if notes and list(view.results):
@@ -121,19 +151,30 @@ def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
     return module
 
 
+def _returned(program: Program) -> set[Item]:
+    """The constraints that stand for shardings of results."""
+    if program.specs is None:
+        return set()
+    numbers = {*program.specs.results, *program.specs.own}
+    found = (_constraint_of(program, number) for number in numbers)
+    return {op.index for op in found if op is not None}
+
+
 def _annotate_signature(program: Program, main: Any) -> None:
-    given = {fact.name: fact for fact in program.given}
-    for which, names in (
-        ("arg_attrs", program.argument_names),
-        ("res_attrs", program.result_names),
-    ):
+    facts = {fact.name: fact for fact in program.given}
+    given = [facts.get(name) for name in program.argument_names]
+    arguments = [f and _sharding(f.axes, [f.open] * len(f.axes)) for f in given]
+    axes = given_results(program)
+    results = [
+        _sharding(axes[n], [False] * len(axes[n])) if n in axes else None
+        for n in range(len(program.results))
+    ]
+    for which, shardings in (("arg_attrs", arguments), ("res_attrs", results)):
         rows = []
-        for name, row in zip(names, mlir.attributes_of(main, which, len(names)), strict=True):
+        known = mlir.attributes_of(main, which, len(shardings))
+        for sharding, row in zip(shardings, known, strict=True):
             own = {a.name: a.attr for a in row} if row else {}
-            if name in given:
-                fact = given[name]
-                own[_SHARDING] = _sharding(fact.axes, [fact.open] * len(fact.axes))
-            rows.append(ir.DictAttr.get(own))
+            rows.append(ir.DictAttr.get(own | ({_SHARDING: sharding} if sharding else {})))
         main.attributes[which] = ir.ArrayAttr.get(rows)
 
 

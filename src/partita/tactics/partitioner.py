@@ -29,78 +29,52 @@ class ProductRule:
     """A rule by which an axis of a product is decided; of several that apply, the first counts."""
 
     name: str
-    decides: Callable[[Product, int], tuple[int | None] | None]
-    """For a product and an axis: the factor that it splits, or None for no factor, in a tuple; None
-    if the rule does not apply."""
-    experiment: tuple[str, str, str]
-    """A product of `f32[192,320]` and `f32[320,448]` over a mesh `x=4,y=2`: the axes of both
-    dimensions of lhs, rhs and result, as in `x,-`. Without this rule it would run otherwise."""
+    decides: Callable[[Product, int], int | None]
+    """For a product and an axis: the factor that the axis splits; None if the rule does not
+    apply."""
+    experiments: tuple[tuple[str, str, str], ...]
+    """Products of `f32[192,320]` and `f32[320,448]` over a mesh `x=4,y=2` that show it: the axes of
+    both dimensions of the left operand, the right one and the result, as in `x,-`. Without this
+    rule the first would run otherwise."""
 
 
-def _two_agree(product: Product, axis: int) -> tuple[int | None] | None:
-    left, right, result = product.factors(axis)
-    for a, b in ((left, result), (right, result)):
-        if a is not None and a == b:
-            return (a,)
-    return None
-
-
-def _summed_alike(product: Product, axis: int) -> tuple[int | None] | None:
+def _summed_alike(product: Product, axis: int) -> int | None:
     left, right, _ = product.factors(axis)
     if left is None or left != right or product.lhs[left] != product.rhs[left]:
         return None
-    return (left,)
+    return left
 
 
-def _as_result(product: Product, axis: int) -> tuple[int | None] | None:
+def _as_result(product: Product, axis: int) -> int | None:
     *_, result = product.factors(axis)
-    return None if result is None else (result,)
+    return result
 
 
-def _as_one_operand(product: Product, axis: int) -> tuple[int | None] | None:
-    left, right, _ = product.factors(axis)
-    own = [f for f in (left, right) if f is not None and f not in product.summed]
-    if len(own) == 2:
-        return (right if product.sizes[0] < product.sizes[1] else left,)
-    return (own[0],) if own else None
-
-
-def _smaller_sum(product: Product, axis: int) -> tuple[int | None] | None:
+def _smaller_sum(product: Product, axis: int) -> int | None:
     left, right, _ = product.factors(axis)
     number, factor = (0, left) if right is None else (1, right)
-    others = [a for a in product.axes if a != axis and _two_agree(product, a) is None]
+    others = [a for a in product.axes if a != axis and product.factors(a)[2] is None]
     if (left is None) == (right is None) or others:
         return None
-    return (factor,) if product.sizes[2] < product.sizes[number] else None
+    return factor if product.sizes[2] < product.sizes[number] else None
 
 
 PRODUCTS = (
     ProductRule(
-        "an operand and the result agree: the other operand is gathered",
-        _two_agree,
-        ("x,-", "x,y", "x,y"),
-    ),
-    ProductRule(
-        "both operands are split where they are summed: the sum is completed, then cut",
+        "both operands are split alike where they are summed: the sum is completed, then cut",
         _summed_alike,
-        ("-,y", "y,-", "y,-"),
+        (("x,y", "y,-", "x,-"), ("x,y", "y,-", "x+y,-"), ("x+y,-", "-,-", "-,-")),
     ),
     ProductRule(
-        "only the result is split so: operands are cut, or moved to it",
+        "as the result is split: the operand that is split elsewhere is gathered or moved",
         _as_result,
-        ("-,x", "-,-", "x,-"),
-    ),
-    ProductRule(
-        "the result is replicated, and an operand is split where it is not summed: the result is "
-        "gathered; of two such operands the smaller one",
-        _as_one_operand,
-        ("x,-", "x,-", "-,-"),
+        (("-,x", "-,-", "x,-"), ("x,-", "x,y", "x,y"), ("x,y", "x,y", "x,y")),
     ),
     ProductRule(
         "only one operand is split, where it is summed, and is larger than the result: the other "
         "one is cut",
         _smaller_sum,
-        ("x,-", "y,-", "x,-"),
+        (("x,-", "y,-", "x,-"),),
     ),
 )
 """How an axis is decided in a product. Where no rule applies, operands are gathered over it."""
@@ -167,11 +141,9 @@ def _of_product(op: Operation, program: Program, values: Sequence[Layout], mesh:
 
 
 def _decided(product: Product, axis: int) -> int | None:
-    for rule in PRODUCTS:
-        decided = rule.decides(product, axis)
-        if decided is not None:
-            return decided[0]
-    return None
+    """The factor that an axis splits in a product; None if operands are gathered over it."""
+    decided = (rule.decides(product, axis) for rule in PRODUCTS)
+    return next((factor for factor in decided if factor is not None), None)
 
 
 def _fitting(op: Operation, layout: Sequence[Axes], mesh: Mesh) -> Layout:

@@ -19,7 +19,7 @@ _KNOWN = frozenset(
     f"stablehlo.{kind}"
     for kind in (
         *("dot_general", "reduce", "dynamic_slice", "dynamic_update_slice"),
-        *("gather", "scatter", "reshape", "broadcast_in_dim"),
+        *("reshape", "broadcast_in_dim"),
     )
 )
 """Operations with factors that are not plainly parallel, and whose partitioning the rules know."""
@@ -49,7 +49,8 @@ def uncertain(
     again = list(map(program.describe, _gathered_again(program, mesh, values)))
     if again:
         yield _tell(
-            f"XLA gathers operands of products anew that are gathered once here: {_counted(again)}"
+            "XLA may gather operands of products again that are gathered once here: "
+            f"{_counted(again)}"
         )
 
 
@@ -84,11 +85,11 @@ def _beyond_rules(op: Operation, values: Sequence[Layout]) -> bool:
 
 
 def _gathered_again(program: Program, mesh: Mesh, values: Sequence[Layout]) -> list[int]:
-    """Values that XLA gathers twice in the same way.
+    """Values that XLA's partitioner gathers twice in the same way.
 
-    The partitioner divides the devices of a product into groups by one operand and the result
-    after the other. What is gathered inside of groups it does not find again outside of them, or
-    in other groups.
+    It divides the devices of a product into groups by one operand and the result after the other.
+    What is gathered inside of groups it does not find again outside of them, or in other groups.
+    The compiler for TPUs drops the second gather, that for hosts keeps it.
     """
     found: dict[tuple[int, Axes], set[Axes]] = defaultdict(set)
     for op in program.operations:

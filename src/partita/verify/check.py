@@ -118,7 +118,7 @@ def _compared(plan: Predicted, backend: Backend, form: Form, found: list[Found])
         plan.mesh,
         found,
         executions=backend.counts_executions,
-        becomes=backend.known_rewrites(plan.spmd) if form == "partitioned" else (),
+        becomes=() if form == "annotated" else backend.known_rewrites(plan.spmd),
     )
 
 

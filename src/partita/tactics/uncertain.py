@@ -109,12 +109,20 @@ def _gathers(product: Product, mesh: Mesh) -> Iterator[tuple[int, Axes, Axes]]:
         product.sizes[side] // mesh.size(tuple(a for axes in product.sides[side] for a in axes))
         for side in (0, 1)
     ]
-    left_first = local[1] * mesh.size(kept[0]) < local[0] * mesh.size(kept[1])
-    first = 0 if left_first else 1
+    first = 1
+    if _divides(product, 0, kept[0]):
+        less = local[1] * mesh.size(kept[0]) < local[0] * mesh.size(kept[1])
+        first = 0 if less or not _divides(product, 1, kept[1]) else 1
     for side in (0, 1):
         if moves[side]:
-            inside = kept[first] if side == first and moves[1 - side] else ()
-            yield side, moves[side], inside
+            yield side, moves[side], kept[first] if side == first else ()
+
+
+def _divides(product: Product, side: int, kept: Axes) -> bool:
+    """Whether devices can be divided into groups by an operand: it agrees with the result in all
+    axes by which it is split where it is not summed."""
+    factors = (product.factors(axis)[side] for axis in product.axes if axis not in kept)
+    return bool(kept) and all(f is None or f in product.summed for f in factors)
 
 
 def _kept(product: Product, side: int) -> Axes:

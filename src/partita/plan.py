@@ -184,7 +184,9 @@ class Plan(Shown, Searched):
 
         nests = LoopNests(self.program, self.mesh, self.assignment)
         keywords = bool(self.arguments[1])
-        return Core(nests, self.executable.signature, self.results, keywords, self.closed_over)
+        return Core(
+            nests, self.executable.signature, self.results, keywords, self.closed_over, self.fn
+        )
 
     @property
     def program(self) -> Program:

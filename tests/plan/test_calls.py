@@ -123,6 +123,43 @@ def test_a_plan_whose_mesh_is_words_runs_on_the_mesh_that_is_set():
     assert p.device_mesh().devices.tolist() == DEVICES[:4].tolist()
 
 
+EXPLICIT = Mesh(DEVICES[:4].reshape(2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_sharding_of_an_argument_is_part_of_its_type_under_an_explicit_mesh(abstract):
+    def fn(x):
+        assert jax.typeof(x).sharding.spec == P("data", None)
+        return jax.shard_map(lambda x: 2 * x, in_specs=P("data"), out_specs=P("data"))(x)
+
+    with jax.set_mesh(EXPLICIT):
+        x = jax.device_put(X, NamedSharding(EXPLICIT, P("data", None)))
+        shape = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=x.sharding)
+        p = plan(fn, shape if abstract else x, mesh=EXPLICIT, tactics=())
+        assert (p.in_shardings, p.out_shardings, p.collectives) == ((P("data"),), P("data"), ())
+        assert_same(p.jit()(x), jnp.asarray(2 * X))
+
+
+def without_a_rule(x, w):
+    return jax.lax.ragged_dot(jnp.sort(x, axis=0), w[None], jnp.array([len(x)]))
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jit"])
+@pytest.mark.parametrize("placed", [False, True])
+def test_operations_without_a_rule_for_explicit_types_run_inside_of_others(transform, placed):
+    p = plan(without_a_rule, X, W, mesh=EXPLICIT)
+    x, w = p.shard(X, W) if placed else (jnp.asarray(X), jnp.asarray(W))
+
+    def transformed(fn, x, w):
+        if transform == "grad":
+            return jax.grad(lambda x: jnp.sum(fn(x, w)))(x)
+        if transform == "vmap":
+            return jax.vmap(lambda scale: fn(scale * x, w))(jnp.arange(3.0))
+        return jax.jit(lambda x: fn(2 * x, w) + 1)(x)
+
+    assert_same(transformed(p.jit(), x, w), transformed(without_a_rule, X, W))
+
+
 def test_an_abstract_mesh_says_the_types_of_axes():
     mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     p = plan(layer, X, W, mesh=mesh)

@@ -61,6 +61,7 @@ def test_what_is_one_element_throughout_or_an_argument_is_no_constant():
     assert plan(fn, UP, X).estimate.constant_memory == 0
 
 
+@pytest.mark.filterwarnings("ignore:.* examples, which .* does not divide")
 def test_constants_of_element_types_of_all_kinds_are_seen_and_hoisted():
     arrays = {
         "bool": np.arange(2048) % 3 == 0,

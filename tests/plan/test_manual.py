@@ -416,4 +416,4 @@ def test_a_callback_inside():
         shape = jax.ShapeDtypeStruct(a.shape, a.dtype)
         return jax.pure_callback(np.sin, shape, a)
 
-    assert "call back to the host" in refused(mapped(P("x"), P("x"))(fn), numbers(16, 8))
+    assert "calls back to the host" in refused(mapped(P("x"), P("x"))(fn), numbers(16, 8))

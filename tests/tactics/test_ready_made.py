@@ -5,7 +5,9 @@ The GPT has L layers and P parameter tensors; the counts follow by arithmetic.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -213,6 +215,55 @@ def test_examples_that_are_called_otherwise_are_named(patterns):
         small(DATA, fn=fn, args=args)
     p = small(pt.DataParallel("data", patterns), fn=fn, args=args)
     assert p.in_shardings[1] == jax.P("data")
+
+
+@pytest.mark.parametrize(
+    ("data", "split"),
+    [
+        (dict.fromkeys(("inputs", "targets"), array(64, 16)), {"inputs", "targets"}),
+        ({"tokens": array(64, 16), "mask": array(64), "rate": array()}, {"tokens", "mask"}),
+        ({"images": array(64, 16), "table": array(16, 16)}, {"images"}),
+    ],
+)
+def test_examples_are_the_usual_keys_of_an_argument_of_any_name(data, split):
+    def fn(weights, data):
+        return jax.tree.map(lambda w: w * sum(map(jnp.sum, data.values())), weights), data
+
+    p = small(DATA, fn=fn, args=(WEIGHTS, data))
+    assert {name for name, spec in p.in_shardings[1].items() if spec == jax.P("data")} == split
+    assert set(jax.tree.leaves(p.in_shardings[0])) == {jax.P()}
+
+
+@pytest.mark.parametrize(
+    "tactic", [DATA, pt.FullyShardedDataParallel(), pt.SequenceParallel("data")]
+)
+def test_what_a_message_says_of_a_missing_batch_helps(tactic):
+    def fn(params, data):
+        return jnp.mean((data["rows"] @ params["w1"]) ** 2) * params["w1"]
+
+    args = (WEIGHTS, {"rows": array(64, 16)})
+    with pytest.raises(pt.TacticError) as error:
+        small(tactic, fn=fn, args=args)
+    option, pattern = re.search(r'as in (\w+)=\["(.*?)"\]', str(error.value)).groups()
+    assert tactic.name in str(error.value)
+    p = small(dataclasses.replace(tactic, **{option: [pattern]}), fn=fn, args=args)
+    assert "data" in p.in_shardings[1]["rows"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            60,
+            r"batch\['x'\] has 60 examples, which data=8 .* pad .* 64 .* cut .* 56, .* of 4 devices",
+        ),
+        (63, r"batch\['x'\] has 63 examples, which data=8 .* pad the batch to 64 .* cut it to 56$"),
+        (4, r"batch\['x'\] has 4 examples, which data=8 .* pad the batch to 8 .* of 4 devices"),
+    ],
+)
+def test_a_batch_that_no_axis_divides_is_a_warning(rows, message):
+    with pytest.warns(pt.PartitaWarning, match=message):
+        small(DATA, args=(STATE, {"x": array(rows, 16)}), mesh="data=8")
 
 
 def test_scalars_among_the_examples_are_left_out():

@@ -30,8 +30,12 @@ jax.tree_util.register_pytree_with_keys(
         ((Key(""), made.result), (Key(".callbacks"), made.operands)),
         made.callbacks,
     ),
-    lambda callbacks, children: Observed(*children, callbacks),
+    lambda callbacks, children: _observed(list(children), callbacks),
 )
+
+
+def _observed(children: list[Any], callbacks: tuple[Callback, ...]) -> Observed:
+    return Observed(children[0], children[1], callbacks)
 
 
 class Observing:
@@ -115,6 +119,9 @@ def observer(callbacks: Sequence[Callback]) -> Callable[..., Any]:
 
 def _here(array: jax.Array) -> jax.Array:
     """An array on one device of this process."""
-    if array.is_fully_replicated:
-        return array.addressable_data(0)
-    return jax.device_put(array, jax.local_devices()[0])
+    here: jax.Array = (
+        array.addressable_data(0)
+        if array.is_fully_replicated
+        else jax.device_put(array, jax.local_devices()[0])
+    )
+    return here

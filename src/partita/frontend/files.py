@@ -173,7 +173,10 @@ def contents(module: Any, suffix: str, exported: Callable[[Any], jax.export.Expo
     try:
         return bytes(exported(module).serialize())
     except ValueError as error:
-        raise FileError(f"JAX cannot serialize the arguments: {error}") from None
+        raise FileError(
+            f"JAX cannot serialize the arguments: {error} A name that ends in .jaxexport has them "
+            "in dicts and lists alone"
+        ) from None
 
 
 def plain(tree: Any) -> Any:

@@ -29,6 +29,7 @@ from partita.stablehlo.callbacks import dropped, has_callbacks, identities, refu
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.internals import (
+    LoweringRule,
     argument_shardings,
     jit_options,
     lower,
@@ -137,8 +138,14 @@ def trace(
     if has_callbacks(traced.jaxpr):
         observing = Observing(fn)
         jitted = said.jitted(observing)[0]
-        traced, _, every = _first_traced(observing, jitted, [every], mesh)
-    effects = traced.jaxpr.effects
+        traced, _, _, every = _first_traced(observing, jitted, [every], mesh)
+    effects = [e for e in traced.jaxpr.effects if type(e).__name__ != "InternalMutableArrayEffect"]
+    if any(type(effect).__name__ in ("ReadEffect", "WriteEffect") for effect in effects):
+        raise UnsupportedError(
+            f"{name} reads or changes a jax.Ref that it does not make itself, which devices of a "
+            f"partitioned program cannot share; pass what it holds to {name}, and return what "
+            "comes of it"
+        )
     if effects:
         raise UnsupportedError(
             f"{name} has side effects ({', '.join(sorted(map(str, effects)))}) that cannot be "
@@ -146,7 +153,7 @@ def trace(
         )
     platform = platform or platform_of()
     found: dict[str, partitioned.Partitioned] = {}
-    rules = (*_RULES, *identities(traced.jaxpr), partitioned.lowering(found))
+    rules: list[LoweringRule] = [*_RULES, *identities(traced.jaxpr), partitioned.lowering(found)]
     try:
         lowered = lower(traced, rules, platform)
     except Exception as error:
@@ -338,12 +345,17 @@ def abstract(
     shapes = []
     for (_, first, *path), leaf in leaves:
         try:
+            if isinstance(leaf, jax.Ref):
+                what = argument_name(fn, _in_call(first, static), path)
+                raise UnsupportedError(
+                    f"{what} of {name_of(fn)} is a jax.Ref, which it would change in "
+                    f"place; pass what it holds, {what}[...], and return what comes of it"
+                )
             shapes.append(_abstract(leaf))
         except TypeError as error:
-            if isinstance(first, jax.tree_util.SequenceKey):
-                first = jax.tree_util.SequenceKey(static.position(first.idx))
+            what = argument_name(fn, _in_call(first, static), path)
             raise TraceError(
-                f"{argument_name(fn, first, path)} of {name_of(fn)} is no array, but a "
+                f"{what} of {name_of(fn)} is no array, but a "
                 f"{type(leaf).__name__} ({getattr(leaf, '__name__', leaf)}); pass arrays or "
                 "jax.ShapeDtypeStruct, name what is part of the program in static_argnames, and "
                 "bind anything else with functools.partial; in a module that holds other things "
@@ -351,6 +363,13 @@ def abstract(
             ) from error
     made: tuple[Any, Any] = jax.tree.unflatten(structure, shapes)
     return made
+
+
+def _in_call(first: Any, static: Static) -> Any:
+    """The key of an argument in a call, from that among arguments that are not static."""
+    if isinstance(first, jax.tree_util.SequenceKey):
+        return jax.tree_util.SequenceKey(static.position(first.idx))
+    return first
 
 
 def argument_name(fn: Any, first: Any, path: Sequence[Any] = ()) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from partita.emit.sequential import sequential
 from partita.errors import ArgumentError, renamed
 from partita.escape import printed
+from partita.frontend.callbacks import result_of, with_modules
 from partita.stablehlo import mlir
 from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
@@ -39,6 +40,8 @@ class Core:
     """Whether the function takes keyword arguments."""
     closed_over: tuple[np.ndarray, ...] = ()
     """The closed-over constants that have become arguments."""
+    fn: Any = None
+    """The function."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -68,8 +71,13 @@ class Core:
           >>> float(plan.core.run(jnp.arange(4.0)))
           6.0
         """
-        args, kwargs = jax.device_put((args, kwargs), jax.local_devices()[0])
-        return self.jitted(*args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = jax.device_put((args, kwargs), jax.local_devices()[0])
+            return result_of(self.jitted(*args, **kwargs))
+
+        modules = with_modules(self.fn)
+        return run(*args, **kwargs) if modules is None else modules.around(run, args, kwargs)
 
     @cached_property
     def jitted(self) -> Any:

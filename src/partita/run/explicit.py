@@ -42,9 +42,7 @@ def without_explicit_types(run: Callable[..., Any], args: Any, out_shardings: An
     context = jax.sharding.get_abstract_mesh()
     if not explicit or not (_is_explicit(context) or any(map(_is_typed, jax.tree.leaves(args)))):
         return run(*args)
-    inside = jax.sharding.auto_axes(
-        run, axes=leaves[0].mesh.axis_names, out_sharding=out_shardings
-    )
+    inside = jax.sharding.auto_axes(run, axes=leaves[0].mesh.axis_names, out_sharding=out_shardings)
     if not context.empty:
         return inside(*args)
     with jax.sharding.use_abstract_mesh(leaves[0].mesh.abstract_mesh):

@@ -45,9 +45,7 @@ class Functional:
 
     def donating(self, donated: Iterable[int | str]) -> Functional:
         """The same, with these arguments donated, by position and by name."""
-        return Functional(
-            self.fn, self.options, self.everything, self._naming, frozenset(donated)
-        )
+        return Functional(self.fn, self.options, self.everything, self._naming, frozenset(donated))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on arguments that are split."""
@@ -71,17 +69,18 @@ class Functional:
                 continue
             arguments = [(modules[n], self._donates(leaves[n][0])) for n in ours]
             trace = traces.get(kind) or kind.trace()
-            after, split = trace.split(arguments, [out[n] for n in owned])
+            kept, split = trace.split(arguments, [out[n] for n in owned])
             for n, parts in zip(owned, split, strict=True):
                 out[n] = parts
-            named = zip((leaves[n][0] for n in ours), after, strict=False)
+            named = zip((leaves[n][0] for n in ours), kept, strict=False)
             changed += named
         result = jax.tree.unflatten(of_results, out)
         if not changed:
             return result
-        paths, parts = zip(*changed, strict=True)
+        paths = [path for path, _ in changed]
         names = tuple(self._naming(path[1], path[2:]) for path in paths)
-        return Returned(result, parts, names, tuple(map(_where, paths)))
+        after = tuple(parts for _, parts in changed)
+        return Returned(result, after, names, tuple(map(_where, paths)))
 
     def keeping(self, made: Any) -> dict[int | str, str]:
         """Arguments with arrays that are not returned, as they stay: their names by where they are.
@@ -155,12 +154,11 @@ def functional(fn: Any, args: Any, kwargs: Any, naming: Callable[..., str]) -> F
     leaves, _ = nodes((args, kwargs), kinds, everything)
     has_modules = any(owner(leaf, kinds, everything) is not None for _, leaf in leaves)
     if found is not None:
-        fn, options = found.fn, found.options
-    elif not has_modules:
+        return Functional(found.fn, found.options, everything, functools.partial(naming, found.fn))
+    if not has_modules:
         return None
-    else:
-        options = jit_options(fn)
-        fn = fn if options is None else fn.__wrapped__
+    options = jit_options(fn)
+    fn = fn if options is None else fn.__wrapped__
     return Functional(fn, options, everything, functools.partial(naming, fn))
 
 

@@ -25,9 +25,7 @@ def owner(value: Any, kinds: Sequence[Kind], everything: bool) -> Kind | None:
     return next((kind for kind in kinds if kind.owns(value, everything)), None)
 
 
-def nodes(
-    tree: Any, kinds: Sequence[Kind], everything: bool
-) -> tuple[list[tuple[Any, Any]], Any]:
+def nodes(tree: Any, kinds: Sequence[Kind], everything: bool) -> tuple[list[tuple[Any, Any]], Any]:
     """The leaves of a tree with their paths; modules, split or not, are leaves.
 
     So is what the kinds leave alone.

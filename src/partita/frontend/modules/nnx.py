@@ -96,7 +96,7 @@ class Named:
 jax.tree_util.register_pytree_with_keys(
     Named,
     lambda named: ([(Key(""), named.value)], named.metadata),
-    lambda metadata, values: Named(values[0], metadata),
+    lambda metadata, values: Named(next(iter(values)), metadata),
 )
 
 
@@ -107,6 +107,7 @@ class _Call:
         self._kind = kind
         self._outer = _graphs().RefMap()
         self._sent: list[Any] = []
+        self._modules: list[tuple[Any, Any]] = []
 
     def split(self, values: Sequence[Any]) -> list[Parts]:
         """Splits modules; what they share is in the first of them."""
@@ -114,14 +115,24 @@ class _Call:
         for value in values:
             graph, names, arrays = _flat(value, self._outer)
             self._sent += arrays
+            self._modules.append((value, graph))
             made.append(Parts(Structure(self._kind, names, graph), tuple(arrays)))
         return made
 
     def join(self, parts: Sequence[Parts]) -> list[Any]:
         """Puts modules together, and writes to those that were split."""
+        if self._are_unchanged(parts):
+            return [module for module, _ in self._modules]
         outer = _graphs().IndexMap.from_refmap(self._outer) if len(self._outer) else None
         inner = _graphs().IndexMap()
         return [_joined(each, inner, self._sent, outer) for each in parts]
+
+    def _are_unchanged(self, parts: Sequence[Parts]) -> bool:
+        """Whether these are what was split, so that nothing has to be written."""
+        return len(parts) == len(self._modules) and all(
+            not each.values and each.stays and each.structure.static.with_no_outer_index() == graph
+            for each, (_, graph) in zip(parts, self._modules, strict=True)
+        )
 
 
 class _Trace:

@@ -99,8 +99,8 @@ class Structure:
     """What to append to the name of the module for each array."""
     static: Any
     kept: tuple[int | None, ...] | None = None
-    """For a module that comes out: for each of its arrays None, or the number of the array that went
-    in and that it still is, which is then no result; None if all are results."""
+    """For a module that comes out: for each of its arrays None, or the number of the array that
+    went in and that it still is, which is then no result; None if all are results."""
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -176,12 +176,19 @@ jax.tree_util.register_pytree_with_keys(
     lambda made: (
         [
             (Key(""), made.result),
-            *((Key(f".{name}"), parts) for name, parts in zip(made.names, made.changed, strict=True)),
+            *(
+                (Key(f".{name}"), parts)
+                for name, parts in zip(made.names, made.changed, strict=True)
+            ),
         ],
         (made.names, made.where),
     ),
-    lambda said, children: Returned(children[0], tuple(children[1:]), *said),
+    lambda said, children: _returned(list(children), said),
 )
+
+
+def _returned(children: list[Any], said: Any) -> Returned:
+    return Returned(children[0], tuple(children[1:]), *said)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -194,9 +201,14 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, types.FunctionType):
-        return a.__code__ is b.__code__ and all(
-            same(getattr(a, name), getattr(b, name)) for name in ("__defaults__", "__kwdefaults__")
-        ) and same(_cells(a), _cells(b))
+        return (
+            a.__code__ is b.__code__
+            and all(
+                same(getattr(a, name), getattr(b, name))
+                for name in ("__defaults__", "__kwdefaults__")
+            )
+            and same(_cells(a), _cells(b))
+        )
     if isinstance(a, types.MethodType):
         return a.__func__ is b.__func__ and same(a.__self__, b.__self__)
     if isinstance(a, functools.partial):

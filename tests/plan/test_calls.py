@@ -1,5 +1,6 @@
 """A planned function is called as `jax.jit`'s are: types, devices, arrays elsewhere, mistakes."""
 
+import contextlib
 import functools
 import warnings
 
@@ -140,15 +141,22 @@ def test_the_sharding_of_an_argument_is_part_of_its_type_under_an_explicit_mesh(
         assert_same(p.jit()(x), jnp.asarray(2 * X))
 
 
-def without_a_rule(x, w):
-    return jax.lax.ragged_dot(jnp.sort(x, axis=0), w[None], jnp.array([len(x)]))
+def ragged(x, w):
+    return jax.lax.ragged_dot(x, w[None], jnp.full(1, len(x)))
 
 
-@pytest.mark.parametrize("transform", ["grad", "vmap", "jit"])
-@pytest.mark.parametrize("placed", [False, True])
-def test_operations_without_a_rule_for_explicit_types_run_inside_of_others(transform, placed):
-    p = plan(without_a_rule, X, W, mesh=EXPLICIT)
-    x, w = p.shard(X, W) if placed else (jnp.asarray(X), jnp.asarray(W))
+def in_order(x, w):
+    return jnp.cumsum(jnp.sort(x, axis=0), axis=0) @ w
+
+
+@pytest.mark.parametrize(
+    ("fn", "transform"),
+    [(ragged, "grad"), (ragged, "jit"), (in_order, "grad"), (in_order, "vmap"), (in_order, "jit")],
+)
+@pytest.mark.parametrize("is_set", [False, True])
+def test_operations_without_a_rule_for_explicit_types_run_inside_of_others(fn, transform, is_set):
+    p = plan(fn, X, W, mesh=EXPLICIT)
+    x, w = jnp.asarray(X), jnp.asarray(W)
 
     def transformed(fn, x, w):
         if transform == "grad":
@@ -157,7 +165,10 @@ def test_operations_without_a_rule_for_explicit_types_run_inside_of_others(trans
             return jax.vmap(lambda scale: fn(scale * x, w))(jnp.arange(3.0))
         return jax.jit(lambda x: fn(2 * x, w) + 1)(x)
 
-    assert_same(transformed(p.jit(), x, w), transformed(without_a_rule, X, W))
+    expected = transformed(fn, x, w)
+    with jax.set_mesh(EXPLICIT) if is_set else contextlib.nullcontext():
+        x, w = p.shard(x, w) if is_set else (x, w)
+        assert_same(transformed(p.jit(), x, w), expected)
 
 
 def test_an_abstract_mesh_says_the_types_of_axes():

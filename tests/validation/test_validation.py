@@ -80,6 +80,23 @@ def lowered(name):
     return plan(fn, *args, tactics=tactics).spmd
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.pad(x, ((1, 1), (0, 0)), mode="edge"),
+        lambda x: lax.associative_scan(jnp.maximum, x),
+        lambda x: jnp.sum(x[:, :0].T @ x, 0),
+    ],
+    ids=["pad", "scan", "product"],
+)
+@pytest.mark.parametrize("tactic", [M({"result": 0}, "x"), M({"x": 0}, "y")], ids=str)
+def test_values_of_no_elements_have_any_layout_for_nothing(fn, tactic):
+    """Inside of these are slices of size 0, whose shards are neither exchanged nor cut."""
+    x = np.arange(96.0, dtype=np.float32).reshape(12, 8)
+    made = pt.plan(lambda x: fn(x), x, mesh="x=2,y=4", hardware="cpu", tactics=tactic)
+    np.testing.assert_array_equal(made.jit()(x), fn(x))
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_lowered_passes(name):
     assert any(item.step.is_collective for item in lowered(name).reshards())

@@ -36,7 +36,8 @@ class Step:
     window: Window | None = None
     """What is made of the dimension after that."""
     layouts: tuple[Layout, ...] = ()
-    """Of a collective_permute that moves shards as they are, the layouts before and after."""
+    """Layouts before and after, of a collective_permute that moves shards as they are, and of any
+    step of a value that has no elements."""
 
     @property
     def collective(self) -> CollectiveKind:

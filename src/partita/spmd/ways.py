@@ -54,10 +54,10 @@ def step(
       layouts: before and after.
       combine: how unreduced values are combined.
     """
+    before, after = (local_type(type_, layout, mesh) for layout in layouts)
     if not type_.elements:
         kind = SLICE  # nothing to exchange either
-    before, after = (local_type(type_, layout, mesh) for layout in layouts)
-    moved = layouts if kind is COLLECTIVE_PERMUTE else ()
+    moved = layouts if kind is COLLECTIVE_PERMUTE or not type_.elements else ()
     return Step(kind.name, axes, *dims, before, after, combine, layouts=moved)
 
 

@@ -48,6 +48,11 @@ def _gather(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
 
 def _slice(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
     axes = real(step.axes, mesh)
+    if step.layouts:
+        expect(not type_.elements, "it has elements, which are not exchanged")
+        before, wanted = (laid_out(layout, mesh) for layout in step.layouts)
+        expect(before == state.layout, "it comes from another layout")
+        return State(wanted)
     if step.window is None:
         _expect_no_window(state, step.dim)
         return _split(state, step.dim, axes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -59,18 +59,19 @@ def smaller(done: Scheduled, fn: Any, marked: Marked, static: Static) -> Argumen
     )
     if isinstance(fn, Module):
         raise refusal
-    for old in sorted({n for s in _shapes(arguments) for n in s}, reverse=True):
-        for new in _parts(old, context.mesh):
-            shrunk = _replaced(arguments, old, new)
-            args, kwargs = static.among(*shrunk)
-            try:
-                traced = trace(fn, args, kwargs, marked, None, context.mesh, program.platform)
-            except PartitaError:
-                continue
-            arguments = shrunk
-            if _runs(traced.program):
-                return arguments
-            break
+    for old in _sizes(arguments):
+        new = _part(old, context.mesh)
+        if new is None:
+            continue
+        shrunk = _replaced(arguments, old, new)
+        args, kwargs = static.among(*shrunk)
+        try:
+            traced = trace(fn, args, kwargs, marked, None, context.mesh, program.platform)
+        except PartitaError:
+            continue
+        arguments = shrunk
+        if _runs(traced.program):
+            return arguments
     raise refusal
 
 
@@ -81,15 +82,22 @@ def changes(before: Arguments, after: Arguments) -> str:
     return ", ".join(f"{new} in place of {old}" for new, old in sorted(changed))
 
 
-def _parts(old: int, mesh: Mesh) -> Iterator[int]:
-    """Parts of a size that are divided by all that divides it and is the size of some axes."""
+def _sizes(arguments: Arguments) -> list[int]:
+    """The sizes of dimensions, those of small arguments first: of examples, not of parameters."""
+    held: dict[int, int] = {}
+    for shape in _shapes(arguments):
+        for n in set(shape):
+            held[n] = held.get(n, 0) + math.prod(shape)
+    return sorted(held, key=lambda n: (held[n], -n))
+
+
+def _part(old: int, mesh: Mesh) -> int | None:
+    """The smallest part of a size that the axes divide that divide all of it."""
     counts = range(len(mesh.sizes) + 1)
     axes = (c for count in counts for c in itertools.combinations(mesh.sizes, count))
     shards = math.lcm(*(s for each in axes if old % (s := math.prod(each)) == 0))
     least = shards * -(-LEAST // shards)
-    for new in range(least, old, shards):
-        if old % new == 0:
-            yield new
+    return next((new for new in range(least, old, shards) if old % new == 0), None)
 
 
 def _shapes(arguments: Arguments) -> Sequence[tuple[int, ...]]:

@@ -123,7 +123,8 @@ class _Path:
                 or self._reduce()
                 or self._gather()
             )
-            assert went, f"no way from {self.layout} to {self.want}"
+            if not went:
+                raise AssertionError(f"no way from {self.layout} to {self.want}")
         return tuple(self.steps)
 
     def _next(self, dim: int) -> Axes:

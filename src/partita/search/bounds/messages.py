@@ -51,7 +51,7 @@ class Energy:
     @functools.cached_property
     def nodes(self) -> list[np.ndarray]:
         """For every node, the cost of each choice."""
-        return np.split(self.alone, starts(self.sizes)[1:])
+        return np.split(self.alone, starts(self.sizes)[1:])[: len(self.sizes)]
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
@@ -80,7 +80,8 @@ class Messages:
         sizes, ends = energy.sizes, energy.ends
         self._first = _ends(sizes)
         """Of every node, where its choices begin, one node after the other."""
-        assert all(first < second for first, second in ends)
+        if any(first >= second for first, second in ends):
+            raise AssertionError("edges must lead from a node to a later one")
         self._nodes_of = np.array(ends, dtype=np.int64).reshape(-1, 2)
         self._costs_at = _ends([sizes[first] * sizes[second] for first, second in ends])
         self._forward_at, self.forward = _messages([sizes[second] for _, second in ends])

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.program import Program
-from partita.program.ir import Operation
+from partita.program.ir import Operation, show_axes
 from partita.program.rule import Rule
 from partita.saved.schema import LayoutRow
-from partita.tiling import Assignment, Layout
+from partita.tiling import Assignment, Axes, Layout
 
 _RUN = re.compile(r"(?:([0-9]{1,12})\*)?(-|[0-9]{1,12})")
 
@@ -144,9 +144,8 @@ class LayoutReader:
 
     def _item(self, number: int, row: LayoutRow) -> _Item:
         layout = tuple(tuple(map(self._mesh.axis, axes)) for axes in row.axes)
-        used = [axis for axes in layout for axis in axes]
         pins = tuple(map(self._mesh.axis, row.pinned))
-        if len(set(used)) < len(used) or len(set(pins)) < len(pins):
+        if any(len(set(axes)) < len(axes) for axes in (*layout, pins)):
             raise FileError(f"layout {number}, {_show(row)}, uses an axis twice")
         return layout, pins
 
@@ -165,6 +164,7 @@ class LayoutReader:
         layout = _of_rank(layout, len(op.rule.factors), "factors", where)
         self._check_factors(op.rule, layout, where)
         self._check_given(op, layout, where)
+        self._check_once(_but_for_given(op.rule, layout), where)
         self._rules[key] = layout
         return layout
 
@@ -174,7 +174,7 @@ class LayoutReader:
                 continue
             parts = self._mesh.size(axes)
             what = f"{where}: factor {number} of {factor.size}"
-            if factor.kind == "blocked" or factor.size < 2:
+            if factor.kind == "blocked" or factor.size < min(2, parts):
                 raise FileError(f"{what} cannot be sharded: {factor.reason or 'it is one index'}")
             if factor.size % parts:
                 raise FileError(f"{what} does not divide by {parts}")
@@ -189,11 +189,18 @@ class LayoutReader:
             if factor.kind == "given" and self._mesh.axis_names(axes) != said:
                 raise FileError(f"{where}: the program says that it is sharded as {op.given}")
 
+    def _check_once(self, layout: Sequence[Axes], where: str) -> None:
+        used = [axis for axes in layout for axis in axes]
+        if len(set(used)) < len(used):
+            shown = show_axes(map(self._mesh.axis_names, layout))
+            raise FileError(f"{where}: {shown} uses an axis twice")
+
     def _value(self, value: int, code: int) -> Layout:
         """The layout of the dimensions of a value."""
         shape = self._program.values[value].type.shape
         where = self._program.describe(value)
         layout = _of_rank(self._items[code][0], len(shape), "dimensions", where)
+        self._check_once(layout, where)
         for dim, (size, axes) in enumerate(zip(shape, layout, strict=True)):
             if axes and size % self._mesh.size(axes):
                 raise FileError(
@@ -202,6 +209,14 @@ class LayoutReader:
         if layout and layout[-1] and value in self._program.keys:
             raise FileError(f"{where}: the words of a random key cannot be sharded")
         return layout
+
+
+def _but_for_given(rule: Rule, layout: Layout) -> list[Axes]:
+    """A layout of factors in which all of which the program says how they are sharded count as one:
+    operands and results of a `shard_map` have an axis each for itself."""
+    pairs = list(zip(rule.factors, layout, strict=True))
+    given = {axis for factor, axes in pairs if factor.kind == "given" for axis in axes}
+    return [axes for factor, axes in pairs if factor.kind != "given"] + [tuple(given)]
 
 
 def _by_value(assigned: Assignment) -> dict[int, tuple[int, ...]]:

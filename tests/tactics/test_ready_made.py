@@ -326,14 +326,16 @@ def test_what_dimensions_are_for(program):
     assert dim_purposes(analysis, experts) == ("own", "summed", "own")
 
 
-def test_an_argument_that_chooses_a_branch_is_for_no_product(program):
-    """The choice is an operation without a result."""
+def test_weights_are_followed_through_branches_and_loops(program):
+    def fn(a, b, w, x, i):
+        chosen = jax.lax.switch(i, [lambda: a, lambda: b])
+        return jax.lax.fori_loop(0, 3, lambda _, w: w - chosen @ (x @ w), w)
 
-    def fn(x, which):
-        return jax.lax.cond(which > 1, jnp.sin, jnp.cos, x)
-
-    p = program(fn, "f32[4,8]", "f32[]")
-    assert dim_purposes(analyse(p), p.arguments[1]) == ()
+    p = program(fn, "f32[16,8]", "f32[16,8]", "f32[16,8]", "f32[8,16]", "i32[]")
+    analysis, (a, b, w, _, index) = analyse(p), p.arguments
+    assert dim_purposes(analysis, a) == dim_purposes(analysis, b) == ("own", "summed")
+    assert dim_purposes(analysis, w) == ("summed", "own")
+    assert dim_purposes(analysis, index) == ()
 
 
 def test_experts_are_what_weights_share_with_their_tokens():

@@ -8,12 +8,10 @@ never on a device.
 from __future__ import annotations
 
 from partita.program.ir import Operation, Program
-from partita.program.op_traits import BARRIER, CARRY, JOIN
+from partita.program.op_traits import PASSING
 
 HOST = ("pinned_host", "unpinned_host")
 """JAX's names of memories that belong to the host."""
-
-_PASSING = (BARRIER, CARRY, JOIN)
 
 
 def on_host(program: Program) -> frozenset[int]:
@@ -38,7 +36,7 @@ def _stays(op: Operation, found: set[int]) -> bool:
     traits = op.traits
     if traits.writes_window:
         return op.operands[0] in found or op.operands[1] in found
-    passes = traits.read_through or traits.slices or traits.renames or op.kind in _PASSING
+    passes = traits.read_through or traits.slices or traits.renames or op.kind in PASSING
     return passes and any(v in found for v in op.operands)
 
 

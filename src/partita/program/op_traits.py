@@ -157,6 +157,9 @@ JOIN = "partita.join"
 BARRIER = "partita.barrier"
 """Kind of the operation that stands for one operand of an optimization barrier."""
 
+PASSING = (BARRIER, CARRY, JOIN)
+"""Kinds of operations whose results are their operands."""
+
 CHOOSE = "partita.choose"
 """Kind of the operation that reads what control flow depends on, which all devices must agree on.
 

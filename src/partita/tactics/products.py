@@ -15,7 +15,7 @@ from typing import Literal
 
 from partita.analysis import Analysis
 from partita.program import Operation
-from partita.program.op_traits import BARRIER
+from partita.program.op_traits import PASSING
 
 DimPurpose = Literal["own", "summed", "shared", "looked up"]
 
@@ -46,10 +46,12 @@ def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...
         op = program.operations[index]
         if op.traits.multiplies or (op.traits.looks_up and number == 0):
             return tuple(None if dim is None else _purpose(op, number, dim) for dim in dims)
-        result = op.results[0] if op.results else None  # the choice of a branch has none
-        if result is not None and _passes(op) and result not in seen:
-            seen.add(result)
-            follow(result, tuple(_passed(op, number, dim) for dim in dims))
+        if _passes(op):
+            passed = tuple(_passed(op, number, dim) for dim in dims)
+            for result in op.results:
+                if result not in seen:
+                    seen.add(result)
+                    follow(result, passed)
     return (None,) * rank
 
 
@@ -61,7 +63,7 @@ def dims_for(analysis: Analysis, value: int, *wanted: DimPurpose) -> Iterator[in
 def _passes(op: Operation) -> bool:
     """Whether it may be on the way from a parameter to its product."""
     traits = op.traits
-    return traits.elementwise or traits.read_through or traits.slices or op.kind == BARRIER
+    return traits.elementwise or traits.read_through or traits.slices or op.kind in PASSING
 
 
 def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:

@@ -1,4 +1,4 @@
-# make demo | check | test | test-docs | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
+# make demo | check | test | test-docs | test-searched | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
 #      test-native | bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
 # each sets up the environment first
 #
@@ -35,7 +35,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest test-native check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
+.PHONY: venv demo test test-searched test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest test-native check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
 
 venv: $(STAMP)
 
@@ -53,6 +53,10 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(SUITES:%=--ignore %) $(PYTEST_ARGS)
+
+# The test suite, in which every program that a test plans is also searched by the default search.
+test-searched: venv
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --searched $(SUITES:%=--ignore %) $(PYTEST_ARGS)
 
 # Every page of the documentation and every example, run. UPDATE_DOCS=1 writes what is printed now.
 test-docs: venv

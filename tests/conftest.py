@@ -144,6 +144,22 @@ class Bench:
         return made
 
 
+def pytest_addoption(parser):
+    help = "search every program that a test plans, too (make test-searched)"
+    parser.addoption("--searched", action="store_true", help=help)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _searched(request, tmp_path_factory):
+    if not request.config.getoption("--searched"):
+        yield
+        return
+    from searched import every_plan_searched
+
+    with every_plan_searched(tmp_path_factory.mktemp("searched")):
+        yield
+
+
 def pytest_collection_modifyitems(items):
     """Tests of the largest plan run on one worker, which makes it once."""
     for item in items:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import random
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +14,7 @@ from partita.search.bounds import Bound, lower_bound
 from partita.search.bounds.messages import Edge, Energy, Messages
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.laid import relaxed_starts
-from partita.search.refine import local_actions
-from partita.search.starts import followers
+from searched import states
 from searching import SIZES, mlp, problem
 
 # --------------------------------------------------------------------------------- programs
@@ -88,37 +85,16 @@ PROGRAMS = {
 }
 
 
-def seen(problem, count, seed=0):
-    """States on random ways of moves: whole ones, some without sums or without a part of what they
-    take, all that still can, and single classes."""
-    rng, found = random.Random(seed), [problem.start]
-    while len(found) < count:
-        state = problem.start
-        for _ in range(rng.randrange(1, 7)):
-            kind, move = rng.random(), rng.choice([*problem.moves, *followers(problem)])
-            local = list(local_actions(problem, state)) if kind < 0.4 else []
-            if local:
-                move = rng.choice(local)
-            elif kind < 0.7:
-                parts = problem.parts(problem.propagation(state, move), move)
-                left_out = tuple(n for n in range(len(parts)) if rng.random() < 0.3)
-                whole = bool(left_out) or rng.random() < 0.5
-                move = dataclasses.replace(move, without=left_out, sums=whole)
-            state = problem.step(state, move) or state
-            found.append(state)
-    return found
-
-
 @pytest.mark.parametrize("kind", ["tpu_v5e", "h100"])
 @pytest.mark.parametrize("mesh", ["a=2,b=2", "a=4,b=2"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_plan_is_one_of_the_choices_and_costs_no_less(name, mesh, kind):
     p = problem(*PROGRAMS[name], mesh, kind=kind)
     relaxed = Relaxed(p)
-    states = seen(p, 300)
+    found = states(p, 300)
     for weight in (1.0, 0.4):
         energy = relaxed.energy(weight)
-        for state in states:
+        for state in found:
             time = state.cost.time.step_time
             assert energy.of(relaxed.of(state.lowering)) <= time * (1 + 1e-9)
 
@@ -129,7 +105,7 @@ def test_no_plan_takes_less_than_the_bound(name, kind):
     p = problem(*PROGRAMS[name], "a=2,b=2", kind=kind)
     bound = lower_bound(p)
     assert bound.seconds > 0
-    fastest = min(state.cost.time.step_time for state in seen(p, 300))
+    fastest = min(state.cost.time.step_time for state in states(p, 300))
     assert bound.seconds <= fastest
     assert bound.gap(fastest) < 2
 

@@ -230,9 +230,10 @@ class AutomaticPartition:
             )
 
     def _axes(self, stage: Stage) -> list[int]:
-        """Positions of the mesh axes to use."""
+        """Positions of the mesh axes to use. Along one device there is nothing to split."""
         mesh = stage.context.mesh
-        return [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
+        axes = [mesh.axis(name) for name in (mesh.names if self.axes is None else self.axes)]
+        return [axis for axis in axes if mesh.sizes[axis] > 1]
 
     def _problem(self, stage: Stage) -> Problem:
         """What is searched: the stage, with what keeps its layout pinned."""

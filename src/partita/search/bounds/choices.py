@@ -13,7 +13,7 @@ from partita.analysis import OpClass, ValueClass
 from partita.program.op_traits import CARRY
 from partita.search.bounds.shortest import TooLargeError, Unreduced, in_order, subsets
 from partita.search.problem import Problem
-from partita.tiling import Forms, Layout, OpForm
+from partita.tiling import Forms, Layout, Node, OpForm
 
 MOST_CHOICES = 1000
 """Layouts of one operation or value; with more, there is no relaxed problem."""
@@ -57,6 +57,7 @@ class Choices:
         """
         self.graph, self.mesh, self.model = problem.graph, problem.mesh, problem.cost_model
         self._forms = Forms(self.graph)
+        self._propagator = problem.propagator
         self._found: dict[tuple[object, ...], list[Layout]] = {}
         """Layouts that divide, of classes that are alike."""
         self._movable = {(move.color, move.axis) for move in problem.moves}
@@ -89,17 +90,16 @@ class Choices:
         """Layouts of an operation class that moves may lead to, and those in which it gives way to
         unreduced sums, or makes from nothing what its uses need."""
         start = self._start.ops[op.index]
-        factors = op.op.rule.factors
         traits = op.op.traits
+        given = [self._given(("op", op.index, factor)) for factor in range(len(start))]
         choices = []
         for axis in self.axes:
-            held = [f for f, axes in enumerate(start) if axis in axes]
-            can = self._places(op.colors, axis)
-            if traits.free:
-                can += [f for f, color in enumerate(op.colors) if color < 0]
-            stays = held and not (traits.free or traits.additive or traits.transposes)
-            choices.append(self._options(axis, held, can, bool(stays)))
-        sizes = [factor.size for factor in factors]
+            held = tuple(f for f, axes in enumerate(start) if axis in axes)
+            # What is made from nothing takes any axis that its uses need.
+            can = range(len(start)) if traits.free else self._places(op.colors, axis)
+            stays = not (traits.free or traits.additive or traits.transposes)
+            choices.append(self._options(axis, held, can, stays, given))
+        sizes = [factor.size for factor in op.op.rule.factors]
         return self._layouts(choices, sizes, start)
 
     def _places(self, colors: Sequence[int], axis: int) -> list[int]:
@@ -111,31 +111,44 @@ class Choices:
         ]
 
     def _options(
-        self, axis: int, held: Sequence[int], can: Sequence[int], stays: bool
-    ) -> list[int | None]:
-        """Where an axis may be, which is held already at some place if at all."""
-        if stays and axis not in self._anywhere:
-            return [*held]
-        return [*dict.fromkeys((None, *held, *can))]
+        self,
+        axis: int,
+        held: tuple[int, ...],
+        can: Sequence[int],
+        stays: bool,
+        given: Sequence[bool],
+    ) -> list[tuple[int, ...]]:
+        """Where an axis may be, each as its places: several only as it is held at the start.
+
+        Args:
+          axis: the axis.
+          held: where it is at the start.
+          can: where it may get to.
+          stays: whether what has it at the start keeps it, unless single classes may change.
+          given: whether the program says how each place is split.
+        """
+        if any(given[place] for place in held) or (held and stays and axis not in self._anywhere):
+            return [held]
+        return [*dict.fromkeys(((), held, *((place,) for place in can if not given[place])))]
 
     def _layouts(
-        self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
+        self, choices: Sequence[Sequence[tuple[int, ...]]], sizes: Sequence[int], start: Layout
     ) -> list[Layout]:
-        """Every choice of a place for each axis, or none, that divides the sizes."""
+        """Every choice of places for each axis that divides the sizes."""
         key = tuple(map(tuple, choices)), tuple(sizes), start
         if key not in self._found:
             self._found[key] = self._dividing(choices, sizes, start)
         return self._found[key]
 
     def _dividing(
-        self, choices: Sequence[Sequence[int | None]], sizes: Sequence[int], start: Layout
+        self, choices: Sequence[Sequence[tuple[int, ...]]], sizes: Sequence[int], start: Layout
     ) -> list[Layout]:
         if math.prod(map(len, choices)) > MOST_CHOICES:
             raise TooLargeError
         found = []
         for places in itertools.product(*choices):
             layout = [
-                tuple(a for a, at in zip(self.axes, places, strict=True) if at == place)
+                tuple(a for a, at in zip(self.axes, places, strict=True) if place in at)
                 for place in range(len(sizes))
             ]
             if all(
@@ -145,12 +158,19 @@ class Choices:
                 found.append(tuple(layout))
         return found
 
+    def _given(self, node: Node) -> bool:
+        """Whether the program says how a factor or dimension is split."""
+        return bool(self._propagator.given(node))
+
     def _value(self, value: ValueClass) -> ValueNode:
         start = self._start.values[value.index]
+        given = [self._given(("value", value.index, dim)) for dim in range(len(start))]
         choices = []
         for axis in self.axes:
-            held = [d for d, axes in enumerate(start) if axis in axes]
-            choices.append(self._options(axis, held, self._places(value.colors, axis), bool(held)))
+            held = tuple(d for d, axes in enumerate(start) if axis in axes)
+            one = self.mesh.sizes[axis] == 1  # splits whatever has no color, too
+            can = range(len(start)) if one else self._places(value.colors, axis)
+            choices.append(self._options(axis, held, can, True, given))
         layouts = dict.fromkeys(self._layouts(choices, value.value.type.shape, start))
         made: dict[Layout, None] = {}
         if value.producer is not None:
@@ -202,8 +222,10 @@ class Choices:
 
     def may_stay(self, value: ValueClass) -> bool:
         """Whether a value may be kept unreduced, as far as one can say without a plan."""
-        if value.producer is None or value.is_result or len(value.uses) != 1:
+        if value.producer is None or value.is_result or len(value.uses) > 1:
             return False
+        if not value.uses:
+            return True  # nothing reads it: it is left as it is made
         use = value.uses[0]
         op = self.graph.ops[use.op].op
         return op.traits.additive or use.number in op.traits.linear or op.kind == CARRY

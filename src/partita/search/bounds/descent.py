@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from partita.search.bounds.messages import Energy
+from partita.search.bounds.messages import Energy, joined, starts
 from partita.search.bounds.relaxed import Relaxed
 from partita.spmd import Lowering
 from partita.tiling import Tiling
@@ -23,7 +23,7 @@ class Descent:
     """Descents of one energy: a choice is exchanged as long as one by itself makes it less."""
 
     def __init__(self, energy: Energy) -> None:
-        sizes = np.array(energy.sizes)
+        sizes = np.array(energy.sizes, dtype=np.int64)
         self.first = np.concatenate([[0], sizes.cumsum()])
         """Where the choices of every node begin, of all choices of all nodes."""
         self._alone = energy.alone
@@ -41,11 +41,10 @@ class Descent:
         widths = np.array([cost.shape[1] for _, _, cost in ways], dtype=np.int64)
         ends = widths.cumsum()
         within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - widths, widths)
-        sizes = np.array([cost.size for _, _, cost in ways], dtype=np.int64)
-        self._rows = sizes.cumsum() - sizes
+        self._rows = starts(cost.size for _, _, cost in ways)
         self._widths, self._within = widths, within
         self._to = np.repeat(self.first[[other for _, other, _ in ways]], widths) + within
-        self._costs = np.concatenate([cost.ravel() for _, _, cost in ways] or [np.zeros(0)])
+        self._costs = joined([cost for _, _, cost in ways])
 
     def totals(self, choices: Sequence[int]) -> np.ndarray:
         """What every choice of every node costs beside some choices of all others."""
@@ -93,7 +92,7 @@ class Descents:
         self._relaxed = relaxed
         energy = relaxed.energy(weight)
         self._descent = Descent(energy)
-        self._sizes, self._first = np.concatenate(relaxed.shards()), self._descent.first
+        self._sizes, self._first = joined(relaxed.shards()), self._descent.first
         self._counts = np.diff(self._first)
 
     def tilings(self, lowering: Lowering) -> Iterator[Tiling]:

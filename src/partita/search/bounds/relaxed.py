@@ -253,7 +253,9 @@ class Relaxed:
     def _unreduced_uses(self, value: ValueClass) -> Iterator[Moves]:
         """What is kept unreduced, its use leaves so, too."""
         node = self.values[value.index]
-        if not any(node.kept) or self.graph.ops[value.uses[0].op].op.kind == CARRY:
+        if not value.uses or not any(node.kept):
+            return
+        if self.graph.ops[value.uses[0].op].op.kind == CARRY:
             return
         user = self.ops[value.uses[0].op]
         never = [[not kept <= passed for kept in node.kept] for passed in user.passed]

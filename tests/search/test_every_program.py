@@ -37,3 +37,14 @@ def test_a_shard_map_is_searched(name, tmp_path):
 def test_a_random_program_is_searched(number, tmp_path):
     made = program(number)
     search_and_check(made.fn, (made.arguments(),), MESH, tmp_path, seed=number)
+
+
+@pytest.mark.parametrize("mesh", ["x=1", "x=5", "x=1,y=2", "x=2,y=2,z=2"])
+def test_other_meshes_are_searched(mesh, tmp_path):
+    search_and_check(*unusual.PROGRAMS["a tied table"], mesh, tmp_path)
+
+
+def test_nothing_is_tried_along_axes_of_one_device():
+    fn, types = unusual.PROGRAMS["a tied table"]
+    plan = pt.plan(fn, *types, mesh="x=1", hardware="cpu", tactics=[])
+    assert plan.then(pt.AutomaticPartition()).history[-1].search.evaluations == 0

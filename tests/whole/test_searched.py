@@ -22,7 +22,7 @@ from searched import search_and_check
 from test_operations import RUN, example
 from tools import coverage
 
-MESHES = ("x=3,y=2", "x=5", "x=1,y=2", "x=2,y=2,z=2")
+MESHES = ("x=3,y=2", "x=5", "x=1", "x=1,y=2", "x=2,y=2,z=2")
 """Of axes that divide little, of one device, and of so many that programs are searched on coarser
 meshes first."""
 

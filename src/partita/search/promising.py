@@ -46,7 +46,7 @@ def promising(
             if problem.evaluations >= limit:
                 break
             actions = tuple(changed(problem, start.tiling, tiling))
-            end = problem.step(start, Laid(actions, problem.axes[0]))
+            end = problem.step(start, Laid(actions, problem.axes[0])) if actions else None
             if end is not None and problem.better(end, best):
                 best = end
         found.append(Promise(start, best))

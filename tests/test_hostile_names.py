@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import shutil
@@ -297,3 +298,46 @@ def test_every_command(command):
 )
 def test_errors_of_commands(command, args, model):
     command(*args, model=model, code=2)
+
+
+SOURCES = Path(pt.__file__).parent
+
+TYPES = {"rich.console": {"Console", "Group", "RenderableType"}}
+"""What may be imported of rich anywhere: types, and what holds others together."""
+
+OTHERS = {
+    "report/progress.py": {"rich.progress"},
+    "cli/confirm.py": {"rich.markup"},  # typer takes the help of options as markup
+    "cli/verify.py": {"rich.markup"},
+}
+
+OF_NO_NAMES = {"TensorType", "Reach", "Rule", "Tiling", "UnknownNameError"}
+"""Classes whose text holds nothing of the user's, or only what is escaped already."""
+
+
+def offences(name, tree):
+    """What a file prints by itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich":
+            known = TYPES.get(node.module, set())
+            free = name == "text.py" or node.module in OTHERS.get(name, set())
+            if not free and not {each.name for each in node.names} <= known:
+                yield ast.unparse(node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Console" and name != "text.py":
+            yield ast.unparse(node)
+        if isinstance(node, ast.ClassDef) and node.name not in OF_NO_NAMES:
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            for method in methods:
+                decorated = "printed" in map(ast.unparse, method.decorator_list)
+                if method.name in ("__str__", "__repr__") and not decorated:
+                    yield f"{node.name}.{method.name}"
+
+
+def test_all_that_is_printed_goes_through_one_place():
+    found = [
+        (name, offence)
+        for path in SOURCES.rglob("*.py")
+        for name in [str(path.relative_to(SOURCES))]
+        for offence in offences(name, ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import partita as pt
 from partita.errors import TacticError
 from partita.search import EnoughError, algorithm, team
 from partita.search.worker import ROUNDS, Report, Rounds
@@ -121,6 +124,16 @@ def test_a_worker_that_ends_by_itself_leaves_the_best_plan_of_the_others(monkeyp
     best = together(problem, 2, warn=warnings.append)
     assert best.moves == run(algorithm("iterated"), mlp(), BUDGET, SEED).moves
     assert len(warnings) == 1 and "ended by itself, with exit code 7" in warnings[0]
+
+
+def test_a_plan_says_that_a_worker_ended(monkeypatch):
+    monkeypatch.setattr(team, "STARTED", "import sys; sys.exit(7)")
+    x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+    automatic = pt.AutomaticPartition(budget=20, workers=2)
+    with pytest.warns(pt.PartitaWarning, match="exit code 7"):
+        plan = pt.plan(jnp.sin, x, mesh="a=2", hardware="tpu_v5e", tactics=automatic)
+    (warning,) = plan.history[0].warnings
+    assert "exit code 7" in warning
 
 
 def test_what_a_worker_had_found_counts_when_it_is_killed(monkeypatch):

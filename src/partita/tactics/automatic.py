@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from partita.analysis.describe import factor_place
-from partita.errors import TacticError, closest, renamed
+from partita.errors import PartitaWarning, TacticError, closest, renamed, warn
 from partita.garbage import paused
 from partita.options import integer, texts
 from partita.program.collectives import COLLECTIVES
@@ -124,19 +124,23 @@ class AutomaticPartition:
         """Searches, refines, and takes over the best plan seen."""
         problem = self._problem(stage)
         report, search = _Reporter(stage, self), algorithm(self.search)
-        warnings: list[str] = []
+        lost: list[str] = []
+        interrupted = ""
         with paused():
             try:
                 best = team.search(
-                    search, problem, self.budget, self.seed, report, self.workers, warnings.append
+                    search, problem, self.budget, self.seed, report, self.workers, lost.append
                 )
                 best = simplified(problem, best)
                 report.finish(problem.evaluations, best)
             except EnoughError:
                 best, number = problem.best, problem.evaluations
-                warnings.append(f"interrupted: this is the best of {number} plans evaluated so far")
+                interrupted = f"interrupted: this is the best of {number} plans evaluated so far"
+        for worker in lost:
+            warn(worker, PartitaWarning)
+        warnings = (*lost, *filter(None, [interrupted]))
         said, searched = _decisions(stage, problem, best), _record(stage, problem, best)
-        outcome = self._outcome(stage, problem, best, said, searched, tuple(warnings))
+        outcome = self._outcome(stage, problem, best, said, searched, warnings)
         if self.allow is not None or warnings:
             return outcome
         return dataclasses.replace(

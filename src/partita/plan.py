@@ -371,7 +371,7 @@ class Plan(Shown, Searched):
           form: `"partitioned"` is the program that the plan runs, one manual computation over the
             mesh with the collectives in it; `"annotated"` is the original program with shardings
             (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself;
-            `"given"` has only the shardings that the program came with.
+            `"given"` has only the shardings that are given inside of the program.
 
         Raises:
           FileError: the file cannot be written, or its name ends in something else.

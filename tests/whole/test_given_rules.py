@@ -1,8 +1,8 @@
 """Rule sets that LLM code is written with: priced as what XLA compiles from them on host devices.
 
 Five sets of rules, layers written one by one or scanned, the loss alone or a train step, two
-meshes. What is compiled is the user's own `jax.jit`, with all shardings in it. Where the quick answer
-differs, the reason is in `KNOWN`, and the plan warns.
+meshes. What is compiled is the user's own `jax.jit`, with all shardings in it. Where the quick
+answer differs, the reason is in `KNOWN`, and the plan warns.
 """
 
 from __future__ import annotations

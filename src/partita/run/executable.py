@@ -34,7 +34,7 @@ from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated", "given"]
 """Which program: with its collectives explicit, the original with the plan's shardings on its
-values, or the original with the shardings that it came with and no others."""
+values, or the original with the shardings that are given inside of it, and no others."""
 
 
 def partition_spec(layout: Layout, mesh: Mesh, rank: int) -> PartitionSpec:
@@ -288,7 +288,7 @@ class Executable:
           form: `"partitioned"` is the program that the plan runs, one manual computation over the
             mesh with the collectives in it; `"annotated"` is the original program with shardings
             (Shardy's `sdy.sharding`) on all values, for a compiler that partitions by itself;
-            `"given"` has only the shardings that the program came with.
+            `"given"` has only the shardings that are given inside of the program.
 
         Raises:
           FileError: the file cannot be written, or its name ends in something else.

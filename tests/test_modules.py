@@ -418,3 +418,11 @@ REF = jax.new_ref(jnp.zeros(8))
 def test_references_are_refused_with_what_to_do(fn, args, message):
     with pytest.raises(pt.UnsupportedError, match=message):
         plan(fn, *args)
+
+
+def test_static_arguments_of_nnx_jit_are_taken_over():
+    linear = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+    run = jit(nnx.jit(lambda linear, x, factor: factor * linear(x), static_argnums=2))
+    for factor in (3, 4, 3):
+        assert_same(run(linear, BATCH["x"], factor), factor * linear(BATCH["x"]))
+    assert len(run.plans) == 2

@@ -144,7 +144,8 @@ class Jitted:
         self.plans: dict[Any, Plan] = {}
         self._fn, self._make, self._mesh = fn, make, mesh
         self._said, self._hoist_from = marked, hoist_from
-        self._static = marked if not callable(fn) else marked.jitted(fn)[1]
+        plain = functional(fn, (), {}, argument_name) or fn  # not under the jit of a library
+        self._static = marked if not callable(fn) else marked.jitted(plain)[1]
         self._has_static = bool(self._static.static_argnums or self._static.static_argnames)
         self._without_static = _Calls()
         self._calls = {NOTHING_STATIC.key: self._without_static}

@@ -6,6 +6,7 @@ does not return it trains nothing, and neither JAX nor a plan of it would say so
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -30,7 +31,10 @@ class Watched:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn: Callable[[], Any]
         self._fn = weakref.ref(fn) if isinstance(fn, types.FunctionType) else lambda: fn
-        self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
+        named = fn
+        while isinstance(named, functools.partial):
+            named = named.func
+        self.__name__ = str(getattr(named, "__name__", type(named).__name__))
         self.lost: list[_Path] = []
         """Paths in `(args, kwargs)` of what was changed and is no result."""
 
@@ -44,14 +48,17 @@ class Watched:
         return made
 
     def _called(self, args: Any, kwargs: Any) -> tuple[Any, list[_Path], list[Any]]:
-        before = dict(jax.tree.leaves_with_path((args, kwargs)))
+        before = dict(_leaves(args, kwargs))
         made = self._fn()(*args, **kwargs)
-        after = jax.tree.leaves_with_path((args, kwargs))
+        after = _leaves(args, kwargs)
+        again = dict(_leaves(args, kwargs))  # some classes make arrays anew
         returned = set(map(id, jax.tree.leaves(made)))
         lost = [
             (path, leaf)
             for path, leaf in after
-            if before.get(path, self) is not leaf and id(leaf) not in returned
+            if before.get(path, self) is not leaf
+            and again[path] is leaf
+            and id(leaf) not in returned
         ]
         return made, [path for path, _ in lost], [leaf for _, leaf in lost]
 
@@ -59,8 +66,8 @@ class Watched:
         """Those of `lost` whose loss matters.
 
         A change of an object always does. What a dict or list holds may be replaced by what is
-        computed from it alone, or is used later on, as batches are cut and normalised: that is a
-        way to write it, and nothing is lost.
+        computed from the same argument, or is used later on, as batches are cut and normalised:
+        that is a way to write it, and nothing is lost.
 
         Args:
           args: the arguments as they were traced.
@@ -79,12 +86,19 @@ class Watched:
         both.__wrapped__ = self._fn()  # type: ignore[attr-defined]
         jaxpr = jitted(both).trace(*args, **kwargs).jaxpr
         count = len(jaxpr.out_avals) - len(self.lost)
-        own = {path: n for n, (path, _) in enumerate(jax.tree.leaves_with_path((args, kwargs)))}
+        arrays = [path for path, leaf in _leaves(args, kwargs) if hasattr(leaf, "dtype")]
+        arguments = [path[1] for path in arrays]
         return [
             path
             for n, path in enumerate(self.lost, count)
-            if not used_by(jaxpr, n, range(count)) and inputs_of(jaxpr, n) - {own.get(path)}
+            if not used_by(jaxpr, n, range(count))
+            and any(arguments[i] != path[1] for i in inputs_of(jaxpr, n))
         ]
+
+
+def _leaves(args: Any, kwargs: Any) -> list[tuple[_Path, Any]]:
+    """The leaves of arguments with their paths."""
+    return jax.tree_util.tree_leaves_with_path((args, kwargs))
 
 
 def watched(fn: Any) -> Any:

@@ -24,7 +24,7 @@ _ARRAYS = (
 class Equinox:
     """The kind of Equinox's modules, as `eqx.filter_jit` takes them."""
 
-    library = LIBRARY
+    library, needs = LIBRARY, "Module"
 
     def owns(self, value: Any, everything: bool) -> bool:
         """Whether a node is a module with something else than arrays in it.

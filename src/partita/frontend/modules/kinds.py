@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = (Nnx(), Equinox())
 
 def imported() -> list[Kind]:
     """The kinds of which there may be modules."""
-    return [kind for kind in KINDS if kind.library in sys.modules]
+    return [kind for kind in KINDS if hasattr(sys.modules.get(kind.library), kind.needs)]
 
 
 def owner(value: Any, kinds: Sequence[Kind], everything: bool) -> Kind | None:

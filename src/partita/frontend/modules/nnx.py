@@ -32,7 +32,7 @@ def _graphs() -> Any:
 class Nnx:
     """The kind of NNX's modules, optimizers, and variables that are arguments by themselves."""
 
-    library = LIBRARY
+    library, needs = LIBRARY, "graphlib"
 
     def owns(self, value: Any, everything: bool) -> bool:
         """Whether a node of a tree is a part of a graph."""

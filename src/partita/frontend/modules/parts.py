@@ -44,6 +44,8 @@ class Kind(Protocol):
 
     library: str
     """The Python module that has been imported if there is any of them."""
+    needs: str
+    """What that module has, in the versions that are supported."""
 
     def owns(self, value: Any, everything: bool) -> bool:
         """Whether a node of a tree is split by this kind.

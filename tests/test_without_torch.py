@@ -1,4 +1,4 @@
-"""PyTorch is for those who plan its modules: nobody else needs it, or waits for it."""
+"""Optional libraries are for those who pass their modules: nobody else needs or imports them."""
 
 import importlib
 import re
@@ -16,6 +16,12 @@ def test_nothing_but_its_front_end_imports_torch():
         file for file, text in files.items() if re.search(r"^\s*(import|from) torch\b", text, re.M)
     }
     assert reads and {file.parts[0] for file in reads} == {"torch"}
+
+
+@pytest.mark.parametrize("library", ["flax", "equinox"])
+def test_nothing_imports_libraries_of_modules(library):
+    files = [file.read_text("utf-8") for file in SOURCE.rglob("*.py")]
+    assert not any(re.search(rf"^\s*(import|from) {library}\b", text, re.M) for text in files)
 
 
 def test_without_torch_its_front_end_says_how_to_install_it(monkeypatch):

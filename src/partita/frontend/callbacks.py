@@ -17,7 +17,7 @@ from partita.stablehlo.internals import jit_options, runs_at_once
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """What a function returned, and what its callbacks are called with."""
+    """Result of a function, with the operands of its callbacks."""
 
     result: Any
     operands: tuple[tuple[Any, ...], ...]
@@ -75,7 +75,7 @@ def with_modules(fn: Any) -> Functional | None:
 
 
 def result_of(made: Any) -> Any:
-    """What a function returned, without what its callbacks are called with."""
+    """Returns the result of a function without the operands of its callbacks."""
     return made.result if isinstance(made, Observed) else made
 
 

@@ -1,4 +1,4 @@
-"""What a function changes in its arguments in place and does not return: the change is lost.
+"""Finds changes of arguments in place that a function does not return, and that are lost.
 
 JAX gives a function copies of the trees that are its arguments. A function that changes one and
 does not return it trains nothing, and neither JAX nor a plan of it would say so.
@@ -63,7 +63,7 @@ class Watched:
         return made, [path for path, _ in lost], [leaf for _, leaf in lost]
 
     def missed(self, args: Any, kwargs: Any, jitted: Callable[[Any], Any]) -> list[_Path]:
-        """Those of `lost` whose loss matters.
+        """Returns the paths of `lost` whose loss matters.
 
         A change of an object always does. What a dict or list holds may be replaced by what is
         computed from the same argument, or is used later on, as batches are cut and normalised:
@@ -109,4 +109,4 @@ def watched(fn: Any) -> Any:
 
 
 _WATCHED: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
-"""Those of functions that are there, so that JAX need not trace them again."""
+"""Watched functions that are alive, so that JAX need not trace them again."""

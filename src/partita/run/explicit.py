@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 
 
 def automatic(shardings: Any) -> Any:
-    """The same shardings, over axes that are not part of types."""
+    """Returns the same shardings over axes that are not part of types."""
     meshes: dict[Any, Any] = {}
 
     def changed(sharding: NamedSharding) -> NamedSharding:

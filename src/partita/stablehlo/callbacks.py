@@ -31,7 +31,7 @@ _NAMES = {
     "io_callback": "jax.experimental.io_callback",
     "shard_alike": "jax.experimental.shard_alike",
 }
-"""Of primitives, as users call them."""
+"""Names of primitives, as users call them."""
 
 _LIBRARIES = ("equinox/", "flax/", "optax/", "haiku/")
 """Whose lines say less than those that call them."""
@@ -43,7 +43,7 @@ class Callback:
 
     equation: Any
     count: int
-    """How many arrays it is called with."""
+    """Number of arrays that it is called with."""
 
     def __call__(self, *operands: Any) -> None:
         """Calls the host, or has it called where operands are traced."""
@@ -70,14 +70,14 @@ def refuse(jaxpr: Any) -> None:
 
 
 def has_callbacks(jaxpr: Any) -> bool:
-    """Whether there are callbacks that give nothing back."""
+    """Returns whether there are callbacks that give nothing back."""
     return any(map(_is_callback, jaxpr.effects)) or any(
         equation.primitive.name in _QUIET for equation, _ in _every(jaxpr.jaxpr)
     )
 
 
 def dropped(jaxpr: Any) -> dict[str, str]:
-    """What is dropped, each with its line, and what to do instead."""
+    """Finds what is left out, each with its line, and what to do instead."""
     found = {}
     for equation, outer in _every(jaxpr.jaxpr):
         said = f"{_public(equation)} at {_own(_lines(equation, outer))}"
@@ -95,7 +95,7 @@ def dropped(jaxpr: Any) -> dict[str, str]:
 
 
 def identities(jaxpr: Any) -> list[LoweringRule]:
-    """How primitives are lowered that say something of shardings alone: as nothing."""
+    """Returns lowering rules that leave out primitives which only hint at shardings."""
     every = {e.primitive for e, _ in _every(jaxpr.jaxpr) if e.primitive.name == "shard_alike"}
     return [(primitive, lambda context, *values, **_: list(values)) for primitive in every]
 
@@ -137,7 +137,7 @@ def _is_quiet(equation: Any) -> bool:
 
 
 def _is_inlined(equation: Any) -> bool:
-    """Whether it calls a function with callbacks, and says nothing of shardings."""
+    """Returns whether it calls a function with callbacks, and says nothing of shardings."""
     if equation.primitive.name not in _CALLS or not any(map(_is_callback, equation.effects)):
         return False
     said = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
@@ -185,7 +185,7 @@ def _others(effects: Any) -> Any:
 
 
 def _public(equation: Any) -> str:
-    """What a user has called."""
+    """Returns the name of what a user has called."""
     name: str = equation.primitive.name
     return _NAMES.get(name, f"jax.{name.replace('debug_', 'debug.')}")
 

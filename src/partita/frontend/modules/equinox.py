@@ -18,7 +18,7 @@ _ARRAYS = (
     *(jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct),
     *(jax.sharding.Sharding, jax.sharding.PartitionSpec),
 )
-"""What is an array, or stands for one in a tree of shapes or shardings."""
+"""Types of arrays, and of what stands for one in a tree of shapes or shardings."""
 
 
 class Equinox:
@@ -27,7 +27,7 @@ class Equinox:
     library, needs = LIBRARY, "Module"
 
     def owns(self, value: Any, everything: bool) -> bool:
-        """Whether a node is a module with something else than arrays in it.
+        """Returns whether a node is a module that has other things than arrays.
 
         Under `eqx.filter_jit` that is so of what is no array wherever it is.
         """
@@ -50,7 +50,7 @@ class Equinox:
         return _Stateless(self)
 
     def unwrapped(self, fn: Any) -> Unwrapped | None:
-        """What is under `eqx.filter_jit`, and what it donates."""
+        """Returns the function under `eqx.filter_jit`, with what it donates."""
         if not type(fn).__module__.startswith("equinox._jit") or not hasattr(fn, "donate_rest"):
             return None
         whole = fn.__wrapped__

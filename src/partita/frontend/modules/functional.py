@@ -44,7 +44,7 @@ class Functional:
         self._naming, self._donated = naming, donated
 
     def donating(self, donated: Iterable[int | str]) -> Functional:
-        """The same, with these arguments donated, by position and by name."""
+        """Returns the same function with these arguments donated, by position and by name."""
         return Functional(self.fn, self.options, self.everything, self._naming, frozenset(donated))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -48,5 +48,5 @@ def changed_outside(fn: Any, error: Exception) -> str | None:
 
 
 def unwrapped(fn: Callable[..., Any]) -> Unwrapped | None:
-    """What is under the `jit` of a library; None for other functions."""
+    """Returns the function under the `jit` of a library; None for other functions."""
     return next((found for kind in imported() if (found := kind.unwrapped(fn))), None)

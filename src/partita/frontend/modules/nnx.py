@@ -35,7 +35,7 @@ class Nnx:
     library, needs = LIBRARY, "graphlib"
 
     def owns(self, value: Any, everything: bool) -> bool:
-        """Whether a node of a tree is a part of a graph."""
+        """Returns whether a node of a tree is a part of a graph."""
         del everything
         return bool(_graphs().is_graph_node(value)) and not isinstance(value, jax.Ref)
 
@@ -52,7 +52,7 @@ class Nnx:
         return _Trace(self)
 
     def unwrapped(self, fn: Any) -> Unwrapped | None:
-        """What is under `nnx.jit`."""
+        """Returns the function under `nnx.jit`."""
         if not type(fn).__module__.startswith(LIBRARY) or not hasattr(fn, "jitted_fn"):
             return None
         if getattr(fn, "partial_args", ()):
@@ -128,7 +128,7 @@ class _Call:
         return [_joined(each, inner, self._sent, outer) for each in parts]
 
     def _are_unchanged(self, parts: Sequence[Parts]) -> bool:
-        """Whether these are what was split, so that nothing has to be written."""
+        """Returns whether these equal what was split, so that nothing has to be written."""
         return len(parts) == len(self._modules) and all(
             not each.values and each.stays and each.structure.static.with_no_outer_index() == graph
             for each, (_, graph) in zip(parts, self._modules, strict=True)

@@ -28,7 +28,7 @@ class Call(Protocol):
 
 
 class Trace(Protocol):
-    """The same inside of the function, where arrays are traced."""
+    """One call inside of the function, where arrays are traced."""
 
     def join(self, parts: Sequence[Parts]) -> list[Any]:
         """Puts the arguments together."""
@@ -45,10 +45,10 @@ class Kind(Protocol):
     library: str
     """The Python module that has been imported if there is any of them."""
     needs: str
-    """What that module has, in the versions that are supported."""
+    """An attribute of that module in the versions that are supported."""
 
     def owns(self, value: Any, everything: bool) -> bool:
-        """Whether a node of a tree is split by this kind.
+        """Returns whether a node of a tree is split by this kind.
 
         Args:
           value: the node.
@@ -56,7 +56,7 @@ class Kind(Protocol):
         """
 
     def leaves_alone(self, value: Any) -> bool:
-        """Whether a node is a tree of arrays already, although there are modules inside."""
+        """Returns whether a node is a tree of arrays already, although modules are inside."""
 
     def call(self) -> Call:
         """A call, outside."""
@@ -65,7 +65,7 @@ class Kind(Protocol):
         """A call, inside."""
 
     def unwrapped(self, fn: Any) -> Unwrapped | None:
-        """What is under the library's own `jit`; None for other functions."""
+        """Returns the function under the library's own `jit`; None for other functions."""
 
     def changed_outside(self, fn: Any, error: Exception) -> str | None:
         """Names what a function has tried to change although it is no argument; None for others."""
@@ -79,7 +79,7 @@ class Unwrapped:
     options: Mapping[str, tuple[Any, ...]]
     """Static and donated arguments, as `Marked` has them."""
     everything: bool = False
-    """Whether all that is no array is static, wherever it is in the arguments."""
+    """True if everything except arrays is static, anywhere in the arguments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Structure:
 
     kind: Kind
     names: tuple[str, ...]
-    """What to append to the name of the module for each array."""
+    """Suffix of the name of the module, for each array."""
     static: Any
     kept: tuple[int | None, ...] | None = None
     """For a module that comes out: for each of its arrays None, or the number of the array that
@@ -135,7 +135,7 @@ class Parts:
 
     @property
     def stays(self) -> bool:
-        """Whether some of its arrays are those that went in, and are not here."""
+        """True if some of its arrays are those that went in, and are not here."""
         return any(number is not None for number in self.structure.kept or ())
 
     @property
@@ -162,7 +162,7 @@ jax.tree_util.register_pytree_with_keys(
 
 @dataclasses.dataclass(frozen=True)
 class Returned:
-    """What a function returned, and what it changed in its arguments."""
+    """Result of a function, with the arguments that it changed."""
 
     result: Any
     changed: tuple[Any, ...]
@@ -194,7 +194,7 @@ def _returned(children: list[Any], said: Any) -> Returned:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether static parts make the same program: equal, or functions of equal code and closures.
+    """Returns whether static parts make the same program: equal, or of equal code and closures.
 
     An optimizer that is made twice has functions that are not equal and do the same.
     """
@@ -233,5 +233,5 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _cells(fn: types.FunctionType) -> tuple[Any, ...]:
-    """What a function closes over."""
+    """Returns the values that a function closes over."""
     return tuple(cell.cell_contents for cell in fn.__closure__ or ())

@@ -70,8 +70,9 @@ def plan(
     Args:
       fn: a JAX function, plain or under `jax.jit` (its donation and its static arguments are taken
         over); or a program in a file: its path, or what `read` returns.
-      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them; none for a file, which
-        says itself what it takes.
+      *args: arrays or `jax.ShapeDtypeStruct`s, nested as `fn` takes them, and modules of Flax NNX
+        and Equinox, as their own `jit` takes them; none for a file, which says itself what it
+        takes.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, a `jax.sharding.Mesh` or an
         `AbstractMesh`. A plan for a `jax.sharding.Mesh` runs on the devices of that mesh.
       devices: in place of a mesh, how many devices it should have: meshes of one to three axes,

@@ -168,3 +168,21 @@ def test_the_largest_of_many_segments():
     plan = planned(fn, x, places)
     assert [(c.kind, c.bytes) for c in plan.collectives] == [("all_reduce", 512)]
     np.testing.assert_array_equal(run(plan, x, places), jax.jit(fn)(x, places))
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda x: x[np.array([3, 0, 3])],
+        lambda x: x[3],
+        lambda x: x.at[np.array([2])].set(x[:1]),
+    ],
+    ids=["look-up", "index", "scatter"],
+)
+def test_what_has_no_zero_is_not_added_to_zeros(take):
+    """Of float8_e8m0fnu, powers of two, the smallest number is no zero: twice it is another."""
+    x = np.full((8, 4), 2.0**-127, np.float32).astype(jnp.float8_e8m0fnu)
+    rows = pt.ManualPartition({"x": 0}, axis="a")
+    made = pt.plan(lambda x: take(x), x, mesh="a=4", hardware="cpu", tactics=rows)
+    ours, theirs = made.jit()(x), take(jnp.asarray(x))
+    np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))

@@ -12,14 +12,20 @@ from partita.program.ir import bits
 NEUTRAL = {"add": 0, "mul": 1}
 """For the combiners in which nothing may count twice, what changes nothing."""
 
+WITHOUT_ZERO = ("f8E8M0FNU",)
+"""Element types that have no zero: powers of two, to scale others by."""
+
 EXTREMES = ("max", "min")
 """The combiners that forget NaN in a collective."""
 
 
 def combines(dtype: str, combine: str) -> bool:
-    """Whether collectives combine values of an element type so; XLA's need a byte at least."""
+    """Whether collectives combine values of an element type so; XLA's need a byte at least.
+
+    Where one device has a value and others add nothing to it, they add zeros.
+    """
     ordered = combine not in EXTREMES or not dtype.startswith("complex")
-    return ordered and bits(dtype) >= 8
+    return ordered and bits(dtype) >= 8 and (combine != "add" or dtype not in WITHOUT_ZERO)
 
 
 def travels_as(dtype: str, combine: str) -> str:

@@ -185,7 +185,6 @@ RULES = [
         dict.fromkeys((3, 4), "slice moves elements along this dimension"),
     ),
     ("slice of one index", lambda x: x[1:2], ["f32[4,8]"], "slice", "[j i] -> [1 i]", {}),
-    ("slice of no index", lambda x: x[1:1], ["f32[4,8]"], "slice", "[j i] -> [1 i]", {}),
     (
         "dynamic-slice",
         window,

@@ -61,6 +61,24 @@ def replaced_in_part(x):
     return lax.dynamic_update_slice(jnp.sort(x, axis=0), x[:8] * 2, (8, 0))
 
 
+def branches(x):
+    """Of two branches, and of three, the same one is always taken."""
+    one = lax.cond(True, lambda x: jnp.sin(x) * 2, lambda x: jnp.sort(x, axis=0), x)
+    return lax.switch(7, [jnp.cos, lambda x: jnp.sort(x, axis=0), lambda x: jnp.tanh(x + one)], x)
+
+
+def branches_of_a_loop(x):
+    def step(carry, row):
+        done = lax.cond(False, lambda: jnp.sort(x, axis=0)[0] + row, lambda: row * 2)
+        return carry + done, done
+
+    return lax.scan(step, jnp.zeros(4), x)
+
+
+def branches_of_data(x):
+    return lax.cond(x[0, 0] > 0, lambda x: jnp.sort(x, axis=0), lambda x: x * 2, x)
+
+
 def in_a_loop(x):
     def step(carry, row):
         return carry + jnp.concatenate([jnp.sort(x, axis=0)[0], row, row[4:]])[4:], row[:0]
@@ -80,6 +98,9 @@ CASES = {
     "chosen for each": (chosen_each, "sort", 1),
     "replaced": (replaced, "sort", 0),
     "replaced in part": (replaced_in_part, "sort", 1),
+    "branches": (branches, "sort", 0),
+    "branches of a loop": (branches_of_a_loop, "sort", 0),
+    "branches of data": (branches_of_data, "sort", 1),
     "in a loop": (in_a_loop, "sort", 0),
 }
 

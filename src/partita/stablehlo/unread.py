@@ -22,6 +22,7 @@ def drop_unread(main: Any) -> None:
     - Values without elements are made of nothing, and left out of concatenations.
     - A slice of a concatenation is one of those operands that it reads.
     - A select by a constant is what that selects, an update of all elements the update.
+    - Branches of which a constant chooses one are what is in it.
     """
     found: list[Any] = []
 
@@ -36,10 +37,9 @@ def drop_unread(main: Any) -> None:
             if _makes_nothing(op):
                 made = [_nothing(result.type) for result in op.results]
             else:
-                made = [_READ_LESS[op.name](op)]
-        for old, new in zip(op.results, made, strict=True):
-            if new is not None:
-                old.replace_all_uses_with(new)
+                made = _READ_LESS[op.name](op)
+        for old, new in zip(op.results, made, strict=False):
+            old.replace_all_uses_with(new)
 
 
 def _elements(type_: Any) -> int:
@@ -61,9 +61,9 @@ def _nothing(type_: Any) -> Any:
     return hlo.broadcast_in_dim(type_, filled(scalar, 0), ir.DenseI64ArrayAttr.get([]))
 
 
-def _concatenate(op: Any) -> Any | None:
+def _concatenate(op: Any) -> list[Any]:
     kept = [each for each in op.operands if _elements(each.type) != 0]
-    return None if len(kept) == len(op.operands) else _joined(kept, op)
+    return [] if len(kept) == len(op.operands) else [_joined(kept, op)]
 
 
 def _joined(values: list[Any], op: Any) -> Any:
@@ -72,11 +72,11 @@ def _joined(values: list[Any], op: Any) -> Any:
     return values[0] if len(values) == 1 else hlo.concatenate(values, dim)
 
 
-def _slice(op: Any) -> Any | None:
+def _slice(op: Any) -> list[Any]:
     (value,) = op.operands
     made = value.owner.operation if isinstance(value, ir.OpResult) else None
     if made is None or made.name != "stablehlo.concatenate":
-        return None
+        return []
     dim = int(ir.IntegerAttr(made.attributes["dimension"]).value)
     starts, limits, strides = (
         list(op.attributes[name]) for name in ("start_indices", "limit_indices", "strides")
@@ -89,28 +89,51 @@ def _slice(op: Any) -> Any | None:
         elif begin < limits[dim]:
             kept.append(each)
     if len(kept) == len(made.operands) or not kept:
-        return None
+        return []
     starts[dim], limits[dim] = starts[dim] - before, limits[dim] - before
     wanted = (ir.DenseI64ArrayAttr.get(each) for each in (starts, limits, strides))
-    return hlo.slice(_joined(kept, made), *wanted)
+    return [hlo.slice(_joined(kept, made), *wanted)]
 
 
-def _select(op: Any) -> Any | None:
+def _select(op: Any) -> list[Any]:
     predicate, chosen, other = op.operands
-    while isinstance(predicate, ir.OpResult):
-        made = predicate.owner.operation
-        if made.name in ("stablehlo.constant", "sdy.constant"):
-            always = getattr(splat(made), "value", None)
-            return None if always is None else chosen if always else other
-        if made.name != "stablehlo.broadcast_in_dim":
-            return None
-        predicate = made.operands[0]
+    always = _number(predicate)
+    return [] if always is None else [chosen if always else other]
+
+
+def _number(value: Any) -> int | None:
+    """The number that a value is everywhere, if the program says it."""
+    if not isinstance(value, ir.OpResult):
+        return None
+    made = value.owner.operation
+    if made.name in ("stablehlo.constant", "sdy.constant"):
+        number = getattr(splat(made), "value", None)
+        return int(number) if isinstance(number, int) else None
+    if made.name == "stablehlo.broadcast_in_dim":
+        return _number(made.operands[0])
+    if made.name == "stablehlo.clamp":  # as `lax.switch` has it
+        least, number, most = map(_number, made.operands)
+        if least is not None and number is not None and most is not None:
+            return min(max(least, number), most)
     return None
 
 
-def _update(op: Any) -> Any | None:
+def _update(op: Any) -> list[Any]:
     whole, update = op.operands[0], op.operands[1]
-    return update if update.type == whole.type else None
+    return [update] if update.type == whole.type else []
+
+
+def _branches(op: Any) -> list[Any]:
+    number, last = _number(op.operands[0]), len(op.regions) - 1
+    if number is None or not op.results:
+        return []
+    if op.name == "stablehlo.if":
+        number = 0 if number else 1
+    chosen = op.regions[number if 0 <= number < last else last].blocks[0]
+    *inside, end = list(chosen.operations)
+    for each in inside:
+        each.operation.move_before(op)
+    return list(end.operation.operands)
 
 
 _READ_LESS = {
@@ -118,5 +141,7 @@ _READ_LESS = {
     "stablehlo.slice": _slice,
     "stablehlo.select": _select,
     "stablehlo.dynamic_update_slice": _update,
+    "stablehlo.case": _branches,
+    "stablehlo.if": _branches,
 }
-"""Operations that may read less than they are given: what they are then, or None."""
+"""Operations that may read less than they are given: what their results are then, if so."""

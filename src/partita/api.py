@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any
 
 from partita.cost import Hardware
-from partita.errors import (
-    MeshError,
-    OptionError,
-    PartitaWarning,
-    TacticError,
-    closest,
-    renamed,
-    warn,
-)
+from partita.errors import MeshError, OptionError, PartitaWarning, TacticError, renamed, warn
 from partita.frontend.calling import Marked
-from partita.frontend.meant import apart
+from partita.frontend.meant import apart, options_only
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
@@ -297,9 +289,11 @@ def _load(path: str | Path, *call: Any, **options: Any) -> Plan:
     """`load`, of a function, its arguments, and its keyword arguments."""
     from partita.saved import take_up
 
-    return Plan.taken_up(*take_up(path, *call, **options))
+    prepared, done, not_kept = take_up(path, *call, **options)
+    return dataclasses.replace(Plan.of(prepared, done), not_kept=not_kept)
 
 
+@options_only
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -318,7 +312,6 @@ def jit(
     hoist_constants: bool | float | str = False,
     strict: Strict = False,
     lift_constants: bool | float | str | None = None,
-    **unknown: Never,
 ) -> Any:
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
@@ -338,12 +331,6 @@ def jit(
       >>> double(jnp.ones(4)).tolist()
       [2.0, 2.0, 2.0, 2.0]
     """
-    if unknown:
-        name, known = next(iter(unknown)), inspect.signature(jit).parameters
-        raise OptionError(
-            f"jit has no option {name!r}{closest(name, known)}; arguments of the function are "
-            "given when it is called"
-        )
     if lift_constants is not None:
         renamed("lift_constants=", "hoist_constants=")
         hoist_constants = lift_constants

@@ -22,7 +22,7 @@ from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
-from partita.options import integer, wrong
+from partita.options import integer
 from partita.planning.alone import alone
 from partita.planning.candidates import Searched
 from partita.planning.meshes import MeshCandidate
@@ -40,8 +40,6 @@ from partita.tactics.options import as_tactics
 from partita.tiling import Assignment, LoopNests
 
 if TYPE_CHECKING:
-    from partita.explain import Explanation
-    from partita.planning.diff import PlanDiff
     from partita.planning.strict import Problem, Strict
     from partita.run.core import Core
     from partita.saved.rebase import NotKept
@@ -228,36 +226,6 @@ class Plan(Shown, Searched):
 
         donated = self.static.donated_leaves(self._marked, *self.arguments)
         return tuple(problems(self.done, donated, kinds(strict)))
-
-    @alone
-    def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
-        """Why values are split as they are, or what a collective is for and what else would cost.
-
-        Args:
-          what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
-            `%12`, a value as `print(plan.program)` shows it; `file.py:12`, what is made at a line;
-            an element of `collectives` or its number; or `"collectives"` for all of them.
-          alternatives: how many changes may be tried and estimated, for all collectives together;
-            each takes about as long as `then`.
-
-        Raises:
-          UnknownNameError: there is no such value or collective.
-        """
-        from partita.explain import explain
-
-        integer(alternatives, "alternatives", 0)
-        return explain(self.done, what, alternatives)
-
-    def diff(self, other: Plan) -> PlanDiff:
-        """What is otherwise in another plan of the same program; meshes and hardware may differ.
-
-        Raises `TacticError` if the programs have other arguments or results.
-        """
-        from partita.planning.diff import diff
-
-        if not isinstance(other, Plan):
-            raise wrong("other", other, "another plan", TacticError)
-        return diff(self.done, other.done)
 
     @property
     @alone
@@ -514,7 +482,7 @@ class Plan(Shown, Searched):
         """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
         from partita.saved import take_up
 
-        taken = take_up(
+        prepared, done, not_kept = take_up(
             path,
             fn,
             args,
@@ -528,11 +496,6 @@ class Plan(Shown, Searched):
             static_argnums=static_argnums,
             static_argnames=static_argnames,
         )
-        return cls.taken_up(*taken)
-
-    @classmethod
-    def taken_up(cls, prepared: Prepared, done: Scheduled, not_kept: tuple[NotKept, ...]) -> Plan:
-        """The plan of what a file says."""
         return dataclasses.replace(cls.of(prepared, done), not_kept=not_kept)
 
     @classmethod

@@ -41,6 +41,27 @@ def apart(planner: Callable[_P, _T]) -> Callable[_P, _T]:
     return checked
 
 
+def options_only(planner: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorator of a function that plans another one, whose arguments are given later.
+
+    Raises:
+      OptionError: a keyword argument is no option.
+    """
+    options = inspect.signature(planner).parameters
+
+    @functools.wraps(planner)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for name in kwargs:
+            if name not in options:
+                raise OptionError(
+                    f"{planner.__name__} has no option {name!r}{closest(name, options)}; arguments "
+                    "of the function are given when it is called"
+                )
+        return planner(*args, **kwargs)
+
+    return checked
+
+
 def check(
     planner: str, options: Sequence[str], fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:

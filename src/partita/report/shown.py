@@ -1,4 +1,4 @@
-"""What a plan can be looked at as: text, a page, a trace, the output of a notebook's cell."""
+"""What a plan can be looked at as: text, explanations, a page, a trace, a notebook's cell."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.cost.intervals import ITERATIONS, Timeline
+from partita.errors import TacticError
 from partita.escape import printed
-from partita.options import integer
+from partita.options import integer, wrong
 from partita.planning.alone import alone
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
+from partita.spmd import Collective
 
 if TYPE_CHECKING:
+    from partita.explain import Explanation
+    from partita.planning.diff import PlanDiff
     from partita.verify import Verification
     from partita.verify.given import AsCompiled
 
@@ -32,6 +36,36 @@ class Shown:
     def timeline(self) -> Timeline:
         """One step in time: when everything begins and ends, as it is priced."""
         return self.done.timeline
+
+    @alone
+    def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
+        """Why values are split as they are, or what a collective is for and what else would cost.
+
+        Args:
+          what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
+            `%12`, a value as `print(plan.program)` shows it; `file.py:12`, what is made at a line;
+            an element of `collectives` or its number; or `"collectives"` for all of them.
+          alternatives: how many changes may be tried and estimated, for all collectives together;
+            each takes about as long as `then`.
+
+        Raises:
+          UnknownNameError: there is no such value or collective.
+        """
+        from partita.explain import explain
+
+        integer(alternatives, "alternatives", 0)
+        return explain(self.done, what, alternatives)
+
+    def diff(self, other: Shown) -> PlanDiff:
+        """What is otherwise in another plan of the same program; meshes and hardware may differ.
+
+        Raises `TacticError` if the programs have other arguments or results.
+        """
+        from partita.planning.diff import diff
+
+        if not isinstance(other, Shown):
+            raise wrong("other", other, "another plan", TacticError)
+        return diff(self.done, other.done)
 
     @alone
     def trace(self, path: str | Path, iterations: int = ITERATIONS) -> None:

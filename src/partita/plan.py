@@ -74,7 +74,7 @@ class Plan(Shown, Searched):
     not_kept: tuple[NotKept, ...] = ()
     """What the file decided that a rebased plan does not."""
     compiled: AsCompiled | None = None
-    """What XLA compiles from the shardings that `simulate` was given, if it was to compile them."""
+    """What XLA compiles from the shardings given to `simulate`, if that was asked."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -349,8 +349,7 @@ class Plan(Shown, Searched):
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file, from which `partita.load` takes it up without a search.
 
-        It is written whole or not at all; `FileError` if it cannot be.
-        """
+        It is written whole or not at all; `FileError` if it cannot be."""
         write(path, self.contents())
 
     @alone

@@ -125,6 +125,8 @@ def test_tactics_know_parameters_and_optimizers():
     p = plan(step, *linear(KEY), BATCH, tactics=pt.FullyShardedDataParallel())
     assert p.in_shardings[0].kernel.get_value() == jax.P("data")
     assert p.in_shardings[1].opt_state[0].mu["kernel"].get_value() == jax.P("data")
+    optimizer = p.init(lambda key: linear(key)[1], KEY)  # one argument of several
+    assert optimizer.opt_state[0].mu["kernel"].get_value().sharding.spec == jax.P("data")
 
 
 class Counter(nnx.Module):

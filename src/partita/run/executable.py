@@ -22,6 +22,7 @@ from partita.frontend.callbacks import result_of, with_modules
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.frontend.files import contents, format_of, plain
 from partita.frontend.modules.functional import joined, returning_arrays
+from partita.frontend.modules.parts import Parts
 from partita.mesh import Mesh
 from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
@@ -330,6 +331,7 @@ class Executable:
             wanted.append((tuple(a for a, _ in first), tuple(where for _, where in first)))
         for argument, where in wanted:
             if _alike(made, argument):
+                where = jax.tree.unflatten(jax.tree.structure(made), jax.tree.leaves(where))
                 return joined(jax.jit(init, out_shardings=where)(*args))
         shapes = " or ".join(_shapes(argument) for argument in self.arguments[0])
         raise TacticError(
@@ -460,7 +462,9 @@ def _shapes(tree: Any) -> str:
 
 def _alike(a: Any, b: Any) -> bool:
     structures: list[Any] = [jax.tree.structure(tree) for tree in (a, b)]
-    if structures[0] != structures[1]:
+    # A module by itself is numbered otherwise than one that comes after others.
+    modules = isinstance(a, Parts) and isinstance(b, Parts) and a.keys == b.keys
+    if structures[0] != structures[1] and not modules:
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)

@@ -403,3 +403,21 @@ def test_a_tactic_of_a_user():
     p = small(LargeArguments(), fn=predict, args=(WEIGHTS, array(64, 16)))
     assert p.history[0].name == "LargeArguments"
     assert p.in_shardings[0]["w1"] == jax.P(None, "data")
+
+
+def test_both_gradients_of_a_tied_table_are_added_before_they_are_scattered():
+    """One comes from the lookup, one from the product with the table, transposed twice."""
+
+    def trained(params, tokens):
+        def loss(table):
+            logits = table[tokens] @ table.T
+            return jnp.mean(jax.nn.logsumexp(logits, -1))
+
+        return params - jax.grad(loss)(params)
+
+    fsdp = pt.FullyShardedDataParallel("data", batch="tokens")
+    types = array(512, 64), array(16, 32, dtype=jnp.int32)
+    p = pt.plan(trained, *types, mesh="data=8", hardware="h100", tactics=[fsdp])
+    (scattered,) = [c for c in p.collectives if c.kind == "reduce_scatter"]
+    assert scattered.value.startswith("add at ")
+    assert scattered.bytes == 512 * 64 * 4

@@ -3,8 +3,8 @@
 They stay unreduced through linear operations as long as that saves something, and are reduced
 before: a use that is not linear, several uses, a use that would make them larger in bytes, and a
 use that itself works along the axis. Two are the exception to the last, and give way. An addition
-of unreduced values adds all of them up, and one reduction follows instead of two. And a transpose
-directly behind a product transposes what is unreduced: kernels can make it so. With a reduction in
+of unreduced values adds all of them up, and one reduction follows instead of two. And transposes
+directly behind a product transpose what is unreduced: kernels can make it so. With a reduction in
 between, XLA brings all that is updated with it (a weight, its moments) to the order of the product
 and back. Decisions are made for a class as a whole: a value stays unreduced only where every member
 can.
@@ -282,6 +282,7 @@ def _yielding(
     Each with its operands as (value class, producing operation class).
     """
     found = []
+    makers = {op.index for op in graph.ops if op.op.traits.product}
     for op in sorted(graph.ops, key=lambda each: each.op.index):
         sources = [s for classes in op.operands for s in classes]
         traits = op.op.traits
@@ -289,8 +290,9 @@ def _yielding(
         if yields and all(s in consumer for s in sources):
             producers = [graph.values[s].producer for s in sources]
             pairs = [(s, p[0]) for s, p in zip(sources, producers, strict=True) if p is not None]
-            if traits.additive or all(graph.ops[maker].op.traits.product for _, maker in pairs):
+            if traits.additive or all(maker in makers for _, maker in pairs):
                 found.append((op.index, tuple(pairs)))
+                makers |= {op.index} if traits.transposes else set()
     return found
 
 

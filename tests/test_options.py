@@ -131,6 +131,11 @@ MARKS = {
     ],
     "static_argnames": NAMES,
 }
+COMPILE = [
+    (3, "compile=3: expected True, False, or a topology"),
+    (None, "compile=None: expected True, False, or a topology"),
+    ("nine", "unknown topology 'nine'"),
+]
 STRICT = [
     (3, "strict=3: expected True, or some of"),
     ("idel", "strict='idel': expected one of .*did you mean 'idle'"),
@@ -151,7 +156,7 @@ OPTIONS = {
         "progress": [(3, "progress=3: expected a function")],
         "broadcast": [(1, "broadcast=1: expected True or False")],
     },
-    simulate: OF_ALL,
+    simulate: {**OF_ALL, "tactics": TACTICS, "compile": COMPILE},
     jit: {**OF_PLANS, **OF_ALL},
 }
 

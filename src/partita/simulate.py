@@ -19,7 +19,7 @@ from partita.frontend.meant import apart
 from partita.frontend.specs import Axes, axes_of
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
-from partita.options import positions
+from partita.options import positions, wrong
 from partita.plan import Plan
 from partita.planning.fixed import simulated
 from partita.planning.prepare import Prepared, targeted, traced_or_read
@@ -96,6 +96,9 @@ def simulate(
       [('all_reduce', ('data',), 4096)]
     """
     mesh = Mesh.of(mesh)
+    schedule = as_tactics(tactics)
+    if not isinstance(compile, bool | str):
+        raise wrong("compile", compile, "True, False, or a topology such as 'v5e:2x4'")
     donate_argnums = positions(donate_argnums, "donate_argnums")
     target = targeted(hardware, memory)
     platform = target[0].platform
@@ -111,9 +114,9 @@ def simulate(
 
         compiled = as_compiled(made, compile if isinstance(compile, str) else None)
         made = dataclasses.replace(made, compiled=compiled)
-    if not tactics:
+    if not schedule:
         return made
-    return dataclasses.replace(made.then(*as_tactics(tactics)), compiled=made.compiled)
+    return dataclasses.replace(made.then(*schedule), compiled=made.compiled)
 
 
 def _with_specs(traced: Traced, in_shardings: Any, out_shardings: Any, mesh: Mesh) -> Program:

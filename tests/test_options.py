@@ -304,7 +304,7 @@ def test_every_option_of_a_tactic_is_in_the_table(tactic):
         (lambda: pt.ManualPartition("x", axis="data"), "patterns='x': expected a dict of patterns"),
         (lambda: pt.ManualPartition({}, axis="data"), r"patterns=\{\}: expected a dict"),
         (lambda: pt.ManualPartition({3: 0}, axis="data"), r"patterns=\{3: 0\}: expected a pattern"),
-        (lambda: pt.ManualPartition({"x": 0}, axis=None), "axis=None: expected the name"),
+        (lambda: pt.ManualPartition({"x": 0}, axis=None), "dimensions need an axis"),
         (lambda: pt.ManualPartition({"x": 0}, axis="data", resolve="a"), "resolve='a'"),
         (lambda: pt.ZeRO("3"), "stages 1, 2 and 3, not '3'"),
         (lambda: pt.ZeRO(True), "stages 1, 2 and 3, not True"),

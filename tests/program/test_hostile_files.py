@@ -11,7 +11,6 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
-from rich.text import Text
 
 import partita as pt
 from partita.cost import files as cost_files
@@ -20,7 +19,7 @@ from partita.saved import schema
 from partita.stablehlo import normal_form, reading
 from partita.stablehlo.internals import export_schema, exported_nodes
 from partita.stablehlo.limits import check_text
-from partita.text import Visible, console
+from partita.text import Text, console
 
 F = "tensor<4xf32>"
 SAME = f"(%x: {F}) -> {F}"
@@ -476,7 +475,7 @@ def test_names_are_escaped_on_the_report_page(named, tmp_path):
 def test_a_terminal_gets_no_control_characters_of_names(named):
     out = io.StringIO()
     terminal = console(file=out, force_terminal=True, color_system=None, width=200)
-    terminal.print(Visible(Text(HOSTILE_NAME)))
+    terminal.print(Text(HOSTILE_NAME))
     assert "\x1b]0" not in out.getvalue() and "\\x1b]0;owned" in out.getvalue()
 
 

@@ -82,20 +82,22 @@ def test_a_folder_without_a_trace_is_an_error(made, tmp_path):
 @pytest.mark.parametrize(
     "data",
     [
-        b"no gzip",
-        gzip.compress(b"{"),
-        gzip.compress(b"[]"),
-        gzip.compress(b'{"traceEvents": 5}'),
-        gzip.compress(b'{"traceEvents": [{"ph": "X", "dur": "long"}]}'),
-        gzip.compress(b'{"traceEvents": [{"ph": "X", "args": {"hlo_op": []}}]}'),
-        gzip.compress(b"[" * 100_000),
-        gzip.compress(b'{"a": ' * 100_000),
-        gzip.compress(b" " * 2_000_000),
+        b"{",
+        b"[]",
+        b'{"traceEvents": 5}',
+        b'{"traceEvents": [{"ph": "X", "dur": "long"}]}',
+        b'{"traceEvents": [{"ph": "X", "args": {"hlo_op": []}}]}',
+        b"[" * 100_000,
+        b'{"a": ' * 100_000,
+        b" " * 2_000_000,
+        None,
     ],
+    ids=["cut", "list", "number", "words", "types", "deep list", "deep object", "large", "no gzip"],
 )
 def test_a_trace_that_cannot_be_read_is_an_error(made, tmp_path, monkeypatch, data):
     monkeypatch.setattr(profiling, "MOST_BYTES", 1_000_000)
-    (tmp_path / "a.trace.json.gz").write_bytes(data)
+    packed = b"no gzip" if data is None else gzip.compress(data)
+    (tmp_path / "a.trace.json.gz").write_bytes(packed)
     with pytest.raises(pt.FileError, match="is no trace that can be read"):
         made.verify().profile(tmp_path)
 

@@ -307,6 +307,7 @@ TYPES = {"rich.console": {"Console", "Group", "RenderableType"}}
 
 OTHERS = {
     "report/progress.py": {"rich.progress"},
+    "cli/simulate.py": {"rich.markup"},
     "cli/confirm.py": {"rich.markup"},  # typer takes the help of options as markup
     "cli/verify.py": {"rich.markup"},
 }

@@ -105,7 +105,7 @@ def test_a_sweep_plans_every_combination_best_first(capsys, monkeypatch):
 
 def test_what_cannot_be_planned_is_told_and_left_out(capsys, monkeypatch):
     code, out = run(capsys, monkeypatch, *SWEEP, "--sweep", "tactics=none data@other")
-    assert code == 0 and len(json.loads(out.out)["plans"]) == 2
+    assert code == 1 and len(json.loads(out.out)["plans"]) == 2
     assert out.err.count("has no axis 'other'") == 2
 
 

@@ -103,6 +103,8 @@ def _leaves(args: Any, kwargs: Any) -> list[tuple[_Path, Any]]:
 
 def watched(fn: Any) -> Any:
     """A function that is watched; functions under `jax.jit` are not."""
+    if not callable(fn):
+        return fn
     if not isinstance(fn, types.FunctionType):
         return Watched(fn)
     return _WATCHED.setdefault(fn, Watched(fn))

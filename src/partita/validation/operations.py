@@ -12,7 +12,7 @@ import numpy as np
 
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Program, TensorType
-from partita.program.op_traits import FULL_TO_SHARD, SHARD_TO_FULL
+from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, SHARD_TO_FULL
 from partita.program.rule import Halo, Rule
 from partita.tiling import Axes, Layout
 from partita.validation import windows
@@ -53,7 +53,7 @@ def results_of(
     }
     known = op.combine or not op.traits.reduces
     expect(not summed or bool(known), "it is not known how its parts are combined")
-    varying = _varying(op, operands, mesh)
+    varying = _varying(op, operands, split, mesh)
     if op.kind not in (FULL_TO_SHARD, SHARD_TO_FULL):
         held = {axis for state in operands for axis in state.varying}
         expect(held.isdisjoint(along - _confined(op, mesh)), "it splits what differs already")
@@ -74,7 +74,7 @@ def _check_factors(op: Operation, split: Layout, mesh: Mesh) -> None:
     for number, (factor, axes) in enumerate(zip(op.rule.factors, split, strict=True)):
         if factor.kind in ("given", "manual"):
             names = op.given.axes[number] if op.given else ()
-            if factor.kind == "given":
+            if factor.kind == "given" and op.kind != CONSTRAINT:  # that changes no number
                 said = mesh.axis_names(axes)
                 expect(said == tuple(names), f"it is split as {said}; the program says {names}")
             continue
@@ -169,14 +169,14 @@ def _is_zero(op: Operation, operands: Sequence[State]) -> bool:
     return started and any(operands[n].zero for n in traits.linear)
 
 
-def _varying(op: Operation, operands: Sequence[State], mesh: Mesh) -> frozenset[int]:
+def _varying(op: Operation, operands: Sequence[State], split: Layout, mesh: Mesh) -> frozenset[int]:
     """Axes along which devices hold different results."""
     found = frozenset(axis for state in operands for axis in state.varying)
     here = _confined(op, mesh)
     if op.kind == FULL_TO_SHARD:
-        return found | _given(op, mesh)
+        return found | _crossed(op, split, mesh)
     if op.kind == SHARD_TO_FULL:
-        return found - _given(op, mesh) - here
+        return found - _crossed(op, split, mesh) - here
     if op.traits.collective and op.work is not None:
         for each in op.work.collectives:
             axes = frozenset(map(mesh.axis, each.axes))
@@ -185,16 +185,13 @@ def _varying(op: Operation, operands: Sequence[State], mesh: Mesh) -> frozenset[
     return found | here if op.traits.in_manual else found
 
 
-def _given(op: Operation, mesh: Mesh) -> frozenset[int]:
-    """The axes that the program itself splits an operation along."""
-    if op.given is None:
-        return frozenset()
-    return frozenset(
-        mesh.axis(name)
-        for factor, names in zip(op.rule.factors, op.given.axes, strict=False)
-        if factor.kind == "given"
-        for name in names
+def _crossed(op: Operation, split: Layout, mesh: Mesh) -> frozenset[int]:
+    """The axes that shard a value on one side of a manual computation's boundary only."""
+    one, other = (
+        {factor for made_of in dims for factor in made_of}
+        for dims in (op.rule.operands[0], op.rule.results[0])
     )
+    return frozenset(axis for n in one ^ other for axis in real(split[n], mesh))
 
 
 def _confined(op: Operation, mesh: Mesh) -> frozenset[int]:

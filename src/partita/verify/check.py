@@ -127,8 +127,10 @@ def _moved(plan: Predicted, collective: Collective, backend: Backend) -> int:
     wider, own = backend.widening(collective.dtype), plan.spmd.collective_steps
     if wider == 1 or bits(collective.dtype) >= 8 or collective.index >= len(own):
         return collective.bytes * wider
-    buffers = own[collective.index].input, own[collective.index].output
-    elements = max(plan.spmd.buffers[buffer].type.elements for buffer in buffers)
+    step = own[collective.index].step
+    elements = max(step.before.elements, step.after.elements)
+    if step.send is not None:
+        elements = step.before.elements // step.before.shape[step.dim] * step.send.size
     return math.ceil(elements * bits(collective.dtype) * wider / 8)  # packed, they are rounded up
 
 

@@ -12,11 +12,11 @@ from collections import defaultdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from partita.cost.collectives import interconnect
 from partita.cost.estimate import StepTime
-from partita.text import new_table, plain, seconds, size
+from partita.escape import printed
+from partita.text import Text, new_table, plain, seconds, size
 from partita.verify.check import collectives_of, verify
 from partita.verify.collectives import Found, HloCollective
 from partita.verify.comparison import Comparison, hlo_collective
@@ -114,9 +114,11 @@ class AsCompiled:
             lines.append(f"Loops of unknown length, counted once: {', '.join(found.unknown_loops)}")
         return lines
 
+    @printed
     def __str__(self) -> str:
         return plain(self.view())
 
+    @printed
     def __repr__(self) -> str:
         count = len(self.differences)
         return f"<AsCompiled for {self.verification.backend.target}: {count} differences>"

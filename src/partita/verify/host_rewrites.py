@@ -21,7 +21,7 @@ HOST_REWRITES = {
 
 _REPEATING = ("broadcast_in_dim", "convert", "reshape", "transpose")
 
-_MOVED_AS = {"bf16": 32, "f8E8M0FNU": 32, "f4E2M1FN": 16, "i4": 8, "ui4": 8, "i2": 8, "ui2": 8}
+_MOVED_AS = {"bf16": 32, "f8E8M0FNU": 32, "f4E2M1FN": 16, "i4": 8, "ui4": 8}
 """Bits of the types that elements are widened to; those of float8 that are not here, to 16."""
 
 

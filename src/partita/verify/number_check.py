@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
+from partita.escape import printed
 from partita.mesh import Mesh
-from partita.text import new_table, plain
+from partita.text import Text, new_table, plain
 from partita.verify.rounding import SHAKEN
 
 
@@ -77,9 +77,11 @@ class NumberCheck:
         """Whether rounding explains all differences, those of intermediate values included."""
         return self.origin is None and all(row.ok for row in self.rows)
 
+    @printed
     def __str__(self) -> str:
         return plain(self.view())
 
+    @printed
     def __repr__(self) -> str:
         wrong = sum(not row.ok for row in self.rows)
         found = f"{wrong} of {len(self.rows)} results differ" if wrong else "no result differs"

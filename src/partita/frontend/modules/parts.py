@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import jax
 
+from partita.escape import printed
+
 
 class Call(Protocol):
     """One call of a function of modules, from splitting its arguments to taking its results.
@@ -88,6 +90,7 @@ class Key:
 
     key: str
 
+    @printed
     def __str__(self) -> str:
         return self.key
 
@@ -121,6 +124,7 @@ class Structure:
             and (_equal(self.static, other.static) or same(self.static, other.static))
         )
 
+    @printed
     def __repr__(self) -> str:
         return f"<{self.kind.library} module of {len(self.names)} arrays>"
 
@@ -147,6 +151,7 @@ class Parts:
         pairs = zip(structure.names, structure.kept, strict=True)
         return [Key(name) for name, kept in pairs if kept is None]
 
+    @printed
     def __repr__(self) -> str:
         pairs = zip(self.keys, self.values, strict=True)
         return f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"

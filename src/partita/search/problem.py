@@ -140,6 +140,17 @@ class Problem:
         search = self.axes, self.colors, self.starts, self.avoided.kinds
         return _afresh, (program, cost, *search)
 
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """By the places of a tiling's row, operation classes first: bytes of the largest value that
+        a class reads or makes, or is."""
+        values = [value.value.type.bytes for value in self.graph.values]
+        ops = [
+            max((values[v] for row in (*op.operands, *op.results) for v in row), default=0)
+            for op in self.graph.ops
+        ]
+        return np.array([*ops, *values], dtype=np.int64)
+
     def step(self, state: SearchState, move: Move) -> SearchState | None:
         """The state after a move; None if the move changes nothing."""
         after = self._after(_way(state), move)

@@ -41,20 +41,15 @@ def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iter
     """
     graph, tiling, given = problem.graph, state.tiling, problem.start.tiling
 
-    def small(index: int) -> bool:
-        return graph.values[index].value.type.bytes <= size
+    def takes(row: np.ndarray) -> np.ndarray:
+        numbers, each = np.unique(row, return_inverse=True)
+        return np.array([uses_axis(LAYOUTS.all[n], axis) for n in numbers], dtype=bool)[each]
 
-    def moved(place: int) -> bool:
-        now, before = (LAYOUTS.all[each.row[place]] for each in (tiling, given))
-        return uses_axis(now, axis) and not uses_axis(before, axis)
-
-    places = np.flatnonzero(tiling.row != given.row).tolist()
-    for place in places:
-        index = place - tiling.count
-        if index >= 0 and small(index) and moved(place):
-            yield LocalAction("value", graph.values[index].members[0], axis, NOWHERE)
-    for place in places:
-        if place < tiling.count and moved(place):
-            op = graph.ops[place]
-            if all(small(v) for row in (*op.operands, *op.results) for v in row):
-                yield LocalAction("op", op.members[0], axis, NOWHERE)
+    places = np.flatnonzero((tiling.row != given.row) & (problem.largest <= size))
+    places = places[takes(tiling.row[places]) & ~takes(given.row[places])]
+    first = np.searchsorted(places, tiling.count)
+    for place in places[first:].tolist():
+        value = graph.values[place - tiling.count]
+        yield LocalAction("value", value.members[0], axis, NOWHERE)
+    for place in places[:first].tolist():
+        yield LocalAction("op", graph.ops[place].members[0], axis, NOWHERE)

@@ -2,6 +2,7 @@
 and many random programs, too.
 
     PARTITA_EXAMPLES=2000 pytest tests/whole/test_searched.py    looks longer at random programs
+    PARTITA_EVERY_MESH=1 pytest tests/whole/test_searched.py     takes every program over every mesh
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ meshes first."""
 RUN_OVER = ("x=2,y=4", "x=3,y=2", "x=1,y=2")
 """Those over which programs are run."""
 
-EXAMPLES = int(os.environ.get("PARTITA_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("PARTITA_EXAMPLES", "24"))
 FIRST = int(os.environ.get("PARTITA_SEED", "0"))
 PARTS = 8
 TOLERANCE = 1e-4
@@ -39,8 +40,15 @@ LARGE = {"unet-tiny", "sdxl-tiny", "deepseek-tiny"}
 """Presets whose searches are in `tests/whole/test_families.py` or take minutes."""
 
 
-@pytest.mark.parametrize("mesh", ["x=3,y=2", "x=2,y=2,z=2"])
-@pytest.mark.parametrize("kind", RUN)
+def over(meshes, names):
+    """Pairs of meshes and names: each name with one of the meshes, in turn, or with all."""
+    if os.environ.get("PARTITA_EVERY_MESH"):
+        return [(mesh, name) for mesh in meshes for name in names(mesh)]
+    turns = enumerate(meshes)
+    return [(mesh, name) for n, mesh in turns for name in [*names(mesh)][n :: len(meshes)]]
+
+
+@pytest.mark.parametrize(("mesh", "kind"), over(["x=3,y=2", "x=2,y=2,z=2"], lambda mesh: RUN))
 def test_an_operation(kind, mesh, tmp_path):
     fn, arguments = example(kind, tmp_path)
     search_and_check(fn, () if isinstance(fn, pt.Module) else arguments, mesh, tmp_path)
@@ -58,16 +66,12 @@ def runs(made, mesh, folder):
         np.testing.assert_allclose(mine, their, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("mesh", RUN_OVER)
-@pytest.mark.parametrize("name", unusual.PROGRAMS)
+@pytest.mark.parametrize(("mesh", "name"), over(RUN_OVER, lambda mesh: unusual.PROGRAMS))
 def test_an_unusual_program(name, mesh, tmp_path):
     runs(unusual.PROGRAMS[name], mesh, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "name"),
-    [(mesh, name) for mesh in RUN_OVER for name in unusual.manual(mesh)],
-)
+@pytest.mark.parametrize(("mesh", "name"), over(RUN_OVER, unusual.manual))
 def test_a_shard_map(mesh, name, tmp_path):
     runs(unusual.manual(mesh)[name], mesh, tmp_path)
 

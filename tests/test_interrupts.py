@@ -19,17 +19,26 @@ SLOW = "import sys, time; print('ready', flush=True); time.sleep(60)\n"
 
 def interrupted(*command, **options):
     """Exit code and standard error of a process that gets Ctrl-C when it says `ready`."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heeds_interrupts,
         **options,
-    )
-    assert process.stdout.readline() == "ready\n", process.communicate()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n", process.communicate()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     return process.returncode, err
+
+
+def _heeds_interrupts():
+    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

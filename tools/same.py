@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
@@ -29,8 +29,8 @@ from rich.console import Console
 
 import partita as pt
 from partita import models
+from partita.frontend.trace import Traced, trace
 from partita.models.strategies import data_parallel, fsdp, schedule, tensor_parallel
-from partita.planning import prepare
 from tools.coverage import PRESETS
 
 BUDGET = 150
@@ -122,24 +122,29 @@ def compared(before: dict[str, Record], after: dict[str, Record]) -> list[str]:
 
 
 def record(presets: Sequence[str], console: Console) -> dict[str, Record]:
-    """The plans of some presets. What was traced for one plan of a model serves all."""
+    """The plans of some presets."""
     found: dict[str, Record] = {}
     with tempfile.TemporaryDirectory() as folder:
         for preset in presets:
-            begun, traced = time.monotonic(), {}
-
-            def once(fn: Any, *args: Any, traced: Any = traced, **kwargs: Any) -> Any:
-                key = id(fn), repr(args), repr(kwargs)
-                if key not in traced:
-                    traced[key] = original(fn, *args, **kwargs)
-                return traced[key]
-
-            original = prepare.trace
-            with mock.patch.object(prepare, "trace", once):
+            begun = time.monotonic()
+            with mock.patch("partita.planning.prepare.trace", _once(trace)):
                 for name, plan, model in plans(preset):
                     found[name] = recorded(plan, model, Path(folder))
             console.print(f"{preset}: {time.monotonic() - begun:.1f} s")
     return found
+
+
+def _once(original: Callable[..., Traced]) -> Callable[..., Traced]:
+    """Tracing that serves all plans of a model."""
+    known: dict[Any, Traced] = {}
+
+    def traced(fn: Any, *args: Any, **kwargs: Any) -> Traced:
+        key = id(fn), repr(args), repr(kwargs)
+        if key not in known:
+            known[key] = original(fn, *args, **kwargs)
+        return known[key]
+
+    return traced
 
 
 def main(

@@ -80,6 +80,18 @@ def test_what_is_the_same_on_every_device_counts_once():
     runs_as_the_original(plan, x, y)
 
 
+def test_what_is_made_on_every_device_is_not_added_to_parts_of_a_sum():
+    """A matrix of one number from no argument, which is made as its uses need it."""
+
+    def fn(x):
+        return jnp.exp(-(x @ x.T / 3 + jnp.eye(1)))
+
+    tactics = [pt.ManualPartition({"x": 1}, axis="data")]
+    runs_as_the_original(
+        pt.plan(fn, numbers(1, 8), mesh={"data": 4}, hardware="cpu", tactics=tactics), numbers(1, 8)
+    )
+
+
 @pytest.mark.parametrize(
     "fn",
     [

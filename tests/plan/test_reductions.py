@@ -186,3 +186,16 @@ def test_what_has_no_zero_is_not_added_to_zeros(take):
     made = pt.plan(lambda x: take(x), x, mesh="a=4", hardware="cpu", tactics=rows)
     ours, theirs = made.jit()(x), take(jnp.asarray(x))
     np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+def test_parts_of_a_sum_are_not_converted_to_what_has_no_zero():
+    """Of an index that one device has, the others have zeros: converted, these are NaN."""
+    x = 2.0 ** np.arange(32, dtype=np.float32).reshape(8, 4) - 9
+
+    def fn(x):
+        return x[3].astype(jnp.float8_e8m0fnu)
+
+    made = pt.plan(
+        fn, x, mesh="a=4", hardware="cpu", tactics=pt.ManualPartition({"x": 0}, axis="a")
+    )
+    np.testing.assert_array_equal(np.asarray(made.jit()(x)), np.asarray(fn(jnp.asarray(x))))

@@ -365,7 +365,7 @@ class Lowerer:
         if steps and len(different) == 1 and not (value.is_result or self.graph.program.by_xla):
             # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
             ((need, _),) = different
-            straight = way(source, left, need, mesh, combine)
+            straight = way(source, left, need, mesh, combine, masked=kept - made)
             around = steps + way(layout, NONE, need, mesh)
             if traffic(straight, mesh, latency) < traffic(around, mesh, latency):
                 layout, steps = need, straight

@@ -25,6 +25,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
+from partita.program.combining import combines
 from partita.program.ir import Operation
 from partita.program.op_traits import CARRY
 from partita.spmd.decisions import Decisions, connected
@@ -89,7 +90,11 @@ class UnreducedSums:
             if _may_stay(graph, v) or _may_be_carried(graph, v)
         }
         self._together = _together(graph, self._consumer)
-        self._maskable = frozenset(v for v in self._consumer if _may_be_masked(graph, v))
+        self._maskable = frozenset(
+            v
+            for v in self._consumer
+            if _may_be_masked(graph, v) and not _made_by(graph, v, generated)
+        )
         self._links = _links(graph, self._consumer)
         makers = ((graph.values[v].producer, op) for v, op in self._consumer.items())
         self._groups = connected(
@@ -315,7 +320,7 @@ def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
     values = graph.program.values
     result, operand = values[op.results[0]].type, value.value.type
     exact = _is_float(operand.dtype) and _is_float(result.dtype)
-    if traits.rounds_integers and not exact:
+    if (traits.rounds_integers and not exact) or not combines(result.dtype, "add"):
         return False
     return result.bytes <= operand.bytes or _is_accumulated(graph, use.op)
 
@@ -326,6 +331,11 @@ def _may_be_masked(graph: ClassGraph, index: int) -> bool:
     added = graph.ops[value.uses[0].op].op.traits.additive
     maker = None if value.producer is None else graph.ops[value.producer[0]].op.kind
     return added and value.value.type.elements == 1 and maker != CARRY and _may_stay(graph, value)
+
+
+def _made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
+    producer = graph.values[index].producer
+    return producer is not None and producer[0] in ops
 
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.mesh import Mesh
+from partita.program.combining import combines
 from partita.program.ir import Operation, Program, TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, SHARD_TO_FULL
 from partita.program.rule import Halo, Rule
@@ -147,6 +148,8 @@ def _unreduced(
         for v in (op.operands[0], op.results[0])
     )
     expect(not (traits.rounds_integers and integers), "it rounds parts of a sum")
+    made = program.values[op.results[0]].type.dtype
+    expect(combines(made, "add"), f"{made} has no parts of a sum")
     for axis in axes:
         parts = [n for n, state in enumerate(operands) if axis in state.unreduced]
         expect(all(operands[n].unreduced[axis] == "add" for n in parts), "parts are not of a sum")

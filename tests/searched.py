@@ -9,12 +9,13 @@ larger searches build, has to have every state that moves lead to.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import msgspec
 
 import partita as pt
 from partita.plan import Plan
@@ -160,7 +161,7 @@ def states(problem: Problem, count: int, seed: int = 0) -> list[SearchState]:
                     parts = problem.parts(problem.propagation(state, move), move)
                     left_out = tuple(n for n in range(len(parts)) if rng.random() < 0.3)
                     whole = bool(left_out) or rng.random() < 0.5
-                    move = dataclasses.replace(move, without=left_out, sums=whole)
+                    move = msgspec.structs.replace(move, without=left_out, sums=whole)
             state = problem.step(state, move) or state
             found.append(state)
         if len(found) >= count:

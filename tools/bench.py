@@ -25,6 +25,7 @@ from partita import cost, models
 from partita.analysis import Analysis, analyse, fold
 from partita.cost import Cost, CostModel
 from partita.cost.fusion import analyse_fusion
+from partita.decisions import Context, Stage
 from partita.garbage import paused
 from partita.mesh import Mesh
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
@@ -33,7 +34,7 @@ from partita.program import Program
 from partita.search import BUDGET, Problem, iterated_search
 from partita.spmd import Lowering
 from partita.stablehlo.importer import import_stablehlo
-from partita.tactics import AutomaticPartition, Context, Stage
+from partita.tactics import AutomaticPartition
 from partita.tactics.starts import starts
 from partita.tiling import replicated, untiled
 

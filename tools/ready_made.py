@@ -18,12 +18,13 @@ import typer
 
 import partita as pt
 from partita.cost import CostModel
+from partita.decisions import Context, Stage
 from partita.errors import PartitaError
 from partita.models.strategies import BATCH, tensor_parallel
 from partita.search import BUDGET, Problem
 from partita.search.starts import best_starts
 from partita.spmd import Lowerer
-from partita.tactics import AutomaticPartition, Context, Stage, Tactic
+from partita.tactics import AutomaticPartition, Tactic
 from partita.text import seconds
 from tools.methods.cases import MODELS, Case, Problems
 

@@ -15,6 +15,7 @@ from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
 from partita.cost.idle import IdleAxis
+from partita.decisions import Action, Stage
 from partita.errors import (
     ArgumentError,
     AxisError,
@@ -53,7 +54,6 @@ from partita.spmd import Collective, ReplicatedUse
 from partita.stablehlo.rules.registry import register_rule
 from partita.stablehlo.versions import warn_if_untested
 from partita.tactics import (
-    Action,
     AutomaticPartition,
     Blocked,
     DataParallel,
@@ -65,7 +65,6 @@ from partita.tactics import (
     Outcome,
     Refusal,
     SequenceParallel,
-    Stage,
     Suggestion,
     Tactic,
     ZeRO,

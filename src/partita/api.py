@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.cost import Hardware
+from partita.decisions import Progress, silent
 from partita.errors import MeshError, OptionError, PartitaWarning, TacticError, renamed, warn
 from partita.frontend.calling import Marked
 from partita.frontend.meant import apart, options_only
@@ -23,7 +24,6 @@ from partita.planning.shapes import Used
 from partita.planning.strict import Strict, check, kinds
 from partita.search import BUDGET
 from partita.tactics import Tactic
-from partita.tactics.protocol import Progress, silent
 from partita.text import parse_size
 
 if TYPE_CHECKING:

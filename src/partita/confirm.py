@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
+from partita.decisions import Progress, silent
 from partita.errors import VerifyError
 from partita.escape import printed
 from partita.options import integer, one_or_several
 from partita.plan import Plan
 from partita.run.executable import Form
-from partita.tactics.protocol import Progress, silent
 from partita.text import Text, new_table, plain, seconds, size
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from fuzzing.pool import (
     Value,
     needed,
 )
-from partita.tactics import Outcome, Stage
-from partita.tactics.automatic import Tile
-from partita.tiling import NOWHERE, LocalAction, Propagator, assignment
+from partita.decisions import NOWHERE, DecisionGroup, ShardClass, Stage
+from partita.tactics import Outcome
+from partita.tiling import Propagator, assignment
 
 MESHES = ("x=2,y=4", "x=2,y=2", "x=2,y=2,z=2", "x=8", "x=3,y=2", "x=3", "x=5")
 SPECIAL = 8  # one program in so many gets arguments that are no numbers, or infinite
@@ -326,7 +326,7 @@ class LocalActions:
                 continue
             place = rng.randint(NOWHERE, len(layouts[found.index]) - 1)
             axis = rng.randrange(len(context.mesh.names))
-            action = LocalAction(kind, found.members[0], axis, place)
+            action = ShardClass(kind, found.members[0], axis, place)
             actions.append(action)
             tiling = action.take(propagator, tiling).tiling
-        return Outcome(assignment(graph, tiling), directives=(Tile(tuple(actions)),))
+        return Outcome(assignment(graph, tiling), decided=(DecisionGroup(tuple(actions)),))

@@ -14,10 +14,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
 from checks import array, planner
+from partita.decisions import Change
 from partita.explain.alternatives import Candidate, replay
 from partita.models import gpt
 from partita.planning.replay import Replay
-from partita.tactics import Change
 
 
 def mlp(w1, w2, x):
@@ -454,7 +454,7 @@ def test_a_move_of_a_search_is_left_out_without_a_new_search():
     x = array(2**16, 64)
     made = plan(mlp, array(64, 256), array(256, 64), x, tactics=[pt.AutomaticPartition(budget=60)])
     move = made.history[0].actions[0].move
-    change = Change(without_actions=frozenset({move}))
+    change = Change(without_decisions=frozenset({move}))
     stage = replay(Replay(made.done), Candidate("", 0, change))
     assert stage.assignment != made.assignment
 

@@ -17,7 +17,7 @@ from partita.planning.prepare import prepare, targeted
 from partita.saved.anchors import aligned
 from partita.saved.rebase import rebase
 from partita.saved.restore import read_plan
-from partita.saved.schema import AnchorRow, TileActionRow, TileRow, decode, encode
+from partita.saved.schema import AnchorRow, decode, encode
 
 MESH = "data=4,model=2"
 ROWS = pt.ManualPartition({"x": 0}, axis="data")
@@ -224,12 +224,14 @@ def test_a_file_that_lists_more_operations_than_there_can_be_is_refused(file):
     listed = msgspec.structs.replace(table.program.operations, order="999999999999*0")
     program = msgspec.structs.replace(table.program, operations=listed)
     huge = msgspec.structs.replace(table, program=program)
-    tile = TileRow((TileActionRow(0, "data"),))
-    entry = msgspec.structs.replace(huge.history[0], directives=(tile,))
+    color = {"decision": "shard_color", "color": 0, "axis": "data"}
+    entry = msgspec.structs.replace(huge.history[0], decided=(color,))
     anchors = (AnchorRow((("op", 0, 0),), color=0),)
     forged = msgspec.structs.replace(huge, history=(entry,), anchors=anchors)
     file.write_bytes(encode(forged))
-    with pytest.raises(pt.FileError, match=r"cannot be rebased: `operations`: there are 9{12}"):
+    with pytest.raises(
+        pt.FileError, match=r"cannot be rebased: there are 9{12} operations or values"
+    ):
         rebased(file, lambda w1, w2, x: x @ w2.T, *ARGS)
 
 

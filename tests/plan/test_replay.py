@@ -13,8 +13,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 import partita as pt
 from checks import array, planner
+from partita.decisions import Request
 from partita.planning.replay import Replay
-from partita.tactics import Request, place
+from partita.tactics import place
 from partita.tactics.pinned import Pinned
 from partita.tactics.sequence import _Sequence
 from partita.tiling import Assignment
@@ -199,8 +200,8 @@ def test_what_a_tactic_does_not_say_is_not_guessed():
     entry = next(e for e in made.explain("collectives", 40) if e.axes == ("model",))
     assert not any("history[1]" in a.change or "history[0]" in a.change for a in entry.alternatives)
     assert entry.unknown == (
-        "changes of history[1], Sealed, and of what comes before it: no directives of its outcome "
-        "lead to what it decided",
+        "changes of history[1], Sealed, and of what comes before it: the decisions of its outcome "
+        "do not lead to what it decided",
     )
     assert f"  not known: {entry.unknown[0]}" in str(entry)
     # What comes after it can be changed.
@@ -210,7 +211,7 @@ def test_what_a_tactic_does_not_say_is_not_guessed():
     )
 
 
-def test_an_assignment_that_other_directives_lead_to_is_noticed():
+def test_an_assignment_that_other_decisions_lead_to_is_noticed():
     class Half:
         """Says what its second half decided only."""
 

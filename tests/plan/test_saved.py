@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import partita as pt
 from checks import array, planner
 from partita.cost.files import FOLDER
+from partita.decisions.layouts import from_runs, runs
 from partita.models import gpt
-from partita.saved.layouts import from_runs, runs
 from partita.saved.schema import PlanTable, encode
 from partita.stablehlo.rules import registry as custom
 
@@ -160,7 +160,7 @@ def test_a_plan_can_be_priced_for_other_hardware(file):
     other = pt.load(file, mlp, *ARGS, hardware="h100")
     assert other.hardware.name == "h100"
     assert other.estimate == planned(hardware="h100").estimate
-    assert other.history == made.history  # as it was told then
+    assert other.history == planned(hardware="h100").history
     assert pt.load(file, mlp, *ARGS, memory="1KiB").estimate.capacity == 1024
 
 
@@ -355,7 +355,7 @@ DAMAGED = {
     "another JSON": (b"[1, 2]", "`partita_plan`"),
     "not text": (b"\xff\xfe{}", "can be read"),
     "nested": (b"[" * 100_000, "nested too deeply"),
-    "newer": (b'{"partita_plan": 4, "more": 1}', "is of format 4.*use a newer partita"),
+    "newer": (b'{"partita_plan": 5, "more": 1}', "is of format 5.*use a newer partita"),
     "a huge version": (b'{"partita_plan": 1' + b"0" * 9999 + b"}", "out of range"),
     "not a number": (b'{"partita_plan": NaN}', "malformed"),
 }
@@ -387,34 +387,33 @@ def test_the_layout_of_the_text_does_not_count(file):
     assert str(pt.load(file, mlp, *ARGS)) == str(made)
 
 
-def layout(**fields):
-    return lambda raw: raw["layouts"][0].update(fields)
+def decided(number=0, **fields):
+    """Changes fields of a decision of the first tactic."""
+    return lambda raw: raw["history"][0]["decided"][number].update(fields)
 
 
-def run(field, text):
-    return lambda raw: raw["history"][0].update({field: text})
+def request(**fields):
+    return lambda raw: raw["history"][0]["decided"][0]["requests"][0].update(fields)
 
 
 LATER = {
-    "an axis twice": (layout(axes=[["data"], ["data"]]), "uses an axis twice"),
-    "an axis that is not there": (layout(axes=[["rows"]]), "no axis 'rows'"),
-    "too many dimensions": (layout(axes=[[]] * 9 + [["data"]]), "is sharded along 10"),
-    "a size that does not divide": (
-        lambda raw: raw["mesh"].update(data=3),
-        "does not divide by 3",
-    ),
-    "a number that is not there": (run("values", "99"), "no number 99"),
-    "no runs": (run("operations", "1*x"), "is no run"),
-    "a huge run": (run("operations", "999999999999*0"), "there are more than"),
-    "too few": (run("operations", "0"), "there are 1, and should be"),
-    "an operation with pins": (layout(pinned=["model"]), "only values can"),
+    "an axis that is not there": (decided(axis="rows"), "no axis 'rows'"),
+    "a value that is not there": (request(value=9999), "there is no value 9999"),
+    "a dimension that is not there": (request(dims=[2]), "no dimension 2 of a value"),
+    "a role that is not there": (decided(roles=[[0, 7]]), "there is no role 7 of a conflict 0"),
+    "a field that is not there": (decided(axis=None), "a decision cannot be read"),
+    "another kind of decision": (decided(decision="guess"), "one of group, keep_given, layouts"),
     "other shardings": (
         lambda raw: raw["program"]["arguments"][0].update(sharding=["data"]),
         "are not those that its tactics led to",
     ),
-    "a seed that is not there": (
-        lambda raw: raw["history"][0]["actions"][0].update(seeds=[[9999, 0]]),
-        "no dimension 0 of a value 9999",
+    "a size that does not divide": (
+        lambda raw: raw["mesh"].update(data=3),
+        "are not those that its tactics led to",
+    ),
+    "other layouts inside": (
+        lambda raw: raw.update(layouts="0" * 64),
+        "lead to other layouts inside than they did in partita",
     ),
     "other lines": (
         lambda raw: raw["program"]["text"]["kinds"].__setitem__(1, "no"),
@@ -433,40 +432,84 @@ def test_what_is_not_possible_is_refused(name, file):
         pt.load(file, mlp, *ARGS)
 
 
+# ------------------------------------------------------------------------------ layouts alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """A user's tactic that returns layouts, and no decisions."""
+
+    tactic: pt.ManualPartition
+    name: str = "Computed"
+
+    def apply(self, stage):
+        return pt.Outcome(self.tactic.apply(stage).assignment)
+
+
+def test_what_no_decision_leads_to_is_kept_as_layouts(file):
+    made = planned(tactics=[Computed(BATCH), HIDDEN])
+    made.save(file)
+    (row,) = json.loads(file.read_text())["history"][0]["decided"]
+    assert row["decision"] == "layouts"
+    assert pt.load(file, mlp, *ARGS).assignment == made.assignment
+
+
+def layout(**fields):
+    return lambda row: row["layouts"][0].update(fields)
+
+
+NOT_LAYOUTS = {
+    "an axis twice": (layout(axes=[["data"], ["data"]]), "uses an axis twice"),
+    "an axis that is not there": (layout(axes=[["rows"]]), "no axis 'rows'"),
+    "too many dimensions": (layout(axes=[[]] * 9 + [["data"]]), "is sharded along 10"),
+    "a number that is not there": (lambda row: row.update(values="99"), "no number 99"),
+    "no runs": (lambda row: row.update(operations="1*x"), "is no run"),
+    "a huge run": (lambda row: row.update(operations="999999999999*0"), "there are more than"),
+    "too few": (lambda row: row.update(operations="0"), "there are 1, and should be"),
+    "an operation with pins": (layout(pinned=["model"]), "only values can"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LAYOUTS)
+def test_layouts_that_are_not_possible_are_refused(name, file):
+    change, message = NOT_LAYOUTS[name]
+    planned(tactics=[Computed(BATCH)]).save(file)
+    edited(file, lambda raw: change(raw["history"][0]["decided"][0]))
+    with pytest.raises(pt.FileError, match=message):
+        pt.load(file, mlp, *ARGS)
+
+
+def relaid(file, kind, index, count, axes):
+    """Gives an operation or a value another layout in a file that says layouts."""
+
+    def change(raw):
+        row = raw["history"][0]["decided"][0]
+        row["layouts"].append({"axes": axes})
+        codes = from_runs(row[kind], count, 99, "")
+        codes[index] = len(row["layouts"]) - 1
+        row[kind] = runs(codes)
+
+    edited(file, change)
+
+
 def test_a_factor_that_cannot_be_split_is_refused(file):
     args = (array(8, 8),)
     fn = lambda x: jnp.sort(x, axis=0)  # noqa: E731
-    made = planned(fn, args, tactics=[pt.ManualPartition({"x": 1}, axis="data")])
+    made = planned(fn, args, tactics=[Computed(pt.ManualPartition({"x": 1}, axis="data"))])
     made.save(file)
     op = next(op for op in made.program.operations if op.short == "sort")
     blocked = [factor.kind == "blocked" for factor in op.rule.factors]
     assert any(blocked)
     axes = [["data"] if b else [] for b in blocked]
-    count = len(made.program.operations)
-
-    def change(raw):
-        raw["layouts"].append({"axes": axes})
-        codes = from_runs(raw["history"][0]["operations"], count, 99, "")
-        codes[op.index] = len(raw["layouts"]) - 1
-        raw["history"][0]["operations"] = runs(codes)
-
-    edited(file, change)
+    relaid(file, "operations", op.index, len(made.program.operations), axes)
     assert "cannot be sharded: sort" in refusal(file, fn, *args)
 
 
 def test_a_donated_argument_is_split_like_the_result_in_its_buffer(file):
-    fn, args, _, tactics, options = PROGRAMS["a train step"]
-    made = planned(fn, args, tactics=tactics, **options)
+    fn, args, _, _, options = PROGRAMS["a train step"]
+    made = planned(fn, args, tactics=[Computed(HIDDEN)], **options)
     made.save(file)
-    count = len(made.program.values)
-
-    def change(raw):
-        raw["layouts"].append({"axes": []})
-        codes = from_runs(raw["history"][1]["values"], count, 99, "")
-        codes[made.program.arguments[0]] = len(raw["layouts"]) - 1
-        raw["history"][1]["values"] = runs(codes)
-
-    edited(file, change)
+    relaid(file, "values", made.program.arguments[0], len(made.program.values), [])
     assert "takes over the buffer of params['w1'], and is sharded otherwise" in refusal(
         file, fn, *args
     )

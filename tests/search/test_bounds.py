@@ -207,5 +207,5 @@ def test_what_comes_up_on_the_way_to_a_bound_can_be_started_from(name):
     assert min(state.cost.time.step_time for state in states) >= bound.seconds
     # Where the actions are made one by one, they lead to the same layouts.
     for moves, state in zip(starts, states, strict=True):
-        one_by_one = [action for move in moves for action in move.actions]
+        one_by_one = [action for move in moves for action in move.decisions]
         assert p.replay(one_by_one).tiling == state.tiling

@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 
+from partita.decisions import ShardClass, ShardColor
 from partita.mesh import Mesh
 from partita.search import coarse as coarse_module
 from partita.search import iterated_search
 from partita.search.coarse import coarsened
 from partita.search.problem import Problem
 from partita.search.protocol import EnoughError
-from partita.tiling import LAYOUTS, LocalAction, TileAction
+from partita.tiling import LAYOUTS
 from searching import mlp, run
 
 
@@ -69,12 +70,12 @@ def test_its_moves_are_made_along_all_axes_that_are_one():
     first, second = coarse.problem.moves[0], coarse.problem.moves[3]
     assert (first.axis, second.axis) == (0, 1)
     member = p.graph.values[1].members[0]
-    local = LocalAction("value", member, 1, 0)
+    local = ShardClass("value", member, 1, 0)
     state = dataclasses.replace(coarse.problem.start, moves=(first, second, local))
     assert next(coarse.moves(state)) == (
-        TileAction(first.color, 0, first.roles),
-        *(TileAction(second.color, axis, second.roles) for axis in (1, 2)),
-        *(LocalAction("value", member, axis, 0) for axis in (1, 2)),
+        ShardColor(first.color, 0, first.roles),
+        *(ShardColor(second.color, axis, second.roles) for axis in (1, 2)),
+        *(ShardClass("value", member, axis, 0) for axis in (1, 2)),
     )
 
 

@@ -9,9 +9,10 @@ import pytest
 from fuzzing import programs
 from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
+from partita.decisions import ShardClass
 from partita.mesh import Mesh
 from partita.spmd import Lowerer
-from partita.tiling import LocalAction, Propagator, untiled
+from partita.tiling import Propagator, untiled
 
 HARDWARE = load("tpu_v5e")
 MESHES = ("x=2,y=4", "x=2,y=2,z=2")
@@ -80,9 +81,7 @@ class Walk:
         axis = self.rng.randrange(len(self.mesh.names))
         kind = self.rng.choice(["op", "value"])
         chosen = self.rng.choice(self.graph.ops if kind == "op" else self.graph.values)
-        return LocalAction(
-            kind, chosen.members[0], axis, self.rng.randrange(-1, len(chosen.colors))
-        )
+        return ShardClass(kind, chosen.members[0], axis, self.rng.randrange(-1, len(chosen.colors)))
 
     def steps(self):
         """Tilings, each lowered and priced from another one: several moves before it, or behind."""

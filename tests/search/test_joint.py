@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
+from partita.decisions import ShardClass, ShardColor
 from partita.search.best_first import best_first, plain
 from partita.search.joint import jointly
 from partita.search.learned import Learned
 from partita.search.refine import CHANGES, changes, polish
 from partita.search.small import small_replicated
-from partita.tiling import LocalAction, TileAction
 from searching import SIZES, mlp, problem
 
 
@@ -25,7 +25,7 @@ def lookup(mesh="data=2,model=2"):
 
 
 def along(color, *axes):
-    return tuple(TileAction(color, axis) for axis in axes)
+    return tuple(ShardColor(color, axis) for axis in axes)
 
 
 def colors(problem):
@@ -111,7 +111,7 @@ def test_what_helped_one_plan_is_tried_in_another():
     polished = next(
         found
         for found in (polish(p, p.replay(moves), 10_000) for moves in starts(p))
-        if any(isinstance(move, LocalAction) for move in found.moves)
+        if any(isinstance(move, ShardClass) for move in found.moves)
     )
     learned = Learned(p, 10_000)
     whole = p.replay(plain(polished.moves))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
@@ -100,8 +99,8 @@ def states(problem):
                 state.tiling, move.color, move.axis, dict(move.roles)
             )
             parts = range(len(problem.parts(propagation, move)))
-            changed = [move, dataclasses.replace(move, sums=False)]
-            changed += [dataclasses.replace(move, without=(n,)) for n in parts]
+            changed = [move, msgspec.structs.replace(move, sums=False)]
+            changed += [msgspec.structs.replace(move, without=(n,)) for n in parts]
             for each in changed:
                 after = problem.step(state, each)
                 if after is not None and after.key not in found:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from partita.decisions import DecisionGroup
 from partita.search.bounds.descent import Descent, Descents
 from partita.search.bounds.relaxed import Relaxed
-from partita.search.laid import Laid
 from partita.search.promising import promising
 from partita.search.refine import polish
 from partita.search.simplified import changed
@@ -100,5 +100,5 @@ def test_a_descended_plan_is_the_start_and_the_classes_that_change():
     start = best_starts(problem, 1, MANY)[0]
     for tiling in Descents(Relaxed(problem), 0.95).tilings(start.lowering):
         actions = tuple(changed(problem, start.tiling, tiling))
-        after = problem.step(start, Laid(actions, 0))
+        after = problem.step(start, DecisionGroup(tuple(actions)))
         assert after is None or after.tiling == tiling

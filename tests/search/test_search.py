@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
 import partita as pt
 from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
+from partita.decisions import ShardColor
 from partita.errors import TacticError
 from partita.mesh import Mesh
 from partita.search import Problem, iterated_search, protocol, refine, tree_search
 from partita.search import problem as problem_module
 from partita.search.refine import changes
-from partita.tiling import TileAction, untiled
+from partita.tiling import untiled
 
 
 def problem(program, mesh, capacity=None, kind="tpu_v5e"):
@@ -262,9 +263,12 @@ def test_without_parts_only_the_others_take_the_axis(build):
     for state, move, parts in found:
         whole = p.propagation(state, move)
         for number, part in enumerate(parts):
-            less = p.propagation(state, dataclasses.replace(move, without=(number,)))
+            less = p.propagation(state, msgspec.structs.replace(move, without=(number,)))
             assert less.taken == whole.taken - part
-            assert p.step(state, dataclasses.replace(move, without=(number,))).tiling == less.tiling
+            assert (
+                p.step(state, msgspec.structs.replace(move, without=(number,))).tiling
+                == less.tiling
+            )
 
 
 def test_leaving_out_every_part_but_one_in_turn_takes_everything(build):
@@ -272,10 +276,10 @@ def test_leaving_out_every_part_but_one_in_turn_takes_everything(build):
     state, move, parts = next(iter(by_parts(p)))
     for number in range(len(parts)):
         others = tuple(n for n in range(len(parts)) if n != number)
-        state_ = p.step(state, dataclasses.replace(move, without=others))
+        state_ = p.step(state, msgspec.structs.replace(move, without=others))
         assert state_ is not None
     everything = tuple(range(len(parts)))
-    assert p.step(state, dataclasses.replace(move, without=everything)) is None
+    assert p.step(state, msgspec.structs.replace(move, without=everything)) is None
 
 
 def dropped_out(ws, x, key):
@@ -377,7 +381,7 @@ def kinds(state):
 
 def test_tokens_and_experts_compete_for_an_axis(experts_problem):
     found, tokens, expert = experts_problem
-    first, second = TileAction(tokens, 1), TileAction(expert, 1)
+    first, second = ShardColor(tokens, 1), ShardColor(expert, 1)
     one, other = found.replay([first, second]), found.replay([second, first])
     assert one.key != other.key
     assert "reduce_scatter" in kinds(one)
@@ -385,8 +389,8 @@ def test_tokens_and_experts_compete_for_an_axis(experts_problem):
 
 def test_exchanging_tokens_for_experts_is_a_candidate_with_a_price(experts_problem):
     found, tokens, expert = experts_problem
-    plain = (TileAction(tokens, 0), TileAction(tokens, 1), TileAction(expert, 1))
-    exchanging = (TileAction(tokens, 0), TileAction(tokens, 1, sums=False), TileAction(expert, 1))
+    plain = (ShardColor(tokens, 0), ShardColor(tokens, 1), ShardColor(expert, 1))
+    exchanging = (ShardColor(tokens, 0), ShardColor(tokens, 1, sums=False), ShardColor(expert, 1))
     assert exchanging in list(changes(found, plain))
     state = found.replay(exchanging)
     assert "all_to_all" in kinds(state)

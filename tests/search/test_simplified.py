@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partita.search.laid import HARD, Laid, laid
+from partita.decisions import DecisionGroup, ShardClass, ShardColor
+from partita.decisions.group import HARD
+from partita.search.laid import laid
 from partita.search.problem import NOISE
 from partita.search.simplified import FEW, changed, covering, simplified
-from partita.tiling import LocalAction, TileAction
 from searching import SIZES, mlp
 
 
@@ -25,11 +26,11 @@ def test_what_tile_actions_do_is_said_as_tile_actions(sizes):
     problem = mlp(sizes)
     moves = (problem.moves[0], problem.moves[3])
     state = every_class_for_itself(problem, moves)
-    assert any(isinstance(move, Laid) for move in state.moves)
+    assert any(isinstance(move, DecisionGroup) for move in state.moves)
     found = simplified(problem, state)
     assert problem.time(found) <= problem.time(state) * (1 + NOISE)
     assert len(found.moves) <= 4
-    assert all(isinstance(move, TileAction) for move in found.moves)
+    assert all(isinstance(move, ShardColor) for move in found.moves)
 
 
 def test_tile_actions_that_are_found_lead_to_the_same_layouts():
@@ -55,8 +56,8 @@ def test_a_class_that_makes_no_difference_is_left_as_its_color_has_it():
     problem = mlp()
     state = problem.replay(problem.moves[:1])
     scalar = next(v for v in problem.graph.values if not v.value.type.shape or v.is_result)
-    needless = LocalAction("value", scalar.members[0], 0, -1)
-    found = simplified(problem, problem.replay((Laid((needless,)), *state.moves)))
+    needless = ShardClass("value", scalar.members[0], 0, -1)
+    found = simplified(problem, problem.replay((DecisionGroup((needless,)), *state.moves)))
     assert found.moves == state.moves
 
 
@@ -67,6 +68,6 @@ def test_plans_that_can_be_read_stay_as_they_are():
 
 
 def test_many_changes_of_classes_count_as_many_as_nobody_reads():
-    action = LocalAction("op", 0, 0, 0)
-    assert [Laid((action,) * n).weight for n in (1, HARD, 10 * HARD)] == [1, HARD, HARD]
+    action = ShardClass("op", 0, 0, 0)
+    assert [DecisionGroup((action,) * n).weight for n in (1, HARD, 10 * HARD)] == [1, HARD, HARD]
     assert FEW <= HARD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from partita.search.laid import Laid
+from partita.decisions import DecisionGroup
 from partita.search.small import small_replicated
 from partita.tiling import uses_axis
 from searching import mlp, problem
@@ -27,7 +27,7 @@ def test_small_values_leave_an_axis_together():
     after = small_replicated(of, state, 10**6)
     assert not of.better(state, after)
     if after is not state:
-        assert isinstance(after.moves[-1], Laid)
+        assert isinstance(after.moves[-1], DecisionGroup)
     for value in of.graph.values:
         if value.value.type.bytes > 2**22:
             assert after.tiling.values[value.index] == state.tiling.values[value.index]

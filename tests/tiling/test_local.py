@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
-from partita.tiling import NOWHERE, LocalAction
+from partita.decisions import NOWHERE, ShardClass
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def take(bench):
     """`take(bench, kind, member, axis, place)`: what a local action takes from the empty tiling."""
 
     def take(b, kind, member, axis, place):
-        return LocalAction(kind, member, axis, place).take(b.propagator, b.untiled)
+        return ShardClass(kind, member, axis, place).take(b.propagator, b.untiled)
 
     return take
 
@@ -24,7 +24,7 @@ def test_an_axis_goes_to_one_class_and_nowhere_else(bench, take):
     taken = take(b, "op", product, 0, 0)
     assert set(taken.ops) == {product}
     assert not taken.values
-    back = LocalAction("op", product, 0, NOWHERE).take(b.propagator, taken.tiling)
+    back = ShardClass("op", product, 0, NOWHERE).take(b.propagator, taken.tiling)
     assert back.tiling == b.untiled
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 import random
 
+from partita.decisions import ShardColor
 from partita.search import Move, Problem, SearchState
 from partita.search.protocol import SearchProgress
-from partita.tiling import TileAction
 
 HOT, COLD = 0.2, 0.002
 """Temperatures at the beginning and at the end, in logarithms of the step time: changes of a fifth
@@ -36,7 +36,7 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 
 
 def changed(
-    moves: tuple[Move, ...], every: list[TileAction], rng: random.Random
+    moves: tuple[Move, ...], every: list[ShardColor], rng: random.Random
 ) -> tuple[Move, ...]:
     """The moves with one added, dropped or exchanged, or two in the other order."""
     place = rng.randrange(len(moves) + 1)

@@ -12,9 +12,11 @@ import dataclasses
 import math
 import random
 
+import msgspec
+
+from partita.decisions import ShardColor
 from partita.search import Problem, SearchState
 from partita.search.protocol import SearchProgress
-from partita.tiling import TileAction
 
 EXPLORATION = 0.4
 """Weight of the exploration term of UCT, for values in 0..1."""
@@ -33,7 +35,7 @@ class ArgumentMove:
     argument: int
     """The value class."""
     dim: int
-    move: TileAction
+    move: ShardColor
 
 
 @dataclasses.dataclass
@@ -74,7 +76,7 @@ def step(problem: Problem, state: SearchState, chosen: ArgumentMove) -> SearchSt
     if not any(node in part for part in parts):
         return None
     without = tuple(number for number, part in enumerate(parts) if node not in part)
-    return problem.step(state, dataclasses.replace(chosen.move, without=without))
+    return problem.step(state, msgspec.structs.replace(chosen.move, without=without))
 
 
 class _Tree:

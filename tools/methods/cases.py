@@ -13,13 +13,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from partita import cost, models
 from partita.analysis import analyse
+from partita.decisions import Context, Stage
 from partita.mesh import Mesh
 from partita.planning.prepare import rewritten
 from partita.program import Program
 from partita.search import BUDGET, Move, Problem, iterated_search
 from partita.search.starts import plain_starts
 from partita.stablehlo.importer import import_stablehlo
-from partita.tactics import Context, Stage
 from partita.tactics.starts import starts
 from partita.text import parse_size
 from partita.tiling import replicated

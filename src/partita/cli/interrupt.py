@@ -6,8 +6,8 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from partita.decisions import Progress
 from partita.search import EnoughError
-from partita.tactics.protocol import Progress
 
 
 class Interruptible:

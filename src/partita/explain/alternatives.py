@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
+from partita.decisions import UNCHANGED, Change, Context, Request, Stage
 from partita.escape import printed
 from partita.garbage import paused
 from partita.planning.replay import Replay
 from partita.planning.schedule import Scheduled, lower_and_cost
 from partita.spmd import Lowering
-from partita.tactics import Change, Context, Request, Stage, place
-from partita.tactics.protocol import UNCHANGED
+from partita.tactics import place
 from partita.text import seconds, size
 
 
@@ -99,7 +99,7 @@ class Costing:
     def _obstacle(self, number: int) -> str:
         return (
             f"changes of history[{number}], {self.done.history[number].name}, and of what comes "
-            "before it: no directives of its outcome lead to what it decided"
+            "before it: the decisions of its outcome do not lead to what it decided"
         )
 
     def _try(self, candidate: Candidate) -> tuple[Lowering, Estimate] | None:

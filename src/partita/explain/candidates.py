@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.analysis import Between
+from partita.decisions import Action, Change
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.view import CollectiveGroup, PlanView, together
 from partita.program.collectives import ALL_REDUCE
 from partita.program.names import pattern
 from partita.spmd import Reshard
-from partita.tactics import Action, Change
 from partita.tactics.placement import sharing_a_buffer
 from partita.tiling import Node
 
@@ -72,7 +72,7 @@ def _without(view: PlanView, actions: list[Action], position: int, axis: int) ->
         position,
         Change(
             without=frozenset((*seed, axis) for a in actions for seed in a.seeds),
-            without_actions=frozenset(a.move for a in actions if a.move is not None),
+            without_decisions=frozenset(a.move for a in actions if a.move is not None),
         ),
     )
 

@@ -15,18 +15,10 @@ from functools import cached_property
 
 from partita.analysis import ClassGraph
 from partita.analysis.describe import factor_place
+from partita.decisions import EVERY_COLOR, Action, ShardClass, ShardColor
 from partita.escape import printed
 from partita.planning.schedule import Scheduled
-from partita.tactics import Action
-from partita.tiling import (
-    EVERY_COLOR,
-    Assignment,
-    LocalAction,
-    Node,
-    Propagator,
-    TileAction,
-    Tiling,
-)
+from partita.tiling import Assignment, Node, Propagator, Tiling
 
 MOST_STEPS = 6
 """Operations of a chain that are printed; of longer ones, the first and last."""
@@ -158,7 +150,7 @@ class Origins:
     def _is_local(self, action: Action, node: Node, position: int) -> bool:
         """Whether an action of the tactic at a position put its axis just there."""
         move, (kind, index, place) = action.move, node
-        if not isinstance(move, LocalAction) or (move.kind, move.place) != (kind, place):
+        if not isinstance(move, ShardClass) or (move.kind, move.place) != (kind, place):
             return False
         graph = self._classes(position)
         numbers = graph.op_class if kind == "op" else graph.value_class
@@ -284,7 +276,7 @@ class Origins:
     def winner(self, conflict: int, axis: int, position: int) -> int | None:
         """The role that got an axis in a conflict."""
         for move in (action.move for action in self.done.history[position].actions):
-            if not isinstance(move, TileAction):
+            if not isinstance(move, ShardColor):
                 continue
             if move.axis == axis and conflict in dict(move.roles):
                 return dict(move.roles)[conflict]

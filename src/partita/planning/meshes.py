@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partita.cost import Estimate, Hardware, interconnect
+from partita.decisions import Context, Progress, Stage
 from partita.errors import AxisError, MeshError, UnsupportedError
 from partita.garbage import paused
 from partita.mesh import Mesh
@@ -21,9 +22,9 @@ from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, lower_and_cost, unscheduled
 from partita.planning.shapes import AXES, Used, candidates, check_devices
 from partita.search import EnoughError
-from partita.tactics import Context, Outcome, Stage, Tactic
+from partita.tactics import Outcome, Tactic
 from partita.tactics.given import with_facts
-from partita.tactics.protocol import Progress, searches
+from partita.tactics.protocol import searches
 from partita.tiling import replicated
 
 FINALISTS, CLOSE = 3, 1.1

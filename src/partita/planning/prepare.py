@@ -12,6 +12,7 @@ import jax
 from partita import cost
 from partita.analysis import analyse
 from partita.cost import Hardware
+from partita.decisions import Context, Progress, silent
 from partita.errors import HardwareError, TraceError
 from partita.frontend.calling import UNMARKED, Marked
 from partita.frontend.files import Module, read
@@ -23,10 +24,9 @@ from partita.program import Program
 from partita.stablehlo.crops import align
 from partita.stablehlo.prefix import split_prefix
 from partita.stablehlo.top_k import split_top_k
-from partita.tactics import AutomaticPartition, Context, Tactic
+from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.given import with_facts
 from partita.tactics.options import as_tactics, named_axes
-from partita.tactics.protocol import Progress, silent
 from partita.text import parse_size
 
 

@@ -1,7 +1,7 @@
-"""A schedule again with a change: what its tactics decided is followed anew; none is applied.
+"""Applies the decisions of a schedule again, with a change; no tactic is needed.
 
 So it does not matter what a tactic is, whether it has searched, or whether it is still there: a
-plan from a file has the directives only. All decisions but the changed one stay. What axes come to
+plan from a file has decisions only. All decisions but the changed one stay. What axes come to
 by them is found again.
 """
 
@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from partita.decisions import UNCHANGED, Change, Stage, apply
 from partita.planning.schedule import Scheduled
-from partita.tactics import Change, Stage
-from partita.tactics.protocol import UNCHANGED, follow
 
 
 class Replay:
-    """Follows the directives of a schedule's history again."""
+    """Applies the decisions of a schedule's history again."""
 
     def __init__(self, done: Scheduled) -> None:
         self.done = done
@@ -34,25 +33,25 @@ class Replay:
           pins: `(value, axis)` pairs that are pinned from there on.
 
         Returns:
-          None if a tactic from there on does not say how it came to what it decided, see `opaque`.
+          None if decisions of a tactic from there on do not lead to what it decided, see `opaque`.
         """
         if self.opaque(position) is not None:
             return None
         stage = self.done.before(position).pinned(pins)
         for entry in self.done.history[position:]:
-            stage = follow(stage, entry.directives, change)
+            stage = apply(stage, entry.decided, change)
             change = Change(roles=change.roles)
         return dataclasses.replace(stage, memory=self.done.stage.memory)
 
     def opaque(self, position: int) -> int | None:
-        """The first tactic from a position on whose directives do not lead to what it decided."""
+        """The first tactic from a position on whose decisions do not lead to what it decided."""
         after = range(position, len(self.done.history))
-        return next((number for number in after if not self._is_faithful(number)), None)
+        return next((number for number in after if not self.is_faithful(number)), None)
 
-    def _is_faithful(self, number: int) -> bool:
-        """Whether the directives of a tactic, unchanged, lead to what it decided."""
+    def is_faithful(self, number: int) -> bool:
+        """Whether the decisions of a tactic, unchanged, lead to what it decided."""
         if number not in self._faithful:
             entry = self.done.history[number]
-            again = follow(self.done.before(number), entry.directives)
+            again = apply(self.done.before(number), entry.decided)
             self._faithful[number] = again.assignment == entry.assignment
         return self._faithful[number]

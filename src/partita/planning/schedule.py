@@ -14,6 +14,7 @@ from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
+from partita.decisions import Action, Context, Decision, Stage
 from partita.errors import renamed
 from partita.escape import printed
 from partita.garbage import paused
@@ -33,17 +34,7 @@ from partita.spmd import (
     replicated_uses,
     unfold,
 )
-from partita.tactics import (
-    Action,
-    Blocked,
-    Context,
-    Directive,
-    Outcome,
-    Refusal,
-    Stage,
-    Suggestion,
-    Tactic,
-)
+from partita.tactics import Blocked, Outcome, Refusal, Suggestion, Tactic
 from partita.text import seconds, size
 from partita.tiling import Assignment, Layout, entries, replicated
 from partita.validation import validate
@@ -67,8 +58,8 @@ class TacticReport:
     of the `PartitionSpec` after it."""
     actions: tuple[Action, ...]
     """Where it put axes, before they propagate from there."""
-    directives: tuple[Directive, ...] = dataclasses.field(repr=False)
-    """What it decided, so that it can be decided again; see `Outcome`."""
+    decided: tuple[Decision, ...] = dataclasses.field(repr=False)
+    """The decisions of the tactic as data; see `Outcome`."""
     refused: tuple[Refusal, ...]
     """Requests that were not met, with the reasons."""
     blocked: tuple[Blocked, ...]
@@ -90,6 +81,8 @@ class TacticReport:
     """Cost after the tactic."""
     assignment: Assignment = dataclasses.field(repr=False)
     """The layout of every operation and value after the tactic."""
+    effects: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    """The warnings that come from what it costs, not from the tactic."""
     search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
     """What its search did, if it was one; not kept in plan files."""
 
@@ -101,6 +94,12 @@ class TacticReport:
             f"step {seconds(self.before.step_time)} -> {seconds(self.estimate.step_time)}, "
             f"peak {size(self.before.peak_memory)} -> {size(self.estimate.peak_memory)})"
         )
+
+    @property
+    def directives(self) -> tuple[Decision, ...]:
+        """Former name of `decided`."""
+        renamed("TacticReport.directives", "TacticReport.decided")
+        return self.decided
 
     @property
     def whole(self) -> tuple[ReplicatedUse, ...]:
@@ -311,22 +310,21 @@ def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, li
 
 
 def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Scheduled) -> TacticReport:
+    fused = (told for told in after.fused if told not in before.fused)
+    effects = (*_effect(before, after), *fused)
     return TacticReport(
         tactic=tactic,
         name=tactic.name,
         decisions=outcome.decisions,
         tiled=_tiled(before.stage, after),
         actions=outcome.actions,
-        directives=outcome.directives,
+        decided=outcome.decided,
         refused=outcome.refused,
         blocked=outcome.blocked,
         conflicts=outcome.conflicts,
         resolved=outcome.resolved,
-        warnings=(
-            *outcome.warnings,
-            *_effect(before, after),
-            *(w for w in after.fused if w not in before.fused),
-        ),
+        warnings=(*outcome.warnings, *effects),
+        effects=effects,
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(),
         before=before.estimate,

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from partita.decisions import Progress as Callback
 from partita.escape import one_line
-from partita.tactics.protocol import Progress as Callback
 
 
 @contextmanager

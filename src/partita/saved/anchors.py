@@ -1,4 +1,4 @@
-"""How what directives number is found again in another program: operations, colors and roles.
+"""How what decisions number is found again in another program: operations, colors and roles.
 
 An operation of a plan is known by what stands around it: both programs are lists of operations in
 short, and the longest common parts of them are the same. A color or a role is known by dimensions
@@ -10,16 +10,13 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
+
+from partita.decisions import EVERY_COLOR, Context, Decision, Refers, Row, translated
 from partita.program import Operation, Program
 from partita.saved.schema import AnchorRow
-from partita.tactics import Context, Directive
-from partita.tactics.automatic import Tile
-from partita.tactics.combine import WhilePinned
-from partita.tactics.placement import Placement
-from partita.tactics.starts import Placed
-from partita.tiling import EVERY_COLOR, TileAction
 
 _Place = tuple[Literal["op", "result", "value"], int, int]
 """A factor of an operation, or a dimension of a result, by its place among all, or of a value."""
@@ -41,13 +38,19 @@ def in_short(program: Program, op: Operation) -> str:
     return f"{op.title} {ranks(op.operands)} > {ranks(op.results)}"
 
 
-def anchors(context: Context, directives: Sequence[Directive]) -> tuple[AnchorRow, ...]:
-    """Where the colors and roles are found that directives name."""
+def anchors(context: Context, decisions: Iterable[Decision]) -> tuple[AnchorRow, ...]:
+    """Where the colors and roles are found that decisions name."""
     colors, roles = set[int](), set[int]()
-    for action in _numbering(directives):
-        roles.update(role for _, role in action.roles)
-        if isinstance(action, TileAction) and action.color != EVERY_COLOR:
-            colors.add(action.color)
+
+    def visit(refers: Refers, item: Any, _: Row) -> Any:
+        if refers == "role":
+            roles.add(item[1])
+        elif refers == "color" and item != EVERY_COLOR:
+            colors.add(item)
+        return item
+
+    for decision in decisions:
+        translated(msgspec.to_builtins(decision), visit)
     if not (colors or roles):
         return ()
     of_color, of_role = _Found(colors), _Found(roles)
@@ -62,22 +65,6 @@ def anchors(context: Context, directives: Sequence[Directive]) -> tuple[AnchorRo
         *(AnchorRow(tuple(nodes), color=color) for color, nodes in of_color.rows()),
         *(AnchorRow(tuple(nodes), role=role) for role, nodes in of_role.rows()),
     )
-
-
-def _numbering(directives: Iterable[Directive]) -> Iterator[TileAction | Placement]:
-    """What of directives names colors and roles."""
-    for directive in directives:
-        match directive:
-            case Placement():
-                yield directive
-            case WhilePinned(_, inner):
-                yield from _numbering(inner)
-            case Tile(actions):
-                for action in actions:
-                    if isinstance(action, TileAction):
-                        yield action
-                    elif isinstance(action, Placed):
-                        yield action.placement
 
 
 _Nodes = Iterator[tuple[_Place, int, int]]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
 
 import jax
 import msgspec
 import numpy as np
 
 from partita.cost import Estimate
+from partita.decisions import Decision, Layouts, to_row
+from partita.decisions.layouts import runs
 from partita.errors import FileError
 from partita.frontend.calling import Marked
 from partita.mesh import Mesh
+from partita.planning.replay import Replay
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, digest_of, fingerprint
 from partita.saved.anchors import anchors, in_short
-from partita.saved.directives import action_row, local_row, rows
-from partita.saved.layouts import LayoutWriter, runs
 from partita.saved.schema import (
     FORMAT,
     UNSUMMED,
@@ -38,8 +41,7 @@ from partita.saved.schema import (
     encode,
 )
 from partita.spmd import Collective, SpmdProgram
-from partita.tactics import Action
-from partita.tiling import Assignment, Layout, LocalAction, TileAction, replicated, spec
+from partita.tiling import Assignment, Layout, replicated, spec
 from partita.version import __version__
 
 
@@ -67,11 +69,7 @@ def table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -
     """The file of a plan as data; its arguments are those of `contents`."""
     context, assigned = done.stage.context, done.stage.assignment
     program, mesh = context.analysis.program, context.mesh
-    writer = LayoutWriter(mesh)
-    before, history = replicated(program), []
-    for entry in done.history:
-        history.append(_tactic(entry, mesh, *writer.changes(before, entry.assignment)))
-        before = entry.assignment
+    decided = decisions_of(done)
     return PlanTable(
         partita_plan=FORMAT,
         checksum=UNSUMMED,
@@ -84,9 +82,9 @@ def table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -
         program=_program(program, mesh, assigned, donated, closed_over),
         estimate=_estimate(done.estimate),
         collectives=collectives(done.spmd),
-        layouts=writer.rows(),
-        anchors=anchors(context, [d for entry in done.history for d in entry.directives]),
-        history=tuple(history),
+        layouts=digest(program, assigned, mesh),
+        anchors=anchors(context, itertools.chain.from_iterable(decided)),
+        history=tuple(map(partial(_tactic, mesh), done.history, decided)),
     )
 
 
@@ -189,38 +187,36 @@ def specs(program: Program) -> SpecsTable | None:
     )
 
 
-def _tactic(entry: TacticReport, mesh: Mesh, operations: str, values: str) -> TacticTable:
-    said: dict[str, Any] = {
-        name: getattr(entry, name)
-        for name in TacticTable.__struct_fields__
-        if name not in ("before", "estimate", "operations", "values")
-    }
+def decisions_of(done: Scheduled) -> list[tuple[Decision, ...]]:
+    """The decisions of every tactic; those that do not lead to what it decided, as layouts."""
+    replay, mesh = Replay(done), done.mesh
+    return [
+        entry.decided
+        if replay.is_faithful(number)
+        else (Layouts.between(done.before(number).assignment, entry.assignment, mesh),)
+        for number, entry in enumerate(done.history)
+    ]
+
+
+def digest(program: Program, assigned: Assignment, mesh: Mesh) -> str:
+    """A digest of the layout of every operation and value, and of what is pinned."""
+    whole = Layouts.between(replicated(program), assigned, mesh)
+    return hashlib.sha256(msgspec.json.encode(whole)).hexdigest()
+
+
+def _tactic(mesh: Mesh, entry: TacticReport, decided: Sequence[Decision]) -> TacticTable:
+    before, after = entry.before.capacity, entry.estimate.capacity
+    said = ("name", "decisions", "refused", "blocked", "conflicts", "resolved", "warnings")
     return msgspec.convert(
         {
-            **said,
-            "tiled": dict(entry.tiled),
-            "actions": tuple(_action(action, mesh) for action in entry.actions),
-            "directives": rows(entry.directives, mesh),
-            "collectives": dict(entry.collectives),
-            "before": _estimate(entry.before),
-            "estimate": _estimate(entry.estimate),
-            "operations": operations,
-            "values": values,
+            **{name: getattr(entry, name) for name in said},
+            "warnings": tuple(told for told in entry.warnings if told not in entry.effects),
+            "decided": tuple(to_row(decision, mesh.names) for decision in decided),
+            "memory": None if before == after else after,
         },
         TacticTable,
         from_attributes=True,
     )
-
-
-def _action(action: Action, mesh: Mesh) -> dict[str, Any]:
-    named = ("axis", "what", "seeds", "color", "request")
-    said = {field: getattr(action, field) for field in named}
-    match action.move:
-        case TileAction() as move:
-            return {**said, "move": action_row(move, mesh)}
-        case LocalAction() as move:
-            return {**said, "move": None, "local": local_row(move, mesh)}
-    return {**said, "move": None}
 
 
 def _estimate(estimate: Estimate) -> EstimateTable:

@@ -70,7 +70,65 @@ def _from_2(raw: Raw) -> Raw:
     }
 
 
-_MIGRATIONS: tuple[Callable[[Raw], Raw], ...] = (_from_1, _from_2)
+def _from_3(raw: Raw) -> Raw:
+    """Decisions were directives, and every layout that they led to was listed."""
+    rows = raw["layouts"]
+
+    def entry(row: Raw) -> Raw:
+        reached = {
+            "decision": "layouts",
+            **{name: row[name] for name in ("operations", "values")},
+            "layouts": rows,
+        }
+        before, after = (row[name]["capacity"] for name in ("before", "estimate"))
+        decided = [_decision(each) for each in row["directives"]]
+        kept = ("name", "decisions", "refused", "blocked", "conflicts", "resolved", "warnings")
+        return {
+            **{name: row[name] for name in kept},
+            "decided": decided or [reached],
+            **({"reached": reached} if decided else {}),
+            "memory": None if before == after else after,
+        }
+
+    return {**raw, "layouts": "", "history": [entry(row) for row in raw["history"]]}
+
+
+def _decision(row: Raw) -> Raw:
+    """A directive of format 3 as a decision."""
+    match row["directive"]:
+        case "place":
+            return _without(row, "directive", decision="shard_values")
+        case "tile" | "moves":
+            moves = map(_move, row["actions"])
+            return {"decision": "group", "decisions": list(moves)}
+        case "while_pinned":
+            inner = [_decision(each) for each in row["directives"]]
+            if [each["decision"] for each in inner] == ["group"]:
+                inner = inner[0]["decisions"]
+            return {"decision": "group", "decisions": inner, "pins": row["pins"]}
+        case "given_shardings":
+            return _without(row, "directive", decision="keep_given")
+        case "given_propagation":
+            return _without(row, "directive", decision="propagate_given")
+    raise ValueError(f"no directive {row['directive']!r}")
+
+
+def _move(row: Raw) -> Raw:
+    match row.get("move", "tile"):
+        case "tile":
+            return _without(row, "move", decision="shard_color")
+        case "local":
+            return _without(row, "move", decision="shard_class")
+    placed = _without(row["placement"], "directive", decision="shard_values")
+    return {**placed, "folded": True, "what": row["what"]}
+
+
+def _without(row: Raw, field: str, **more: str) -> Raw:
+    """The same without a field, and with others."""
+    return {**more, **{key: value for key, value in row.items() if key != field}}
+
+
+_MIGRATIONS: tuple[Callable[[Raw], Raw], ...] = (_from_1, _from_2, _from_3)
 """By the format that they lead on from."""
 
 _DIM = re.compile(r"(.+) dim (\d+)")

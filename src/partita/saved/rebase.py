@@ -1,7 +1,7 @@
 """A saved plan for a program or a mesh that has changed: its tactics decide again what they can.
 
-No tactic is needed, and none searches: the file has what each decided, as directives. Where it has
-none, the shardings of arguments that came of it are placed again.
+No tactic is needed, and none searches: the file has the decisions of each. Where these are layouts
+of another program, the shardings of its arguments are placed again.
 """
 
 from __future__ import annotations
@@ -9,30 +9,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from partita.decisions import (
+    Context,
+    Decision,
+    Layouts,
+    Request,
+    Row,
+    ShardValues,
+    Stage,
+    from_row,
+)
 from partita.errors import FileError
 from partita.escape import printed
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, run_schedule
-from partita.program.names import matches
 from partita.saved import keep
-from partita.saved.directives import DirectiveReader
-from partita.saved.restore import Saved, action_of
-from partita.saved.schema import Entry, GivenPropagationRow, GivenShardingsRow, TacticTable
+from partita.saved.restore import Saved, read
+from partita.saved.schema import TacticTable
 from partita.saved.translate import Gone, Translator
-from partita.tactics import (
-    Context,
-    Directive,
-    Outcome,
-    Refusal,
-    Request,
-    Stage,
-    Tactic,
-    in_turn,
-    joined,
-)
-from partita.tactics.given import with_facts
+from partita.tactics import Outcome, Refusal, Tactic, in_turn, joined
+from partita.tactics.given import KeepGiven, PropagateGiven, with_facts
 from partita.tactics.placement import Placement
-from partita.tactics.protocol import UNCHANGED
+from partita.tactics.recorded import Recorded
 from partita.text import show_entries
 from partita.tiling import replicated
 
@@ -65,7 +63,7 @@ def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, 
     try:
         tactics = [_again(saved, entry, context) for entry in saved.table.history]
         schedule: list[Tactic] = [again for again, _ in tactics]
-        if not any(_says_facts(entry) for entry in saved.table.history):
+        if not any(_keeps_given(again) for again, _ in tactics):
             schedule = with_facts(context.analysis.program, context.mesh, schedule)
         done = run_schedule(context, schedule)
     except FileError as error:
@@ -74,8 +72,8 @@ def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, 
     return done, (*lost, *_sharded_otherwise(saved, done))
 
 
-def _says_facts(entry: TacticTable) -> bool:
-    return any(isinstance(d, GivenShardingsRow | GivenPropagationRow) for d in entry.directives)
+def _keeps_given(again: _Again) -> bool:
+    return any(isinstance(each, KeepGiven | PropagateGiven) for each in again.decided)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +81,23 @@ class _Again:
     """What a tactic of a file decided, where it is still possible."""
 
     name: str
-    directives: tuple[Directive, ...] = dataclasses.field(repr=False)
+    decided: tuple[Decision, ...] = dataclasses.field(repr=False)
     said: Outcome = dataclasses.field(repr=False)
-    """What it said beside: decisions, actions, and what is refused now."""
+    """What it said beside: decisions, and what is refused now."""
     placed: tuple[Placement, ...] = dataclasses.field(default=(), repr=False)
-    """What stands for its directives, if it has none."""
+    """What stands for its decisions, if these are layouts of another program."""
 
     def apply(self, stage: Stage) -> Outcome:
-        """Follows its directives."""
+        """Applies its decisions."""
         outcomes = [_in_some_order(stage, self.placed)]
         stage = stage.at(outcomes[0].assignment)
-        for directive in self.directives:
-            if isinstance(directive, Placement):
-                outcomes.append(directive.apply(stage))
-            else:
-                reached = directive.follow(stage, UNCHANGED)
-                outcomes.append(Outcome(reached, directives=(directive,)))
+        for decision in self.decided:
+            tactic = (
+                Placement(decision)
+                if isinstance(decision, ShardValues)
+                else Recorded(self.name, (decision,))
+            )
+            outcomes.append(tactic.apply(stage))
             stage = stage.at(outcomes[-1].assignment)
         return joined([*outcomes, self.said], stage.assignment)
 
@@ -106,34 +105,36 @@ class _Again:
 def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[Gone]]:
     """The tactic of an entry for another program, and what that has not."""
     translator = Translator(saved.table, context)
-    reader = DirectiveReader(context)
-    searched = [row for row in entry.actions if row.move or row.local]
-    translated = [translator.action(row) for row in searched]
-    rows = translator.directives(entry.directives)
-    capacity = entry.estimate.capacity
+    layouts = [row for row in entry.decided if row.get("decision") == _LAYOUTS]
+    rows = translator.decisions([row for row in entry.decided if row not in layouts])
     said = Outcome(
         replicated(context.analysis.program),
         decisions=entry.decisions,
         refused=tuple(Refusal(what, f"not kept: {why}") for what, why in translator.gone),
-        actions=tuple(action_of(row, reader) for row in translated if row is not None),
-        memory=None if capacity == entry.before.capacity else capacity,
+        memory=entry.memory,
     )
-    placed = () if entry.directives else tuple(_placed(entry, saved, context))
-    return _Again(entry.name, reader.directives(rows), said, placed), translator.gone
+    decided = tuple(read(row, context) for row in rows)
+    placed = tuple(p for row in layouts for p in _placed(row, saved, context))
+    return _Again(entry.name, decided, said, placed), translator.gone
 
 
-def _placed(entry: TacticTable, saved: Saved, context: Context) -> Iterator[Placement]:
+_LAYOUTS = str(Layouts.__struct_config__.tag)
+
+
+def _placed(row: Row, saved: Saved, context: Context) -> Iterator[Placement]:
     """The shardings of arguments that a tactic left behind, each axis of each by itself."""
     program, mesh = context.analysis.program, context.mesh
     values = dict(zip(program.argument_names, program.arguments, strict=True))
-    known = [a.name for a in saved.table.program.arguments if a.name in values]
-    for label, entries in entry.tiled.items():
-        for name in (name for name in known if matches(label, name)):
-            rank = len(program.values[values[name]].type.shape)
-            for dim, axes in enumerate(entries[:rank]):
-                for axis in filter(mesh.names.__contains__, _axes(axes)):
-                    request = Request(name, values[name], (dim,), label)
-                    yield Placement((request,), mesh.axis(axis))
+    said, arguments = from_row(row), saved.table.program.arguments
+    assert isinstance(said, Layouts)
+    for number, layout in said.first_values(len(arguments)):
+        name = arguments[number].name
+        if name in values:
+            value = values[name]
+            for dim, axes in enumerate(layout[: len(program.values[value].type.shape)]):
+                for axis in filter(mesh.names.__contains__, axes):
+                    request = Request(name, value, (dim,), name)
+                    yield Placement(ShardValues((request,), mesh.axis(axis)))
 
 
 def _in_some_order(stage: Stage, placements: Sequence[Placement]) -> Outcome:
@@ -144,17 +145,13 @@ def _in_some_order(stage: Stage, placements: Sequence[Placement]) -> Outcome:
         missed = [
             each
             for each in placements
-            for request in each.requests
-            if each.axis not in layouts[request.value][request.dims[0]]
+            for request in each.shard.requests
+            if each.shard.axis not in layouts[request.value][request.dims[0]]
         ]
         if not missed:
             break
         placements = [*missed, *(each for each in placements if each not in missed)]
     return outcome
-
-
-def _axes(entry: Entry) -> tuple[str, ...]:
-    return () if entry is None else (entry,) if isinstance(entry, str) else entry
 
 
 def _sharded_otherwise(saved: Saved, done: Scheduled) -> Iterator[NotKept]:

@@ -12,20 +12,19 @@ import msgspec
 
 from partita import files
 from partita.cost import Estimate, Traffic
+from partita.decisions import Context, Decision, Refers, Row, Stage, apply, from_row, translated
+from partita.decisions.layouts import from_runs
 from partita.errors import AxisError, FileError, MeshError
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh
-from partita.planning.schedule import Scheduled, TacticReport, lower_and_cost
+from partita.planning.schedule import Scheduled, unscheduled
 from partita.program import Program
 from partita.program.fingerprint import Fingerprint, differences, fingerprint
 from partita.saved import keep
-from partita.saved.directives import DirectiveReader
-from partita.saved.layouts import LayoutReader, from_runs
-from partita.saved.schema import ActionTable, EstimateTable, PlanTable, TacticTable, Tensor, decode
-from partita.spmd import ReplicatedUse
-from partita.tactics import Action, Blocked, Context, Refusal, Stage
+from partita.saved.schema import EstimateTable, PlanTable, TacticTable, Tensor, decode
+from partita.tactics import Outcome, Refusal
 from partita.tactics.recorded import Recorded
-from partita.tiling import Assignment, replicated
+from partita.tiling import replicated
 from partita.version import __version__
 
 MOST_BYTES = 2**30
@@ -134,28 +133,37 @@ class Saved:
         return [*shown, *([f"  and {more} differences more"] if more else []), *written]
 
     def restore(self, context: Context) -> Scheduled:
-        """Where the schedule had come to, lowered and estimated anew.
+        """Where the schedule had come to: its decisions applied, lowered and estimated anew.
 
         Args:
           context: of the same program, on the mesh of the plan.
 
         Raises:
-          FileError: the file splits the program in a way that is not possible.
+          FileError: the file splits the program in a way that is not possible, or this partita
+            makes other layouts of the same decisions.
         """
+        program = context.analysis.program
         try:
-            history = self._history(context)
+            done = unscheduled(context)
+            for entry in self.table.history:
+                done = done.then(_recorded(entry, done.stage))
         except (FileError, AxisError) as error:
             raise FileError(f"{str(self.path)!r} cannot be applied: {error}") from None
-        program = context.analysis.program
-        assigned = history[-1].assignment if history else replicated(program)
-        said = self.table.program
-        if (said.arguments, said.results) != keep.tensors(program, self.mesh, assigned):
+        said, assigned = self.table, done.stage.assignment
+        if (said.program.arguments, said.program.results) != keep.tensors(
+            program, self.mesh, assigned
+        ):
             raise FileError(
                 f"{str(self.path)!r} cannot be applied: the shardings that it lists are not those "
                 "that its tactics led to"
             )
-        stage = Stage(context, assigned)
-        return Scheduled(stage, *lower_and_cost(stage), history)
+        if said.layouts and said.layouts != keep.digest(program, assigned, self.mesh):
+            raise FileError(
+                f"{str(self.path)!r} cannot be applied: its decisions lead to other layouts inside "
+                f"than they did in partita {said.partita}, which wrote it; plan again, or load it "
+                "with rebase=True"
+            )
+        return done
 
     def _differences(self, program: Program, traced: Traced, now: Fingerprint) -> list[str]:
         said = self.table.program
@@ -185,29 +193,6 @@ class Saved:
         lines = tuple("" if code is None else kinds[code] for code in order)
         return Fingerprint(said.fingerprint, lines, said.text.checks)
 
-    def _history(self, context: Context) -> tuple[TacticReport, ...]:
-        program = context.analysis.program
-        layouts = LayoutReader(program, self.mesh, self.table.layouts)
-        reader = DirectiveReader(context)
-        assigned, history = replicated(program), []
-        for entry in self.table.history:
-            assigned = layouts.after(assigned, entry.operations, entry.values)
-            self._check_names(entry, reader)
-            history.append(_report(entry, reader, assigned))
-        return tuple(history)
-
-    def _check_names(self, entry: TacticTable, reader: DirectiveReader) -> None:
-        """Whether what a tactic says is of this program and mesh."""
-        seeds = [seed for action in entry.actions for seed in action.seeds]
-        seeds += [seed for refusal in entry.refused for seed in refusal.seeds]
-        for value, dim in seeds:
-            reader.check_dim(value, dim)
-        named = [action.axis for action in entry.actions]
-        named += [blocked.axis for blocked in entry.blocked]
-        named += [refusal.axis for refusal in entry.refused if refusal.axis]
-        for axis in named + _axes(entry):
-            self.mesh.axis(axis)
-
 
 def read_plan(path: str | Path) -> Saved:
     """Reads a plan file.
@@ -236,12 +221,6 @@ def saved_as(data: bytes, path: Path) -> Saved:
     return Saved(path, mesh, table)
 
 
-def _axes(entry: TacticTable) -> list[str]:
-    """The axes that a tactic has sharded something along, as it says."""
-    parts = [part for parts in entry.tiled.values() for part in parts if part is not None]
-    return [axis for part in parts for axis in ((part,) if isinstance(part, str) else part)]
-
-
 def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[str]:
     """How lists of arguments or results differ: in names, types and order."""
     old, new = ({t.name: t.type for t in tensors} for tensors in (then, now))
@@ -257,32 +236,60 @@ def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[s
     return found
 
 
-def _report(entry: TacticTable, reader: DirectiveReader, assigned: Assignment) -> TacticReport:
-    fields: dict[str, Any] = {
-        name: getattr(entry, name)
-        for name in TacticTable.__struct_fields__
-        if name not in ("operations", "values")
-    }
-    made = {
-        name: tuple(kind(**msgspec.structs.asdict(each)) for each in fields[name])
-        for name, kind in _KINDS.items()
-    }
-    made["actions"] = tuple(action_of(row, reader) for row in entry.actions)
-    estimates = {name: estimate_of(fields[name]) for name in ("before", "estimate")}
-    directives = reader.directives(entry.directives)
-    return TacticReport(
-        **{**fields, **made, **estimates, "directives": directives},
-        tactic=Recorded(entry.name, assigned, directives),
-        assignment=assigned,
+def _recorded(entry: TacticTable, stage: Stage) -> Recorded:
+    """The tactic of an entry, to apply to a stage; as layouts, if an earlier partita listed others
+    than its decisions lead to."""
+    context = stage.context
+    decided = tuple(read(row, context) for row in entry.decided)
+    if entry.reached is not None:
+        reached = read(entry.reached, context)
+        if apply(stage, decided).assignment != apply(stage, [reached]).assignment:
+            decided = (reached,)
+    said = Outcome(
+        stage.assignment,
+        memory=entry.memory,
+        refused=tuple(Refusal(**msgspec.structs.asdict(each)) for each in entry.refused),
+        **{name: getattr(entry, name) for name in _SAID},
     )
+    return Recorded(entry.name, decided, said)
 
 
-_KINDS: dict[str, Any] = {
-    "refused": Refusal,
-    "blocked": Blocked,
-    "replicated_uses": ReplicatedUse,
-}
-"""What entries of a tactic's lists are in a report."""
+_SAID = ("decisions", "blocked", "conflicts", "resolved", "warnings")
+
+
+def read(row: Row, context: Context) -> Decision:
+    """The decision of a row of a file, checked against a program and a mesh.
+
+    Raises:
+      FileError: the program has no such value, color or the like; or the row is no decision.
+      AxisError: the mesh has no such axis.
+    """
+    program, groups = context.analysis.program, context.analysis.groups
+
+    def visit(refers: Refers, item: Any, _: Row) -> Any:
+        if refers == "axis":
+            return context.mesh.axis(item)
+        if refers == "role":
+            conflict, role = item
+            known = groups.conflict_groups[conflict : conflict + 1]
+            if not any(role in roles for roles in known):
+                raise FileError(f"there is no role {role} of a conflict {conflict}")
+        elif refers in counts and not item < counts[refers]:
+            raise FileError(f"there is no {refers} {item}")
+        return item
+
+    counts = {
+        "color": groups.colors,
+        "value": len(program.values),
+        "operation": len(program.operations),
+    }
+    try:
+        decision = from_row(translated(row, visit))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise FileError(f"a decision cannot be read: {error}") from None
+    if problem := decision.problem(program):
+        raise FileError(problem)
+    return decision
 
 
 def estimate_of(said: EstimateTable) -> Estimate:
@@ -294,12 +301,3 @@ def estimate_of(said: EstimateTable) -> Estimate:
     offloaded = Traffic(**msgspec.structs.asdict(said.offloaded))
     both = {"traffic": traffic, "offloaded": offloaded}
     return Estimate(**{**msgspec.structs.asdict(said), **both})
-
-
-def action_of(row: ActionTable, reader: DirectiveReader) -> Action:
-    """The action of a row."""
-    fields = msgspec.structs.asdict(row)
-    move, local = fields.pop("move"), fields.pop("local")
-    if move is not None:
-        return Action(**fields, move=reader.action(move))
-    return Action(**fields, move=None if local is None else reader.local(local))

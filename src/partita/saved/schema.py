@@ -13,8 +13,9 @@ import msgspec
 
 from partita.errors import FileError
 from partita.saved.migrate import migrated
+from partita.tactics import Blocked
 
-FORMAT = 3
+FORMAT = 4
 
 WIDTH = 110
 """Columns of a line of the file, where what it holds can be broken."""
@@ -94,14 +95,6 @@ class ProgramTable(_Table, frozen=True, omit_defaults=True):
     """Of a plan of `simulate`: the program is partitioned as XLA does from them."""
 
 
-class LayoutRow(_Table, frozen=True, omit_defaults=True):
-    """A layout of operations or values: for each factor or dimension, the names of its axes."""
-
-    axes: tuple[tuple[str, ...], ...]
-    pinned: tuple[str, ...] = ()
-    """Axes along which a value is pinned."""
-
-
 class TrafficTable(_Table, frozen=True):
     """All collectives of one kind over the same axes."""
 
@@ -149,138 +142,8 @@ class RefusalTable(_Table, frozen=True):
     seeds: tuple[tuple[Count, Count], ...]
 
 
-class TileActionRow(_Table, frozen=True, omit_defaults=True):
-    """A `TileAction`: a move of a search."""
-
-    color: ColorNumber
-    axis: str
-    roles: tuple[tuple[Count, Count], ...] = ()
-    without: tuple[Count, ...] = ()
-    sums: bool = True
-
-
-class LocalActionRow(_Table, frozen=True):
-    """A `LocalAction`: a move of a search."""
-
-    kind: Literal["op", "value"]
-    member: Count
-    axis: str
-    place: Annotated[int, msgspec.Meta(ge=-1, le=2**31)]
-
-
-class ActionTable(_Table, frozen=True, omit_defaults=True):
-    """An `Action`."""
-
-    axis: str
-    what: str
-    seeds: tuple[tuple[Count, Count], ...]
-    color: ColorNumber | None
-    request: str
-    move: TileActionRow | None
-    local: LocalActionRow | None = None
-
-
-class RequestRow(_Table, frozen=True, omit_defaults=True):
-    """A `Request` of a placement."""
-
-    name: str
-    value: Count
-    dims: tuple[Count, ...]
-    told: str = ""
-    unless_used: bool = False
-
-
-class PlaceRow(_Table, frozen=True, omit_defaults=True, tag_field="directive", tag="place"):
-    """A `Placement`."""
-
-    requests: tuple[RequestRow, ...]
-    axis: str
-    pinned: tuple[Count, ...] = ()
-    roles: tuple[tuple[Count, Count], ...] = ()
-    colors: bool = False
-
-
-class TileRow(_Table, frozen=True, tag_field="directive", tag="tile"):
-    """A `Tile`."""
-
-    actions: tuple[TileActionRow, ...]
-
-
-class TileMoveRow(TileActionRow, frozen=True, omit_defaults=True, tag_field="move", tag="tile"):
-    """A `TileAction` among other moves."""
-
-
-class LocalMoveRow(LocalActionRow, frozen=True, tag_field="move", tag="local"):
-    """A `LocalAction` among other moves."""
-
-
-class PlacedMoveRow(_Table, frozen=True, tag_field="move", tag="placed"):
-    """A `Placed` among other moves."""
-
-    placement: PlaceRow
-    what: str
-
-
-MoveRow = TileMoveRow | LocalMoveRow | PlacedMoveRow
-"""A move of a search."""
-
-
-class MovesRow(_Table, frozen=True, tag_field="directive", tag="moves"):
-    """A `Tile` with other moves than tile actions."""
-
-    actions: tuple[MoveRow, ...]
-
-
-class WhilePinnedRow(_Table, frozen=True, tag_field="directive", tag="while_pinned"):
-    """A `WhilePinned`."""
-
-    pins: tuple[tuple[Count, str], ...]
-    directives: tuple[DirectiveRow, ...]
-
-
-class GivenShardingsRow(_Table, frozen=True, tag_field="directive", tag="given_shardings"):
-    """A `GivenShardings`, of what the program says itself."""
-
-    propagates: bool
-    decides: bool
-
-
-class GivenPropagationRow(_Table, frozen=True, tag_field="directive", tag="given_propagation"):
-    """A `GivenPropagation`, of what the program says itself."""
-
-    decides: bool
-
-
-DirectiveRow = (
-    PlaceRow | TileRow | MovesRow | WhilePinnedRow | GivenShardingsRow | GivenPropagationRow
-)
-"""A `Directive`."""
-
-
-class BlockedTable(_Table, frozen=True):
-    """A `Blocked`."""
-
-    axis: str
-    reason: str
-    count: Count
-    example: str
-
-
-class ReplicatedUseTable(_Table, frozen=True):
-    """A `ReplicatedUse`."""
-
-    operation: str
-    source: str
-    value: str
-    dim: Count
-    reason: str
-    bytes: Count
-    count: Count
-    made: bool
-
-
 class AnchorRow(_Table, frozen=True, omit_defaults=True):
-    """Where a color or a role of directives is found: its number is that of this program only."""
+    """Where a color or a role of decisions is found: its number is that of this program only."""
 
     nodes: tuple[tuple[Literal["op", "result", "value"], Count, Count], ...]
     """Operations with a factor, results by their place among all, and other values, each with a
@@ -302,25 +165,22 @@ class CollectiveRow(_Table, frozen=True):
     bytes: Count
 
 
-class TacticTable(_Table, frozen=True):
-    """A `TacticReport`, and the layouts that the tactic changed."""
+class TacticTable(_Table, frozen=True, omit_defaults=True):
+    """What a tactic decided, and what it said; see `TacticReport`."""
 
     name: str
-    decisions: tuple[str, ...]
-    tiled: dict[str, tuple[Entry, ...]]
-    actions: tuple[ActionTable, ...]
-    directives: tuple[DirectiveRow, ...]
-    refused: tuple[RefusalTable, ...]
-    blocked: tuple[BlockedTable, ...]
-    conflicts: tuple[str, ...]
-    resolved: tuple[str, ...]
-    warnings: tuple[str, ...]
-    replicated_uses: tuple[ReplicatedUseTable, ...]
-    collectives: dict[str, Count]
-    before: EstimateTable
-    estimate: EstimateTable
-    operations: str
-    values: str
+    decided: tuple[dict[str, Any], ...]
+    """Its decisions, see `partita.decisions`; axes by name."""
+    memory: Count | None = None
+    """Bytes per device that the plan may use from there on."""
+    decisions: tuple[str, ...] = ()
+    refused: tuple[RefusalTable, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    resolved: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    reached: dict[str, Any] | None = None
+    """The layouts that it led to, as a decision; of files of earlier formats."""
 
 
 class PlanTable(_Table, frozen=True):
@@ -337,7 +197,8 @@ class PlanTable(_Table, frozen=True):
     program: ProgramTable
     estimate: EstimateTable
     collectives: tuple[CollectiveRow, ...]
-    layouts: tuple[LayoutRow, ...]
+    layouts: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+    """Of the layout of every operation and value; empty in files of earlier formats."""
     anchors: tuple[AnchorRow, ...]
     history: tuple[TacticTable, ...]
 

@@ -1,4 +1,4 @@
-"""Directives of a plan file, for a program that has changed since: the same ones, numbered anew.
+"""Decisions of a plan file, for a program that has changed since: the same ones, numbered anew.
 
 Arguments and results are known by their names, other values and operations by where they stand in
 the program, colors and roles by dimensions that have them. What is not there any more is left out,
@@ -7,42 +7,18 @@ and said.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any
 
-import msgspec
-
-from partita.errors import FileError
+from partita.decisions import EVERY_COLOR, LOST, Context, Refers, Row, translated
+from partita.decisions.layouts import from_runs, length
 from partita.program import Program
 from partita.program.fingerprint import fingerprint
 from partita.saved import keep
 from partita.saved.anchors import aligned, in_short, most_common
-from partita.saved.layouts import from_runs
-from partita.saved.schema import (
-    ActionTable,
-    AnchorRow,
-    DirectiveRow,
-    LocalActionRow,
-    MoveRow,
-    MovesRow,
-    PlacedMoveRow,
-    PlaceRow,
-    PlanTable,
-    RequestRow,
-    TileActionRow,
-    TileRow,
-    WhilePinnedRow,
-)
-from partita.tactics import Context
-from partita.tiling import EVERY_COLOR, Node
-
-_Roles = tuple[tuple[int, int], ...]
-_Tile = TypeVar("_Tile", bound=TileActionRow)
-_Local = TypeVar("_Local", bound=LocalActionRow)
-MOST_OPERATIONS = 10**7
-"""Operations of a program that a file may list."""
+from partita.saved.schema import AnchorRow, PlanTable
+from partita.tiling import Node
 
 Gone = tuple[str, str]
 """What could not be kept, and why."""
@@ -60,26 +36,10 @@ class Translator:
         self._same = keep.text(fingerprint(self._program)) == table.program.text
         """Whether it is the same program after all, but for what is known of its operations."""
 
-    def directives(self, rows: Sequence[DirectiveRow]) -> tuple[DirectiveRow, ...]:
-        """The directives that are left."""
-        found = [self._directive(row) for row in rows]
-        return tuple(row for row in found if row is not None)
-
-    def action(self, row: ActionTable) -> ActionTable | None:
-        """Where a search put an axis; None if there is no such place."""
-        with_silence, self.gone = self.gone, []  # directives say the same
-        try:
-            seeds = [(self.value(value), dim) for value, dim in row.seeds]
-            kept = tuple((value, dim) for value, dim in seeds if value is not None)
-            move = row.move and self._tile(row.move)
-            local = row.local and self._local(row.local)
-        finally:
-            self.gone = with_silence
-        if (row.move and not move) or (row.local and not local) or not self._has(row.axis):
-            return None
-        color = move.color if move else None
-        changed = msgspec.structs.replace(row, seeds=kept, color=color, move=move, local=local)
-        return changed
+    def decisions(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """The decisions that are left, of those that rows stand for."""
+        found = (translated(row, self._visit) for row in rows)
+        return tuple(row for row in found if row is not LOST)
 
     def value(self, then: int) -> int | None:
         """A value of the plan's program in this one."""
@@ -104,83 +64,70 @@ class Translator:
             return then if then < len(self._program.operations) else None
         return self._operations.get(then)
 
-    # ------------------------------------------------------------------------------- directives
+    # ------------------------------------------------------------------------------- references
 
-    def _directive(self, row: DirectiveRow) -> DirectiveRow | None:
-        match row:
-            case PlaceRow():
-                return self._place(row)
-            case TileRow(actions):
-                tiles = [self._tile(action) for action in actions]
-                return TileRow(tuple(tile for tile in tiles if tile is not None))
-            case MovesRow(moves):
-                found = [self._move(move) for move in moves]
-                return MovesRow(tuple(move for move in found if move is not None))
-            case WhilePinnedRow(pins, inner):
-                held = [(self.value(value), axis) for value, axis in pins if self._has(axis)]
-                kept = tuple((value, axis) for value, axis in held if value is not None)
-                return WhilePinnedRow(kept, self.directives(inner))
-        return row
+    def _visit(self, refers: Refers, item: Any, row: Row) -> Any:
+        """What a number or a name of the file is in this program and mesh."""
+        match refers:
+            case "axis":
+                return item if self._has(item) else LOST
+            case "value":
+                return self._told_value(item, row)
+            case "operation":
+                what = f"an operation inside{_along(row)}"
+                return self._or_lost(self.operation(item), what, "it is gone")
+            case "dim":
+                return self._dim(item, row)
+            case "color":
+                return self._told_color(item, row)
+            case "role":
+                return self._role(item[1])
+        return item
 
-    def _place(self, row: PlaceRow) -> PlaceRow | None:
-        if not self._has(row.axis):
-            return None
-        requests = [self._request(request, row.axis) for request in row.requests]
-        pinned = [self.value(value) for value in row.pinned]
-        if None in pinned:
-            self._lose(f"{pinned.count(None)} values pinned along {row.axis}", "they are gone")
-        return msgspec.structs.replace(
-            row,
-            requests=tuple(request for request in requests if request is not None),
-            pinned=tuple(value for value in pinned if value is not None),
-            roles=self._roles(row.roles),
-        )
+    def _or_lost(self, found: int | None, what: str, why: str) -> Any:
+        if found is None:
+            self._lose(what, why)
+            return LOST
+        return found
 
-    def _request(self, row: RequestRow, axis: str) -> RequestRow | None:
-        what = f"{row.name} dim {', '.join(map(str, row.dims))} -> {axis}"
-        value = self.value(row.value)
+    def _told_value(self, then: int, row: Row) -> Any:
+        """A value; one that a row names is known by that name, too."""
+        found = self.value(then)
+        if found is None:
+            found = self._named.get(row.get("name", ""))
+        name = row.get("name")
+        if name is None:
+            return self._or_lost(found, f"a value inside{_along(row)}", "it is gone")
+        return self._or_lost(found, _asked(row), f"{self._program.name} has no {name}")
+
+    def _dim(self, dim: int, row: Row) -> Any:
+        """A dimension of the value that its row names, if that has so many."""
+        value = self.value(row["value"])
         if value is None:
-            value = self._named.get(row.name)
+            value = self._named.get(row.get("name", ""))
         if value is None:
-            self._lose(what, f"{self._program.name} has no {row.name}")
-            return None
-        rank = len(self._program.values[value].type.shape)
-        dims = tuple(dim for dim in row.dims if dim < rank)
-        if row.dims and not dims:
-            self._lose(what, f"it is {self._program.values[value].type}, of {rank} dimensions")
-            return None
-        return msgspec.structs.replace(row, value=value, dims=dims)
+            return dim  # the value is lost, and says so
+        type_ = self._program.values[value].type
+        if dim < len(type_.shape):
+            return dim
+        if len(row["dims"]) == 1:
+            rank = len(type_.shape)
+            self._lose(_asked(row), f"it is {type_}, of {rank} dimensions")
+        return LOST
 
-    def _move(self, row: MoveRow) -> MoveRow | None:
-        if isinstance(row, PlacedMoveRow):
-            placement = self._place(row.placement)
-            return None if placement is None else PlacedMoveRow(placement, row.what)
-        return self._local(row) if isinstance(row, LocalActionRow) else self._tile(row)
+    def _told_color(self, then: int, row: Row) -> Any:
+        if then == EVERY_COLOR:
+            return then
+        what = f"{self._name_of_color(then)} -> {row['axis']}"
+        return self._or_lost(self._color(then), what, "no such dimension is left")
 
-    def _tile(self, row: _Tile) -> _Tile | None:
-        if not self._has(row.axis):
-            return None
-        color = EVERY_COLOR if row.color == EVERY_COLOR else self._color(row.color)
-        if color is None:
-            self._lose(f"{self._told(row.color)} -> {row.axis}", "no such dimension is left")
-            return None
-        return msgspec.structs.replace(row, color=color, roles=self._roles(row.roles))
-
-    def _local(self, row: _Local) -> _Local | None:
-        if not self._has(row.axis):
-            return None
-        is_op = row.kind == "op"
-        member = self.operation(row.member) if is_op else self.value(row.member)
-        places = -1
-        if member is not None and is_op:
-            places = len(self._program.operations[member].rule.factors)
-        elif member is not None:
-            places = len(self._program.values[member].type.shape)
-        if row.place >= places:
-            what = "an operation" if is_op else "a value"
-            self._lose(f"{what} inside, along {row.axis}", "it is gone, or has another form")
-            return None
-        return msgspec.structs.replace(row, member=member)
+    def _role(self, then: int) -> Any:
+        propagator = self._context.single
+        role = most_common(map(propagator.role, self._nodes(self._anchors.get((None, then)))))
+        if role is None:
+            self._lose("which role of a conflict gets an axis", "there is no such conflict")
+            return LOST
+        return [propagator.conflict_of[role], role]
 
     def _has(self, axis: str) -> bool:
         """Whether the mesh has an axis; what is to lie along another one is lost."""
@@ -204,17 +151,6 @@ class Translator:
             for kind, index, place in self._nodes(row)
         )
 
-    def _roles(self, rows: Iterable[tuple[int, int]]) -> _Roles:
-        propagator = self._context.single
-        found = {}
-        for _, then in rows:
-            role = most_common(map(propagator.role, self._nodes(self._anchors.get((None, then)))))
-            if role is None:
-                self._lose("which role of a conflict gets an axis", "there is no such conflict")
-            else:
-                found[propagator.conflict_of[role]] = role
-        return tuple(sorted(found.items()))
-
     def _nodes(self, row: AnchorRow | None) -> Iterable[Node]:
         """The dimensions and factors of an anchor that are there."""
         for kind, then, place in row.nodes if row else ():
@@ -233,10 +169,14 @@ class Translator:
         results = self._table.program.results
         return self._named.get(results[then].name) if then < len(results) else None
 
-    def _told(self, color: int) -> str:
-        """A color in the words of the file."""
-        actions = (action for entry in self._table.history for action in entry.actions)
-        return next((a.what for a in actions if a.color == color), f"color {color}")
+    def _name_of_color(self, color: int) -> str:
+        """A color by a dimension of an argument of the file that has it."""
+        anchor = self._anchors.get((color, None))
+        arguments = self._table.program.arguments
+        for kind, index, dim in anchor.nodes if anchor else ():
+            if kind == "value" and index < len(arguments):
+                return f"{arguments[index].name} dim {dim}"
+        return f"color {color}"
 
     # ------------------------------------------------------------------------------- the programs
 
@@ -255,18 +195,17 @@ class Translator:
     def _result_names(self) -> dict[int, str]:
         """The names of results of the plan's program that requests say."""
         names = {result.name for result in self._table.program.results}
-        return {r.value: r.name for r in self._requests() if r.name in names}
+        found: dict[int, str] = {}
 
-    def _requests(self) -> Iterable[RequestRow]:
-        waiting: list[DirectiveRow] = [d for e in self._table.history for d in e.directives]
-        while waiting:
-            row = waiting.pop()
-            if isinstance(row, WhilePinnedRow):
-                waiting += row.directives
-            elif isinstance(row, PlaceRow):
-                yield from row.requests
-            elif isinstance(row, MovesRow):
-                waiting += [m.placement for m in row.actions if isinstance(m, PlacedMoveRow)]
+        def visit(refers: Refers, item: Any, row: Row) -> Any:
+            if refers == "value" and row.get("name") in names:
+                found[item] = row["name"]
+            return item
+
+        for entry in self._table.history:
+            for decision in entry.decided:
+                translated(decision, visit)
+        return found
 
     @cached_property
     def _then(self) -> list[str]:
@@ -274,10 +213,7 @@ class Translator:
         listed = self._table.program.operations
         if not listed.order:
             return []
-        total = sum(int(count or 1) for count in _RUN.findall(listed.order))
-        if total > MOST_OPERATIONS:
-            raise FileError(f"`operations`: there are {total}")
-        codes = from_runs(listed.order, total, len(listed.kinds), "`operations`")
+        codes = from_runs(listed.order, length(listed.order), len(listed.kinds), "`operations`")
         return ["" if code is None else listed.kinds[code] for code in codes]
 
     @cached_property
@@ -298,4 +234,12 @@ class Translator:
         return found
 
 
-_RUN = re.compile(r"(?:([0-9]{1,12})\*)?(?:[0-9]+|-)")
+def _asked(row: Row) -> str:
+    """A request in words."""
+    dims = ", ".join(map(str, row["dims"]))
+    return f"{row['name']} dim {dims}{f' -> {axis}' if (axis := row.get('axis')) else ''}"
+
+
+def _along(row: Row) -> str:
+    axis = row.get("axis")
+    return f", along {axis}" if axis else ""

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from partita.cost import Cost
+from partita.decisions import ShardClass
 from partita.search.problem import Move, Problem, SearchState, alike
 from partita.search.protocol import SearchProgress
 from partita.search.refine import changes
-from partita.tiling import LocalAction
 
 FRUITLESS = 12
 """Plans in turn whose changes may lead to nothing better; then it ends."""
@@ -65,7 +65,7 @@ def best_first(
 
 def plain(moves: Sequence[Move]) -> tuple[Move, ...]:
     """The moves that tile more than single classes."""
-    return tuple(move for move in moves if not isinstance(move, LocalAction))
+    return tuple(move for move in moves if not isinstance(move, ShardClass))
 
 
 class _Frontier:

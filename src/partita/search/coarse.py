@@ -12,14 +12,16 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from partita.cost import CostModel
+from partita.decisions import DecisionGroup, ShardClass, ShardColor
 from partita.errors import MeshError
 from partita.mesh import Mesh
-from partita.search.laid import Laid, laid
+from partita.search.laid import laid
 from partita.search.problem import Move, Problem, SearchState
-from partita.tiling import LAYOUTS, Axes, Layout, LocalAction, TileAction, Tiling
+from partita.tiling import LAYOUTS, Axes, Layout, Tiling
 
 MESHES = 2
 """Coarser meshes that are looked at: those whose axes are most alike in size."""
@@ -158,12 +160,12 @@ def _used(tiling: Tiling) -> set[int]:
 
 def _along(move: Move, bundles: Bundles) -> Iterator[Move]:
     """A move along each of the axes that one is made of."""
-    if isinstance(move, Laid):
-        actions = (each for action in move.actions for each in _along(action, bundles))
-        yield Laid(tuple(action for action in actions if isinstance(action, LocalAction)))
-    elif isinstance(move, TileAction | LocalAction):
+    if isinstance(move, DecisionGroup):
+        actions = (each for action in move.decisions for each in _along(action, bundles))
+        yield DecisionGroup(tuple(action for action in actions if isinstance(action, ShardClass)))
+    elif isinstance(move, ShardColor | ShardClass):
         for axis in bundles[move.axis]:
-            yield dataclasses.replace(move, axis=axis)
+            yield msgspec.structs.replace(move, axis=axis)
 
 
 def _coarser(layout: Layout, place: dict[int, int]) -> Layout:

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 import random
 
+from partita.decisions import DecisionGroup, ShardClass
 from partita.mesh import Mesh
 from partita.search.best_first import best_first, plain
 from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.coarse import Coarse, coarsened
-from partita.search.laid import Laid, relaxed_starts
+from partita.search.laid import relaxed_starts
 from partita.search.learned import Learned
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
@@ -33,7 +34,6 @@ from partita.search.protocol import SearchProgress, register
 from partita.search.refine import CHANGES, climb, polish
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
-from partita.tiling import LocalAction
 
 POLISHED, CLIMBED = 5, 2
 """Starts that are polished, and of those the ones whose moves are changed, too."""
@@ -202,9 +202,9 @@ class _Search:
     def _climbable(self, start: SearchState, simple: SearchState) -> SearchState:
         """A start, or if nothing of it can be changed, since it lays out every class for itself,
         what of it can when it is told more simply."""
-        if not any(isinstance(move, Laid) for move in start.moves):
+        if not any(isinstance(move, DecisionGroup) for move in start.moves):
             return start
-        moves = [move for move in plain(simple.moves) if not isinstance(move, Laid)]
+        moves = [move for move in plain(simple.moves) if not isinstance(move, DecisionGroup)]
         return self.problem.replay(moves, self.limit)
 
     def _from_coarser(self) -> list[SearchState]:
@@ -276,7 +276,7 @@ class _Search:
         """Makes some changes to the moves of the best, and decides single classes again then."""
         problem, best = self.problem, self.problem.best
         moves = plain(best.moves)
-        local = (move for move in best.moves if isinstance(move, LocalAction))
+        local = (move for move in best.moves if isinstance(move, ShardClass))
         for _ in range(rng.randint(1, KICK)):
             kind = rng.choice(CHANGES)
             moves = rng.choice([*kind(problem, moves)] or [moves])

@@ -7,13 +7,14 @@ nothing. A plan on `data=4,model=8` is so found on `data=4,model=4,more=2`, too.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Collection, Iterator
 
+import msgspec
+
+from partita.decisions import ShardColor
 from partita.search.problem import Move, Problem
 from partita.search.starts import followers
-from partita.tiling import TileAction
 
 Moves = tuple[Move, ...]
 
@@ -46,7 +47,7 @@ def _otherwise(
         yield from _without_part(problem, moves, mine)
 
 
-def _instead(moves: Moves, group: tuple[TileAction, ...], axes: Collection[int]) -> Iterator[Moves]:
+def _instead(moves: Moves, group: tuple[ShardColor, ...], axes: Collection[int]) -> Iterator[Moves]:
     """Moves of a color along some axes added at the end, at the front, or in place of another's."""
     rest = tuple(move for move in moves if not _is_of(move, group[0].color, axes))
     yield from ((*rest, *group), (*group, *rest))
@@ -59,10 +60,10 @@ def _instead(moves: Moves, group: tuple[TileAction, ...], axes: Collection[int])
 
 def _without_part(problem: Problem, moves: Moves, some: Moves) -> Iterator[Moves]:
     """A part left out of some of the moves, no more left out, or the only one left out."""
-    counts = dict[TileAction, int]()
+    counts = dict[ShardColor, int]()
     for move, tiling in zip(moves, problem.tilings(moves), strict=True):
-        if isinstance(move, TileAction) and move in some:
-            propagation = problem.propagator.tile_all(tiling, move)
+        if isinstance(move, ShardColor) and move in some:
+            propagation = move.whole(problem.propagator, tiling)
             counts[move] = len(problem.parts(propagation, move))
     most = max(counts.values())
     for part in range(most if most > 1 else 0):
@@ -75,27 +76,27 @@ def _without_part(problem: Problem, moves: Moves, some: Moves) -> Iterator[Moves
         yield from (tuple(new.get(move, move) for move in moves) for new in (less, more, only))
 
 
-def _without(move: TileAction, parts: Collection[int]) -> TileAction:
-    return dataclasses.replace(move, without=tuple(sorted(parts)))
+def _without(move: ShardColor, parts: Collection[int]) -> ShardColor:
+    return msgspec.structs.replace(move, without=tuple(sorted(parts)))
 
 
-def _kinds(problem: Problem) -> list[TileAction]:
+def _kinds(problem: Problem) -> list[ShardColor]:
     """What can be moved, once for all axes."""
     every = (*problem.moves, *followers(problem))
     return list(dict.fromkeys(_along(move, -1) for move in every))
 
 
-def _along(move: TileAction, axis: int) -> TileAction:
-    return dataclasses.replace(move, axis=axis)
+def _along(move: ShardColor, axis: int) -> ShardColor:
+    return msgspec.structs.replace(move, axis=axis)
 
 
 def _axes(moves: Moves) -> Iterator[int]:
-    return (move.axis for move in moves)
+    return (axis for move in moves for axis in sorted(move.axes))
 
 
 def _colors(moves: Moves) -> list[int]:
-    return list(dict.fromkeys(move.color for move in moves if isinstance(move, TileAction)))
+    return list(dict.fromkeys(move.color for move in moves if isinstance(move, ShardColor)))
 
 
 def _is_of(move: Move, color: int, axes: Collection[int]) -> bool:
-    return isinstance(move, TileAction) and move.color == color and move.axis in axes
+    return isinstance(move, ShardColor) and move.color == color and move.axis in axes

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from partita.decisions import DecisionGroup, ShardClass
 from partita.search.bounds import Bound, lower_bound
 from partita.search.problem import Move, Problem
-from partita.tiling import LAYOUTS, LocalAction, Propagation, Propagator, Tiling, take_each
-
-HARD = 30
-"""Changes of single classes, more of which make a plan no harder to read."""
+from partita.tiling import LAYOUTS, Tiling
 
 
-@dataclasses.dataclass(frozen=True)
-class Laid:
-    """Many local actions as one move."""
-
-    actions: tuple[LocalAction, ...]
-    axis: int = 0
-    """The first of those that it is about."""
-
-    @property
-    def weight(self) -> int:
-        """As how many moves it counts: its gain has to be worth a plan that is hard to read."""
-        return min(len(self.actions), HARD)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Found once: there may be thousands of actions, and searches look moves up often."""
-        return hash(self.actions)
-
-    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
-        """All classes that change."""
-        return take_each(propagator, tiling, self.actions)
-
-
-def laid(problem: Problem, tiling: Tiling) -> Laid:
+def laid(problem: Problem, tiling: Tiling) -> DecisionGroup:
     """The move that leads from the start of a problem to a tiling, as far as classes can follow.
 
     What has an axis at the start keeps it.
     """
-    return Laid(tuple(_actions(problem, tiling)), problem.axes[0])
+    return DecisionGroup(tuple(_actions(problem, tiling)))
 
 
 def relaxed_starts(
@@ -72,7 +42,7 @@ def relaxed_starts(
     return tuple(state.moves for state in problem.different(states, count))
 
 
-def _actions(problem: Problem, tiling: Tiling) -> Iterator[LocalAction]:
+def _actions(problem: Problem, tiling: Tiling) -> Iterator[ShardClass]:
     graph, start = problem.graph, problem.start.tiling
     for place in np.flatnonzero(start.row != tiling.row).tolist():
         old, new = (LAYOUTS.all[each.row[place]] for each in (start, tiling))
@@ -80,4 +50,4 @@ def _actions(problem: Problem, tiling: Tiling) -> Iterator[LocalAction]:
         kind: Literal["op", "value"] = "op" if place < start.count else "value"
         of = graph.ops[place] if kind == "op" else graph.values[place - start.count]
         for dim, axes in enumerate(new):
-            yield from (LocalAction(kind, of.members[0], a, dim) for a in axes if a not in held)
+            yield from (ShardClass(kind, of.members[0], a, dim) for a in axes if a not in held)

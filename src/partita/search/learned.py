@@ -7,8 +7,8 @@ may lead to a better one (the history heuristic: Schaeffer, 1989).
 
 from __future__ import annotations
 
+from partita.decisions import ShardClass
 from partita.search.problem import Problem, SearchState
-from partita.tiling import LocalAction
 
 
 class Learned:
@@ -17,11 +17,11 @@ class Learned:
     def __init__(self, problem: Problem, limit: int) -> None:
         """Takes the problem, and how many states may have been evaluated in all."""
         self._problem, self._limit = problem, limit
-        self._actions: dict[LocalAction, None] = {}
+        self._actions: dict[ShardClass, None] = {}
 
     def note(self, polished: SearchState) -> None:
         """Takes note of the changes of single classes that a plan has."""
-        local = (move for move in polished.moves if isinstance(move, LocalAction))
+        local = (move for move in polished.moves if isinstance(move, ShardClass))
         self._actions.update(dict.fromkeys(local))
 
     def adapted(self, state: SearchState) -> SearchState:
@@ -31,7 +31,8 @@ class Learned:
         several end up in the same order.
         """
         problem = self._problem
-        order = dict.fromkeys((*(move.axis for move in state.moves), *problem.axes))
+        used = (axis for move in state.moves for axis in sorted(move.axes))
+        order = dict.fromkeys((*used, *problem.axes))
         rank = {axis: number for number, axis in enumerate(order)}
         for action in sorted(self._actions, key=lambda action: rank[action.axis]):
             if problem.evaluations >= self._limit:

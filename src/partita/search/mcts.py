@@ -11,10 +11,10 @@ import dataclasses
 import math
 import random
 
+from partita.decisions import ShardColor
 from partita.search.problem import Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import refine
-from partita.tiling import TileAction
 
 EXPLORATION = 0.4
 """Weight of UCT's exploration term."""
@@ -28,8 +28,8 @@ class _Visited:
     """What is known of a state and those below it, in whatever order of moves it was reached."""
 
     state: SearchState
-    untried: list[TileAction]
-    children: list[tuple[TileAction, _Visited]] = dataclasses.field(default_factory=list)
+    untried: list[ShardColor]
+    children: list[tuple[ShardColor, _Visited]] = dataclasses.field(default_factory=list)
     visits: int = 0
     best: float = math.inf
 

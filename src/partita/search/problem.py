@@ -8,17 +8,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from partita.analysis import Analysis, ClassGraph
 from partita.cost import Cost, CostModel, Hardware
+from partita.decisions import Decision, ShardColor
 from partita.mesh import Mesh
 from partita.search.avoided import Avoided
 from partita.spmd import Lowerer, Lowering
 from partita.spmd.situations import Marks
-from partita.tiling import LAYOUTS, Node, Propagation, Propagator, TileAction, Tiling
+from partita.tiling import LAYOUTS, Node, Propagation, Propagator, Tiling
 
 NOISE = 3e-4
 """What a move has to gain of the step, or of what is too large: the model cannot tell less."""
@@ -32,25 +32,12 @@ AVOIDED = 4.0
 others without them is still found."""
 
 
-class OtherMove(Protocol):
-    """A move that is no tile action."""
-
-    @property
-    def axis(self) -> int:
-        """Position of the axis in the mesh."""
-        ...
-
-    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
-        """What takes the axis."""
-        ...
-
-
 MEMORY, EACH, FEWEST = 2**29, 24, 500
 """Bytes of what helps to start from states, about how many it takes for every class of a state, and
 how many states it is kept of at least."""
 
-Move = TileAction | OtherMove
-"""What can be done in a state."""
+Move = Decision
+"""What can be done in a state: a decision over classes, or several of them together."""
 
 Rank = tuple[int, float, float, int]
 """Where a plan stands among others, smaller is better; see `Problem.rank`."""
@@ -70,7 +57,7 @@ class SearchState:
     @cached_property
     def weight(self) -> int:
         """As how many moves those that led to it count."""
-        return sum(getattr(move, "weight", 1) for move in self.moves)
+        return sum(move.weight for move in self.moves)
 
 
 def alike(a: Cost, b: Cost) -> bool:
@@ -188,16 +175,11 @@ class Problem:
 
     def propagation(self, state: SearchState, move: Move) -> Propagation:
         """What a move takes in a state."""
-        return self._propagation(state.tiling, move)
+        return move.take(self.propagator, state.tiling)
 
-    def _propagation(self, tiling: Tiling, move: Move) -> Propagation:
-        if isinstance(move, TileAction):
-            return self.propagator.tile(tiling, move)
-        return move.take(self.propagator, tiling)
-
-    def parts(self, propagation: Propagation, move: TileAction) -> list[frozenset[Node]]:
+    def parts(self, propagation: Propagation, move: ShardColor) -> list[frozenset[Node]]:
         """The parts of what a move takes, numbered as in its `without`."""
-        return self.propagator.parts(propagation, move)
+        return self.propagator.parts(propagation, move.sums)
 
     def time(self, state: SearchState) -> float:
         """Seconds of a step, as far as compiled schedules hide what could be hidden."""
@@ -271,7 +253,7 @@ class Problem:
 
     def _take(self, way: _Way, move: Move) -> _Taken:
         before = way.tiling
-        after = self._propagation(before, move).tiling
+        after = move.take(self.propagator, before).tiling
         classes = np.flatnonzero(before.row != after.row).astype(np.int32)
         old, new = before.row[classes], after.row[classes]
         count = len(LAYOUTS.all)
@@ -371,7 +353,7 @@ def _way(state: SearchState) -> _Way:
     return _Way(state, state.moves, state.key)
 
 
-def _moves(analysis: Analysis, propagator: Propagator, axes: Sequence[int]) -> list[TileAction]:
+def _moves(analysis: Analysis, propagator: Propagator, axes: Sequence[int]) -> list[ShardColor]:
     """All moves of one color group each, those on colors with more data first."""
     groups = analysis.groups
     moves = []
@@ -386,5 +368,5 @@ def _moves(analysis: Analysis, propagator: Propagator, axes: Sequence[int]) -> l
             roles = tuple(
                 (number, role) for (number, _), role in zip(conflicts, choice, strict=True)
             )
-            moves += [TileAction(color, axis, roles) for axis in axes]
+            moves += [ShardColor(color, axis, roles) for axis in axes]
     return moves

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from partita.decisions import DecisionGroup
 from partita.search.bounds.descent import Descents
 from partita.search.bounds.relaxed import Relaxed
-from partita.search.laid import Laid
 from partita.search.problem import Problem, SearchState
 from partita.search.simplified import changed
 
@@ -46,7 +46,7 @@ def promising(
             if problem.evaluations >= limit:
                 break
             actions = tuple(changed(problem, start.tiling, tiling))
-            end = problem.step(start, Laid(actions, problem.axes[0])) if actions else None
+            end = problem.step(start, DecisionGroup(actions)) if actions else None
             if end is not None and problem.better(end, best):
                 best = end
         found.append(Promise(start, best))

@@ -10,19 +10,20 @@ class goes elsewhere, or off.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Literal
 
+import msgspec
 import numpy as np
 
+from partita.decisions import EVERY_COLOR, NOWHERE, ShardClass, ShardColor
 from partita.search.joint import Moves, jointly
 from partita.search.problem import Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.small import small_replicated
 from partita.search.starts import followers
-from partita.tiling import EVERY_COLOR, NOWHERE, LocalAction, TileAction, uses_axis
+from partita.tiling import uses_axis
 
 
 def _silent(done: int, best: SearchState) -> None:
@@ -137,7 +138,7 @@ ClassNode = tuple[Literal["op", "value"], int]
 
 def local_actions(
     problem: Problem, state: SearchState, within: Container[ClassNode] | None = None
-) -> Iterator[LocalAction]:
+) -> Iterator[ShardClass]:
     """All local actions on classes of which something is communicated, or that it is for.
 
     What had an axis before the search keeps it where it is.
@@ -162,7 +163,7 @@ def local_actions(
             for axis in problem.axes:
                 if not uses_axis(given, axis):
                     for place in range(NOWHERE, len(given)):
-                        yield LocalAction(kind, member, axis, place)
+                        yield ShardClass(kind, member, axis, place)
 
 
 def _around_changes(problem: Problem, a: SearchState, b: SearchState) -> set[ClassNode]:
@@ -175,7 +176,7 @@ def _around_changes(problem: Problem, a: SearchState, b: SearchState) -> set[Cla
     return set().union(*(_near(problem, node) for node in nodes))
 
 
-def _node(problem: Problem, action: LocalAction) -> ClassNode:
+def _node(problem: Problem, action: ShardClass) -> ClassNode:
     graph = problem.graph
     numbers = graph.op_class if action.kind == "op" else graph.value_class
     return action.kind, numbers[action.member]
@@ -229,16 +230,16 @@ def _reordered(problem: Problem, moves: Moves) -> Iterator[Moves]:
 def _along_others(problem: Problem, moves: Moves) -> Iterator[Moves]:
     """One move along another axis, or all moves of two axes exchanged."""
     for i, move in enumerate(moves):
-        if isinstance(move, TileAction):
+        if isinstance(move, ShardColor):
             for axis in problem.axes:
                 if axis != move.axis:
-                    along = dataclasses.replace(move, axis=axis, without=())
+                    along = msgspec.structs.replace(move, axis=axis, without=())
                     yield (*moves[:i], along, *moves[i + 1 :])
     for a, b in itertools.combinations(problem.axes, 2):
         exchanged = {a: b, b: a}
         yield tuple(
-            dataclasses.replace(move, axis=exchanged.get(move.axis, move.axis), without=())
-            if isinstance(move, TileAction)
+            msgspec.structs.replace(move, axis=exchanged.get(move.axis, move.axis), without=())
+            if isinstance(move, ShardColor)
             else move
             for move in moves
         )
@@ -246,9 +247,9 @@ def _along_others(problem: Problem, moves: Moves) -> Iterator[Moves]:
 
 def _without_parts(problem: Problem, moves: Moves) -> Iterator[Moves]:
     for i, (move, tiling) in enumerate(zip(moves, problem.tilings(moves), strict=True)):
-        if not isinstance(move, TileAction):
+        if not isinstance(move, ShardColor):
             continue
-        propagation = problem.propagator.tile_all(tiling, move)
+        propagation = move.whole(problem.propagator, tiling)
         parts = len(problem.parts(propagation, move))
         for number in range(parts if parts > 1 else 0):
             if number in move.without:
@@ -256,14 +257,14 @@ def _without_parts(problem: Problem, moves: Moves) -> Iterator[Moves]:
             else:
                 without = tuple(sorted((*move.without, number)))
             if len(without) < parts:
-                changed = dataclasses.replace(move, without=without)
+                changed = msgspec.structs.replace(move, without=without)
                 yield (*moves[:i], changed, *moves[i + 1 :])
 
 
 def _other_sums(problem: Problem, moves: Moves) -> Iterator[Moves]:
     for i, move in enumerate(moves):
-        if isinstance(move, TileAction) and move.color != EVERY_COLOR:
-            otherwise = dataclasses.replace(move, sums=not move.sums, without=())
+        if isinstance(move, ShardColor) and move.color != EVERY_COLOR:
+            otherwise = msgspec.structs.replace(move, sums=not move.sums, without=())
             yield (*moves[:i], otherwise, *moves[i + 1 :])
 
 
@@ -273,7 +274,7 @@ def _exchanged(problem: Problem, moves: Moves) -> Iterator[Moves]:
             yield (*moves[:i], move, *moves[i + 1 :])
 
 
-def _others(problem: Problem, moves: Moves) -> Iterator[TileAction]:
+def _others(problem: Problem, moves: Moves) -> Iterator[ShardColor]:
     return (move for move in (*problem.moves, *followers(problem)) if move not in moves)
 
 

@@ -6,19 +6,19 @@ tile actions do; of the rest, much makes no difference that the cost model can t
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
-from partita.search.laid import Laid
+from partita.decisions import NOWHERE, DecisionGroup, ShardClass, ShardColor
 from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.search.refine import ClassNode
 from partita.search.starts import followers
-from partita.tiling import LAYOUTS, NOWHERE, Axes, Layout, LocalAction, Node, TileAction, Tiling
+from partita.tiling import LAYOUTS, Axes, Layout, Node, Tiling
 
 FEW = 30
 """Changes of classes that are moves of their own; more are one, as nobody reads them."""
@@ -39,20 +39,20 @@ def simplified(problem: Problem, state: SearchState) -> SearchState:
     Some states more are evaluated, about two for each class that tile actions do not lay out as
     this state does.
     """
-    local = sum(isinstance(move, LocalAction) for move in state.moves)
-    if local <= FEW and not any(isinstance(move, Laid) for move in state.moves):
+    local = sum(isinstance(move, ShardClass) for move in state.moves)
+    if local <= FEW and not any(isinstance(move, DecisionGroup) for move in state.moves):
         return state
     tiles, tiling = covering(problem, state.tiling)
     left = _without_needless(problem, state, tiling)
     rest: tuple[Move, ...] = tuple(changed(problem, tiling, left.tiling))
     if len(rest) > FEW:
-        actions = tuple(action for action in rest if isinstance(action, LocalAction))
-        rest = (Laid(actions, problem.axes[0]),)
+        actions = tuple(action for action in rest if isinstance(action, ShardClass))
+        rest = (DecisionGroup(actions),)
     found = problem.replay((*tiles, *rest))
     return found if _as_good(problem, found, state) else state
 
 
-def covering(problem: Problem, target: Tiling) -> tuple[tuple[TileAction, ...], Tiling]:
+def covering(problem: Problem, target: Tiling) -> tuple[tuple[ShardColor, ...], Tiling]:
     """Tile actions after which as few classes as possible are laid out otherwise than in a tiling.
 
     One after the other, always the one after which fewest are.
@@ -60,30 +60,30 @@ def covering(problem: Problem, target: Tiling) -> tuple[tuple[TileAction, ...], 
     Returns:
       The actions, and where they lead.
     """
-    tiling, chosen = problem.start.tiling, list[TileAction]()
+    tiling, chosen = problem.start.tiling, list[ShardColor]()
     every = [*problem.moves, *followers(problem)]
     while len(chosen) < MOST_TILES:
         found = [_fitted(problem, tiling, move, target) for move in every]
         gain, move = max(found, key=lambda each: each[0], default=(0, None))
         if move is None or gain < EACH:
             break
-        tiling = problem.propagator.tile(tiling, move).tiling
+        tiling = move.take(problem.propagator, tiling).tiling
         chosen.append(move)
     return tuple(chosen), tiling
 
 
 def _fitted(
-    problem: Problem, tiling: Tiling, move: TileAction, target: Tiling
-) -> tuple[int, TileAction]:
+    problem: Problem, tiling: Tiling, move: ShardColor, target: Tiling
+) -> tuple[int, ShardColor]:
     """A tile action without the parts of it that a plan lays out otherwise, and how many places it
     has right, more than wrong."""
-    propagation = problem.propagator.tile_all(tiling, move)
+    propagation = move.whole(problem.propagator, tiling)
     gains = [
         sum(_right(propagation.tiling, target, node, move.axis) for node in part)
         for part in problem.parts(propagation, move)
     ]
     without = tuple(number for number, gain in enumerate(gains) if gain <= 0)
-    return sum(max(gain, 0) for gain in gains), dataclasses.replace(move, without=without)
+    return sum(max(gain, 0) for gain in gains), msgspec.structs.replace(move, without=without)
 
 
 def _right(tiling: Tiling, target: Tiling, node: Node, axis: int) -> int:
@@ -93,7 +93,7 @@ def _right(tiling: Tiling, target: Tiling, node: Node, axis: int) -> int:
     return 1 if _prefix(here, there) == here else -1
 
 
-def changed(problem: Problem, before: Tiling, after: Tiling) -> Iterator[LocalAction]:
+def changed(problem: Problem, before: Tiling, after: Tiling) -> Iterator[ShardClass]:
     """The local actions that lead from one tiling to another, class by class.
 
     What has an axis at the start of the problem keeps it.
@@ -121,7 +121,7 @@ def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> S
                     problem, node, _layout(left.tiling, node), _layout(tiling, node)
                 )
             ]
-            after = problem.step(left, Laid(tuple(back), problem.axes[0])) if back else left
+            after = problem.step(left, DecisionGroup(tuple(back))) if back else left
             if after is not None and _as_good(problem, after, state):
                 left = after
             else:
@@ -156,12 +156,12 @@ def _layout(tiling: Tiling, node: ClassNode) -> Layout:
     return LAYOUTS.all[int(tiling.row[place])]
 
 
-def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[LocalAction]:
+def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[ShardClass]:
     """The actions that change the layout of a class."""
     kind, index = node
     member = (problem.graph.ops if kind == "op" else problem.graph.values)[index].members[0]
     for axis, place in _steps(old, new, _layout(problem.start.tiling, node)):
-        yield LocalAction(kind, member, axis, place)
+        yield ShardClass(kind, member, axis, place)
 
 
 @functools.cache

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from partita.search.laid import Laid
+from partita.decisions import NOWHERE, DecisionGroup, ShardClass
 from partita.search.problem import Problem, SearchState
-from partita.tiling import LAYOUTS, NOWHERE, LocalAction, uses_axis
+from partita.tiling import LAYOUTS, uses_axis
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
 """Bytes up to which values count as small; which of these it is, is tried."""
@@ -28,13 +28,13 @@ def small_replicated(problem: Problem, state: SearchState, limit: int) -> Search
             if not problem.everything or problem.evaluations >= limit:
                 return best
             actions = tuple(_leaving(problem, best, axis, size))
-            after = problem.step(best, Laid(actions, axis)) if actions else None
+            after = problem.step(best, DecisionGroup(actions)) if actions else None
             if after is not None and problem.better(after, best):
                 best = after
     return best
 
 
-def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iterator[LocalAction]:
+def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iterator[ShardClass]:
     """What small values, and the operations that read and make nothing else, leave an axis by.
 
     What had it before the search keeps it.
@@ -50,6 +50,6 @@ def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iter
     first = np.searchsorted(places, tiling.count)
     for place in places[first:].tolist():
         value = graph.values[place - tiling.count]
-        yield LocalAction("value", value.members[0], axis, NOWHERE)
+        yield ShardClass("value", value.members[0], axis, NOWHERE)
     for place in places[:first].tolist():
-        yield LocalAction("op", graph.ops[place].members[0], axis, NOWHERE)
+        yield ShardClass("op", graph.ops[place].members[0], axis, NOWHERE)

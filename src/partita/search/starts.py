@@ -9,19 +9,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from partita.decisions import EVERY_COLOR, ShardColor
 from partita.search.problem import Move, Problem, SearchState
-from partita.tiling import EVERY_COLOR, TileAction
 
 LEADERS, PAIRED = 10, 5
 """Color groups that lead, and those that lead two at a time: those with most data."""
 
 
-def followers(problem: Problem) -> list[TileAction]:
+def followers(problem: Problem) -> list[ShardColor]:
     """For every axis, the move that all color groups make that still can."""
-    return [TileAction(EVERY_COLOR, axis) for axis in problem.axes] if problem.everything else []
+    return [ShardColor(EVERY_COLOR, axis) for axis in problem.axes] if problem.everything else []
 
 
-def plain_starts(problem: Problem) -> Iterator[tuple[TileAction, ...]]:
+def plain_starts(problem: Problem) -> Iterator[tuple[ShardColor, ...]]:
     """Sequences of moves in which one color group leads along some axes, then of two."""
     leading = list(dict.fromkeys((move.color, move.roles) for move in problem.moves))
     colors = list(dict.fromkeys(color for color, _ in leading))[:LEADERS]
@@ -30,14 +30,14 @@ def plain_starts(problem: Problem) -> Iterator[tuple[TileAction, ...]]:
         for axes in itertools.combinations(problem.axes, count):
             for color, roles in leading:
                 if color in colors:
-                    lead = tuple(TileAction(color, axis, roles) for axis in axes)
+                    lead = tuple(ShardColor(color, axis, roles) for axis in axes)
                     yield lead
                     if follow:
                         yield (*lead, *(follow[axis] for axis in axes))
     if follow:
         for first, second in itertools.permutations(colors[:PAIRED], 2):
             for axis, other in itertools.combinations(problem.axes, 2):
-                lead = TileAction(first, axis), TileAction(second, other)
+                lead = ShardColor(first, axis), ShardColor(second, other)
                 yield (*lead, *follow.values())
 
 

@@ -1,5 +1,6 @@
 """Tactics: parts of a partitioning strategy, composed in a schedule."""
 
+from partita.decisions import Action, Change, Context, Request, Stage
 from partita.tactics.automatic import AutomaticPartition
 from partita.tactics.combine import in_turn, joined
 from partita.tactics.data import DataParallel
@@ -9,19 +10,7 @@ from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
 from partita.tactics.megatron import Megatron
 from partita.tactics.placement import place
-from partita.tactics.protocol import (
-    Action,
-    Blocked,
-    Change,
-    Context,
-    Directive,
-    Outcome,
-    Refusal,
-    Request,
-    Stage,
-    Suggestion,
-    Tactic,
-)
+from partita.tactics.protocol import Blocked, Outcome, Refusal, Suggestion, Tactic
 from partita.tactics.sequence import SequenceParallel
 from partita.tactics.zero import ZeRO
 
@@ -32,7 +21,6 @@ __all__ = [
     "Change",
     "Context",
     "DataParallel",
-    "Directive",
     "ExpertParallel",
     "FullyShardedDataParallel",
     "LogicalAxes",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from partita.analysis.describe import factor_place
+from partita.decisions import DecisionGroup, ShardClass, Stage
 from partita.errors import PartitaWarning, TacticError, closest, renamed, warn
 from partita.garbage import paused
 from partita.options import integer, texts
@@ -19,28 +19,17 @@ from partita.program.collectives import COLLECTIVES
 from partita.program.names import match
 from partita.search import BUDGET, EnoughError, Move, Problem, SearchState, algorithm, team
 from partita.search.bounds import Bound
-from partita.search.laid import Laid
 from partita.search.record import SearchRecord, record
 from partita.search.simplified import simplified
 from partita.tactics.choices import choices
-from partita.tactics.combine import WhilePinned
 from partita.tactics.options import check
 from partita.tactics.padding import paddings
 from partita.tactics.parts import Patterns, as_patterns
 from partita.tactics.placement import as_dims, sharing_a_buffer
-from partita.tactics.protocol import Action, Change, Directive, Outcome, Refusal, Stage
-from partita.tactics.starts import Placed, starts
+from partita.tactics.protocol import Outcome, Refusal
+from partita.tactics.starts import starts
 from partita.text import parse_size, seconds, size
-from partita.tiling import (
-    EVERY_COLOR,
-    NOWHERE,
-    Assignment,
-    LocalAction,
-    Propagator,
-    TileAction,
-    assignment,
-    uses_axis,
-)
+from partita.tiling import assignment, uses_axis
 
 MOST_CLASSES = 8
 """Changes of single classes that the report of a search lists."""
@@ -172,7 +161,9 @@ class AutomaticPartition:
     ) -> Outcome:
         """What it decides if it takes over this state of its problem."""
         graph, capacity = problem.graph, problem.cost_model.capacity
-        refused = tuple(self._indivisible(stage, {move.axis for move in best.moves}))
+        refused = tuple(
+            self._indivisible(stage, {axis for move in best.moves for axis in move.axes})
+        )
         if best.cost.peak > capacity:
             number = searched.evaluations
             which, this = f"the smallest of {number} plans", "this is that plan; "
@@ -187,7 +178,7 @@ class AutomaticPartition:
         if problem.avoided(best.lowering):
             kinds = " or ".join(self.avoid)
             refused = (Refusal(f"no {kinds}", "what was decided before needs one"), *refused)
-        actions = [action for move in best.moves for action in _actions(stage, move)]
+        actions = [action for move in best.moves for action in move.actions(stage)]
         found = assignment(graph, best.tiling)
         return Outcome(
             dataclasses.replace(found, pinned=stage.assignment.pinned),
@@ -196,17 +187,15 @@ class AutomaticPartition:
             warnings=warnings,
             actions=tuple(actions),
             memory=None if self.memory is None else capacity,
-            directives=self._directives(stage, best.moves),
+            decided=(self._decided(stage, best.moves),),
             search=searched,
         )
 
-    def _directives(self, stage: Stage, moves: Sequence[Move]) -> tuple[Directive, ...]:
+    def _decided(self, stage: Stage, moves: Sequence[Move]) -> DecisionGroup:
         single = itertools.chain.from_iterable(
-            move.actions if isinstance(move, Laid) else (move,) for move in moves
+            move.decisions if isinstance(move, DecisionGroup) else (move,) for move in moves
         )
-        found = Tile(tuple(m for m in single if isinstance(m, TileAction | LocalAction | Placed)))
-        pins = self._pins(stage, self._axes(stage))
-        return (WhilePinned(tuple(sorted(pins)), (found,)) if pins else found,)
+        return DecisionGroup(tuple(single), tuple(sorted(self._pins(stage, self._axes(stage)))))
 
     def _indivisible(self, stage: Stage, used: Container[int]) -> Iterator[Refusal]:
         """The axes that are not used, each with the sizes that it cannot divide."""
@@ -310,37 +299,6 @@ def _kinds(given: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tile:
-    """Actions in order, as a search has found them; followed again, they need no search."""
-
-    actions: tuple[TileAction | LocalAction | Placed, ...]
-
-    def follow(self, stage: Stage, change: Change) -> Assignment:
-        """Where the actions lead, with the roles that a change gives them."""
-        context = stage.context
-        graph, tiling = stage.folded
-        propagator = Propagator(graph, context.mesh, context.analysis.groups.conflict_groups)
-        for action in self.actions:
-            match action:
-                case TileAction():
-                    taken = propagator.tile(tiling, _resolved(action, change))
-                case Placed():
-                    taken = action.changed(change).take(propagator, tiling)
-                case LocalAction():
-                    taken = action.take(propagator, tiling)
-            if action not in change.without_actions:
-                tiling = taken.tiling.pinning(tiling.pinned)
-        return assignment(graph, tiling)
-
-
-def _resolved(action: TileAction, change: Change) -> TileAction:
-    """An action with its conflicts resolved as a change says."""
-    winners = change.winners(action.axis)
-    roles = tuple((conflict, winners.get(conflict, role)) for conflict, role in action.roles)
-    return dataclasses.replace(action, roles=roles)
-
-
 class _Reporter:
     """Passes the progress of a search on, not too often."""
 
@@ -383,63 +341,9 @@ def _record(stage: Stage, problem: Problem, best: SearchState) -> SearchRecord:
 
 def _moves(stage: Stage, state: SearchState) -> tuple[str, ...]:
     """The moves of a state, in words; of changes of single classes the first ones, at the end."""
-    local = [move for move in state.moves if isinstance(move, LocalAction)]
-    said = [_describe(stage, move) for move in state.moves if not isinstance(move, LocalAction)]
-    said += [_describe(stage, move) for move in local[:MOST_CLASSES]]
+    local = [move for move in state.moves if isinstance(move, ShardClass)]
+    said = [move.describe(stage) for move in state.moves if not isinstance(move, ShardClass)]
+    said += [move.describe(stage) for move in local[:MOST_CLASSES]]
     if more := local[MOST_CLASSES:]:
         said.append(f"{len(more)} more changes of single operations and values")
     return tuple(said)
-
-
-def _actions(stage: Stage, move: Move) -> Iterator[Action]:
-    """Where a move puts its axis."""
-    context = stage.context
-    axis = context.mesh.names[move.axis]
-    if isinstance(move, TileAction):
-        yield Action(axis, _color_name(stage, move), color=move.color, move=move)
-    elif isinstance(move, LocalAction):
-        yield Action(axis, _place_name(stage, move), move=move)
-    elif isinstance(move, Laid):
-        for action in move.actions:
-            yield from _actions(stage, action)
-    elif isinstance(move, Placed):
-        for request in move.placement.requests:
-            seeds = tuple((request.value, dim) for dim in request.dims[:1])
-            yield Action(axis, f"{request.name} dim {request.dims[0]}", seeds)
-
-
-def _place_name(stage: Stage, move: LocalAction) -> str:
-    """The class of a local action by one of its members, and the place."""
-    program = stage.context.analysis.program
-    if move.kind == "value":
-        place = "no dimension" if move.place == NOWHERE else f"dimension {move.place}"
-        return f"{program.describe(move.member)}: {place}"
-    op = program.operations[move.member]
-    place = "no factor" if move.place == NOWHERE else factor_place(op.rule, move.place)
-    return f"{op.title} at {op.source}: {place}" if op.source else f"{op.title}: {place}"
-
-
-def _color_name(stage: Stage, move: TileAction) -> str:
-    return "all else" if move.color == EVERY_COLOR else stage.context.colors.name(move.color)
-
-
-def _describe(stage: Stage, move: Move) -> str:
-    colors, mesh = stage.context.colors, stage.context.mesh
-    groups = stage.context.analysis.groups.conflict_groups
-    if isinstance(move, Placed):
-        return f"{move.what} -> {mesh.names[move.axis]}"
-    if isinstance(move, LocalAction):
-        return f"{_place_name(stage, move)} -> {mesh.names[move.axis]}"
-    if isinstance(move, Laid):
-        return f"layouts of {len(move.actions)} classes of operations and values, each for itself"
-    if not isinstance(move, TileAction):
-        return f"{move} -> {mesh.names[move.axis]}"
-    text = f"{_color_name(stage, move)} -> {mesh.names[move.axis]}"
-    for conflict, role in move.roles:
-        text += f", given to {colors.conflicts[conflict].roles[groups[conflict].index(role)]}"
-    if not move.sums:
-        text += " (but for sums over it)"
-    if move.without:
-        parts = ", ".join(map(str, move.without))
-        text += f" (without part{'s' if len(move.without) > 1 else ''} {parts})"
-    return text

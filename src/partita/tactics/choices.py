@@ -11,11 +11,11 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from partita.decisions import ShardValues
 from partita.search import Move, Problem, SearchState
 from partita.search.problem import alike
 from partita.search.record import near
 from partita.search.starts import plain_starts
-from partita.tactics.starts import Placed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _starts(problem: Problem) -> list[SearchState]:
     They are strategies as they are written by hand; of programs that have no names that tell of
     these, plans that one color group leads.
     """
-    written = [moves for moves in problem.starts if all(isinstance(m, Placed) for m in moves)]
+    written = [moves for moves in problem.starts if all(isinstance(m, ShardValues) for m in moves)]
     starts: Iterable[Sequence[Move]] = written or plain_starts(problem)
     found: list[SearchState] = []
     for state in map(problem.replay, starts):  # the simplest come first

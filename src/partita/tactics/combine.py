@@ -6,15 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from partita.tactics.protocol import (
-    Change,
-    Directive,
-    Outcome,
-    Stage,
-    Suggestion,
-    Tactic,
-    follow,
-)
+from partita.decisions import DecisionGroup, Stage
+from partita.tactics.protocol import Outcome, Suggestion, Tactic
 from partita.tiling import Assignment
 
 
@@ -29,14 +22,14 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
     def every(field: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
 
-    apart = ("assignment", "memory", "directives", "more_refused", "search")
+    apart = ("assignment", "memory", "decided", "more_refused", "search")
     said = (field.name for field in dataclasses.fields(Outcome) if field.name not in apart)
     memory = [o.memory for o in outcomes if o.memory is not None]
     return Outcome(
         assignment,
         **{field: every(field) for field in said},
         memory=memory[-1] if memory else None,
-        directives=tuple(directive for o in outcomes for directive in o.directives),
+        decided=tuple(decision for o in outcomes for decision in o.decided),
         more_refused=lambda: tuple(refusal for o in outcomes for refusal in o.more_refused()),
         search=next((o.search for o in outcomes if o.search is not None), None),
     )
@@ -70,27 +63,9 @@ def while_pinned(
     outcome = in_turn(stage.pinned(pins), tactics)
     return dataclasses.replace(
         outcome,
-        assignment=_unpinned(outcome.assignment, pins - stage.assignment.pinned),
-        directives=(WhilePinned(tuple(sorted(pins)), outcome.directives),),
+        assignment=stage.at(outcome.assignment).unpinned(pins - stage.assignment.pinned).assignment,
+        decided=(DecisionGroup(outcome.decided, tuple(sorted(pins))),),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class WhilePinned:
-    """Directives that are followed while values are pinned, and only then."""
-
-    pins: tuple[tuple[int, int], ...]
-    """`(value, axis)` pairs."""
-    directives: tuple[Directive, ...]
-
-    def follow(self, stage: Stage, change: Change) -> Assignment:
-        """Where the directives lead, without the pins."""
-        reached = follow(stage.pinned(self.pins), self.directives, change)
-        return _unpinned(reached.assignment, set(self.pins) - stage.assignment.pinned)
-
-
-def _unpinned(assignment: Assignment, pins: Iterable[tuple[int, int]]) -> Assignment:
-    return dataclasses.replace(assignment, pinned=assignment.pinned.difference(pins))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +83,8 @@ class _From:
     def apply(self, stage: Stage) -> Outcome:
         """Applies the tactic there."""
         outcome = self.tactic.apply(stage.at(self.before.assignment))
-        directives = (*self.before.directives, *outcome.directives)
-        return dataclasses.replace(outcome, directives=directives)
+        decided = (*self.before.decided, *outcome.decided)
+        return dataclasses.replace(outcome, decided=decided)
 
 
 def _from(before: Outcome, outcome: Outcome) -> Outcome:

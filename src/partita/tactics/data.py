@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from partita.decisions import Stage
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, examples
 from partita.tactics.placement import place, place_named
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Outcome
 
 
 @dataclasses.dataclass(frozen=True)

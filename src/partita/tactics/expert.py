@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from partita.decisions import Request, Stage
 from partita.errors import TacticError
 from partita.program.names import pattern
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
 from partita.tactics.products import dims_for
-from partita.tactics.protocol import Outcome, Request, Stage
+from partita.tactics.protocol import Outcome
 
 
 @dataclasses.dataclass(frozen=True)

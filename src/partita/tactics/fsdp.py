@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from partita.decisions import Stage
 from partita.tactics.combine import in_turn
 from partita.tactics.data import shard_examples
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Outcome
 from partita.tactics.zero import ZeRO
 
 

@@ -1,14 +1,14 @@
 """What a program says itself of how it is sharded: facts, placed before any tactic.
 
-Both tactics of this module are their own directives: they decide the same from any stage, and no
-change of other decisions touches what the program says.
+They decide the same from any stage, and no change of other decisions touches them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from partita.decisions import Action, Decision, Stage, named_roles
 from partita.errors import AxisError, MeshError, UnsupportedError, closest
 from partita.mesh import Mesh
 from partita.program import Operation, Program
@@ -17,8 +17,8 @@ from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.stablehlo.propagated import can_propagate
 from partita.tactics.combine import joined
 from partita.tactics.partitioner import as_xla_does
-from partita.tactics.placement import named_roles, sharing_a_buffer
-from partita.tactics.protocol import Action, Change, Outcome, Stage, Tactic, searches
+from partita.tactics.placement import sharing_a_buffer
+from partita.tactics.protocol import Outcome, Tactic, searches
 from partita.tactics.stops import after_propagation
 from partita.tiling import Assignment, Axes, Layout, Propagator
 
@@ -104,24 +104,13 @@ class GivenShardings:
         done = joined(outcomes, outcomes[-1].assignment)
         keeps = [f"keeps {given.name} as {given}" for given in self.given]
         keeps += [f"keeps {each}" for each in dict.fromkeys(map(_said, self._unnamed))]
-        actions = tuple(
-            Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
-            for given in self.given
-            for value in sharing_a_buffer(program, given.value)
-            for dim, axes in enumerate(placed[value])
-            for axis in axes
-        )
         return dataclasses.replace(
             done,
             decisions=tuple(dict.fromkeys(keeps)),
-            actions=actions,
+            actions=tuple(_actions(program, mesh)),
             blocked=(),
-            directives=(self,),
+            decided=(KeepGiven(self.propagates, self.decides),),
         )
-
-    def follow(self, stage: Stage, change: Change) -> Assignment:
-        """Where it leads from a stage, whatever else is changed."""
-        return self.apply(stage).assignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,11 +141,49 @@ class GivenPropagation:
         made = {v: layout for v, layout in made.items() if program.values[v].producer is not None}
         outcomes.append(_propagate(stage, made, self.decides))
         done = joined(outcomes, outcomes[-1].assignment)
-        return dataclasses.replace(done, blocked=(), directives=(self,))
+        return dataclasses.replace(done, blocked=(), decided=(PropagateGiven(self.decides),))
 
-    def follow(self, stage: Stage, change: Change) -> Assignment:
-        """Where it leads from a stage, whatever else is changed."""
-        return self.apply(stage).assignment
+
+class KeepGiven(Decision, frozen=True, tag="keep_given"):
+    """A `GivenShardings`, as a decision."""
+
+    propagates: bool
+    decides: bool
+
+    def apply(self, stage: Stage) -> Stage:
+        """Returns the stage after it."""
+        given = GivenShardings(*_facts(stage), self.propagates, self.decides)
+        return stage.at(given.apply(stage).assignment)
+
+    def actions(self, stage: Stage) -> Iterator[Action]:
+        """Returns where arguments and results get axes."""
+        return _actions(stage.context.analysis.program, stage.context.mesh)
+
+
+class PropagateGiven(Decision, frozen=True, tag="propagate_given"):
+    """A `GivenPropagation`, as a decision."""
+
+    decides: bool
+
+    def apply(self, stage: Stage) -> Stage:
+        """Returns the stage after it."""
+        return stage.at(GivenPropagation(*_facts(stage), self.decides).apply(stage).assignment)
+
+
+def _actions(program: Program, mesh: Mesh) -> Iterator[Action]:
+    """Where arguments and results get axes."""
+    placed = given_layouts(program, mesh)
+    for given in program.given:
+        for value in sharing_a_buffer(program, given.value):
+            for dim, axes in enumerate(placed[value]):
+                for axis in axes:
+                    yield Action(mesh.names[axis], f"{given.name} dim {dim}", ((value, dim),))
+
+
+def _facts(stage: Stage) -> tuple[tuple[GivenSharding, ...], tuple[Operation, ...]]:
+    """The arguments, results and operations that a program gives a sharding."""
+    program = stage.context.analysis.program
+    return program.given, tuple(op for op in program.operations if op.given)
 
 
 def with_facts(

@@ -16,12 +16,13 @@ from typing import Any
 
 import jax
 
+from partita.decisions import Request, ShardValues, Stage
 from partita.errors import TacticError
 from partita.mesh import Mesh
 from partita.options import wrong
 from partita.tactics.combine import while_pinned
 from partita.tactics.placement import Placement, sharing_a_buffer
-from partita.tactics.protocol import Outcome, Refusal, Request, Stage
+from partita.tactics.protocol import Outcome, Refusal
 
 Axes = str | Sequence[str] | None
 """Mesh axes of a logical name: one, several (major first), or none."""
@@ -92,7 +93,9 @@ class LogicalAxes:
         given = [
             _resolve(array, (*self._rules, *array.rules), mesh) for array in named if array.fits
         ]
-        placements = [_along(axis, given, mesh.axis(axis)) for axis in _outer_first(given, mesh)]
+        placements = [
+            Placement(_along(axis, given, mesh.axis(axis))) for axis in _outer_first(given, mesh)
+        ]
         outcome = while_pinned(stage, _others(given, stage), placements)
         misfits = (array.misfit for array in named if not array.fits)
         # No suggestions: they would stand in for one axis of the rules, not for all.
@@ -104,7 +107,7 @@ class LogicalAxes:
         )
 
 
-def _along(name: str, given: Iterable[_Given], axis: int) -> Placement:
+def _along(name: str, given: Iterable[_Given], axis: int) -> ShardValues:
     """The requests along an axis, by its name and its position in the mesh."""
     requests = (
         Request(each.array.name, each.array.value, (dim,), logical)
@@ -112,7 +115,7 @@ def _along(name: str, given: Iterable[_Given], axis: int) -> Placement:
         for (dim, logical), axes in sorted(each.axes.items())
         if name in axes
     )
-    return Placement(tuple(requests), axis)
+    return ShardValues(tuple(requests), axis)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from jax.sharding import PartitionSpec
 
+from partita.decisions import Stage
 from partita.errors import TacticError
 from partita.frontend.specs import axes_of
 from partita.mesh import Mesh
@@ -14,7 +15,7 @@ from partita.program.names import match
 from partita.tactics.combine import joined
 from partita.tactics.options import check_dims
 from partita.tactics.placement import Dims, chosen_roles, place_named
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Outcome
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from partita.decisions import Request, Stage
 from partita.errors import TacticError
 from partita.program.names import path, pattern
-from partita.tactics.fused import holds_parts
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, arguments, learned, matched
 from partita.tactics.placement import place, place_named
 from partita.tactics.products import DimPurpose, dims_for
-from partita.tactics.protocol import Outcome, Request, Stage
+from partita.tactics.protocol import Outcome
+from partita.tiling.fused import holds_parts
 
 
 def _names(text: str) -> frozenset[str]:

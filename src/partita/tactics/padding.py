@@ -13,11 +13,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from partita.cost import Cost
+from partita.decisions import Stage
 from partita.program import Program
 from partita.program.resized import resized
 from partita.search import Move, Problem, SearchState
 from partita.search.refine import climb
-from partita.tactics.protocol import Refusal, Stage
+from partita.tactics.protocol import Refusal
 from partita.text import seconds, size
 
 MOST_PADDED = 3

@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from partita.decisions import Stage
 from partita.mesh import Mesh
 from partita.program import Operation, Program
 from partita.stablehlo.propagated import propagated
 from partita.tactics.placement import sharing_a_buffer
 from partita.tactics.product import Product, carried, is_product, product_of
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Outcome
 from partita.tactics.uncertain import uncertain
 from partita.tiling import Assignment, Axes, Layout, replicated
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from partita.decisions import Request, Stage
 from partita.errors import TacticError
 from partita.program import Program
 from partita.program.names import match, path
 from partita.tactics.placement import Dims
-from partita.tactics.protocol import Request, Stage
 
 Patterns = str | Sequence[str] | Mapping[str, Dims]
 """Names of arguments and results: a pattern, several, or each with its dimensions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from partita.decisions import Stage
 from partita.errors import TacticError
 from partita.options import wrong
 from partita.program.names import match
@@ -12,7 +13,7 @@ from partita.tactics.combine import while_pinned
 from partita.tactics.manual import ManualPartition
 from partita.tactics.options import check
 from partita.tactics.parts import as_patterns
-from partita.tactics.protocol import Outcome, Stage
+from partita.tactics.protocol import Outcome
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,32 +1,24 @@
 """Placing an axis: what is requested takes it, and it propagates from there.
 
-Tactics come down to this, whatever they look for. A `Placement` is a tactic by itself, and the
-directive by which the same is placed again.
+Tactics come down to this, whatever they look for.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
+from partita.decisions import Request, ShardValues, Stage, in_order, sorted_roles
 from partita.errors import TacticError
 from partita.program import Program
 from partita.program.names import match
-from partita.tactics.fused import tile_with_parts
-from partita.tactics.protocol import (
-    UNCHANGED,
-    Action,
-    Change,
-    Context,
-    Outcome,
-    Refusal,
-    Request,
-    Stage,
-)
+from partita.tactics.protocol import Outcome, Refusal
 from partita.tactics.stops import after_propagation
 from partita.tactics.suggestions import suggestions
-from partita.tiling import Assignment, Node, Propagation, Propagator, Tiling, uses_axis
+from partita.tiling import Propagator, Tiling
 
 Dims = int | Sequence[int] | Literal["replicate"]
 """The dimension of a value to shard, several to try in order, or that it stays replicated."""
@@ -34,114 +26,51 @@ Dims = int | Sequence[int] | Literal["replicate"]
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Requests along one axis, with values that are pinned along it from there on."""
+    """A `ShardValues` as a tactic: it says what the axis meets on its way."""
 
-    requests: tuple[Request, ...]
-    axis: int
-    """Position in the mesh."""
-    pinned: tuple[int, ...] = ()
-    roles: tuple[tuple[int, int], ...] = ()
-    """For conflicts, the role that gets the axis; if there are none, that of the seeds."""
-    colors: bool = False
-    """Whether the color groups of the seeds take the axis as a whole, once it has propagated."""
+    shard: ShardValues
 
     @property
     def name(self) -> str:
         """What reports call it."""
-        return ", ".join(f"{request.name}: {request.dims}" for request in self.requests)
+        return ", ".join(f"{request.name}: {request.dims}" for request in self.shard.requests)
 
     def apply(self, stage: Stage) -> Outcome:
         """Seeds the dimensions requested, propagates the axis from them, and says what it met."""
-        context, axis = stage.context, self.axis
-        start = stage.pinned((value, axis) for value in self.pinned)
-        tried = list(self._tried(start, UNCHANGED))
-        refused = [(request, refusal) for request, _, refusal in tried if refusal is not None]
-        seeds = [(request, seed) for request, seed, _ in tried if seed is not None]
-        roles = self._roles(context.single, [seed for _, seed in seeds], UNCHANGED)
-        propagation = self._propagation(start, [seed for _, seed in seeds], roles)
+        shard, axis = self.shard, self.shard.axis
+        start = shard.pinning(stage)
+        tried = list(shard.seeds(start))
+        missed = [request for request, seed in tried if seed is None]
+        refused = [(r, why) for r in missed if (why := _refusal(start, r, axis)) is not None]
+        seeds = [seed for _, seed in tried if seed is not None]
+        roles = shard.chosen_roles(stage.context.single, seeds)
+        propagation = shard.propagation(start, seeds)
         outcome = after_propagation(stage, propagation, axis, roles)
-        actions = (
-            Action(
-                context.mesh.names[axis],
-                f"{request.name} dim {seed[2]}",
-                (seed[1:],),
-                request=request.told,
-            )
-            for request, seed in seeds
-        )
         return dataclasses.replace(
             outcome,
-            assignment=self._colored(start, propagation, [seed for _, seed in seeds], UNCHANGED),
+            assignment=shard.colored(start, propagation, seeds),
             refused=(*self._with_suggestions(stage, start.tiling, refused), *outcome.refused),
-            actions=tuple(actions),
-            directives=(self,),
+            actions=tuple(shard.actions(stage)),
+            decided=(shard,),
         )
-
-    def follow(self, stage: Stage, change: Change) -> Assignment:
-        """Where it leads from a stage."""
-        start = stage.pinned((value, self.axis) for value in self.pinned)
-        seeds = [seed for _, seed, _ in self._tried(start, change) if seed is not None]
-        roles = self._roles(stage.context.single, seeds, change)
-        propagation = self._propagation(start, seeds, roles)
-        return self._colored(start, propagation, seeds, change)
-
-    def _tried(
-        self, stage: Stage, change: Change
-    ) -> Iterator[tuple[Request, Node | None, Refusal | None]]:
-        """What becomes of every request: where it takes the axis, or why it does not."""
-        context, tiling, axis = stage.context, stage.tiling, self.axis
-        for request in self.requests:
-            value = request.value
-            if any((value, dim, axis) in change.without for dim in request.dims):
-                continue
-            if request.unless_used and uses_axis(tiling.values[value], axis):
-                continue
-            dims = in_order(context, value, request.dims)
-            yield request, *_seed(context.single, tiling, request.name, value, dims, axis)
-
-    def _roles(
-        self, propagator: Propagator, seeds: Sequence[Node], change: Change
-    ) -> dict[int, int]:
-        """For conflicts, the role that gets the axis."""
-        return (dict(self.roles) or named_roles(propagator, seeds)) | change.winners(self.axis)
-
-    def _propagation(
-        self, stage: Stage, seeds: Sequence[Node], roles: Mapping[int, int]
-    ) -> Propagation:
-        return tile_with_parts(stage.context.single, stage.tiling, seeds, self.axis, roles)
-
-    def _colored(
-        self, stage: Stage, propagation: Propagation, seeds: Sequence[Node], change: Change
-    ) -> Assignment:
-        """Where the propagation leads, with the colors of the seeds if these take the axis."""
-        tiling = propagation.tiling
-        if self.colors:
-            propagator = stage.context.single
-            roles = dict(self.roles) | change.winners(self.axis)
-            graph = propagator.graph
-            for color in sorted({graph.values[value].colors[dim] for _, value, dim in seeds}):
-                if color >= 0:
-                    tiling = propagator.tile_color(tiling, color, self.axis, roles).tiling
-        return Assignment(tiling.ops, tiling.values, tiling.pinned)
 
     def _with_suggestions(
         self, stage: Stage, tiling: Tiling, refused: Sequence[tuple[Request, Refusal]]
     ) -> Iterable[Refusal]:
         """The refusals, each once, those because of a size with what can be done instead."""
         propagator, program = stage.context.single, stage.context.analysis.program
-        misfits = [
-            request for request, _ in refused if _misfit(propagator, tiling, request, self.axis)
-        ]
+        shard, axis = self.shard, self.shard.axis
+        misfits = [request for request, _ in refused if _misfit(propagator, tiling, request, axis)]
         if not misfits:
             return dict.fromkeys(refusal for _, refusal in refused)
 
         def again(requests: Iterable[Request], pinned: Iterable[Request]) -> Placement:
             more = {v for request in pinned for v in sharing_a_buffer(program, request.value)}
-            return dataclasses.replace(
-                self, requests=tuple(requests), pinned=tuple(sorted(more.union(self.pinned)))
-            )
+            pins = tuple(sorted(more.union(shard.pinned)))
+            changed = msgspec.structs.replace(shard, requests=tuple(requests), pinned=pins)
+            return Placement(changed)
 
-        found = suggestions(stage, self.requests, misfits, self.axis, again)
+        found = suggestions(stage, shard.requests, misfits, axis, again)
         whats = {_asked(request.name, request.dims) for request in misfits}
         return dict.fromkeys(
             dataclasses.replace(refusal, suggestions=found) if refusal.what in whats else refusal
@@ -163,7 +92,7 @@ def place(
       axis: position of the axis in the mesh.
       roles: for conflicts, the role that gets the axis; by default that of the seeds.
     """
-    return Placement(tuple(requests), axis, roles=_sorted(roles)).apply(stage)
+    return Placement(ShardValues(tuple(requests), axis, roles=sorted_roles(roles))).apply(stage)
 
 
 def place_named(
@@ -202,14 +131,10 @@ def place_named(
             else:
                 tried = tuple(as_dims(dims, name, program, value))
                 requests.append(Request(name, value, tried, pattern))
-    placement = Placement(tuple(requests), axis, tuple(pinned), _sorted(roles), colors)
+    shard = ShardValues(tuple(requests), axis, tuple(pinned), sorted_roles(roles), colors)
     along = stage.context.mesh.names[axis]
     said = tuple(f"keeps {program.describe(v)} replicated along {along}" for v in pinned)
-    return dataclasses.replace(placement.apply(stage), decisions=said)
-
-
-def _sorted(roles: Mapping[int, int] | None) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((roles or {}).items()))
+    return dataclasses.replace(Placement(shard).apply(stage), decisions=said)
 
 
 def chosen_roles(stage: Stage, resolve: int | None, name: str) -> dict[int, int]:
@@ -231,16 +156,6 @@ def chosen_roles(stage: Stage, resolve: int | None, name: str) -> dict[int, int]
         roles = f"roles 0 to {most - 1}" if most else "no roles: there are none"
         raise TacticError(f"{name}: resolve={resolve}, but conflicts of this program have {roles}")
     return {n: roles[resolve] for n, roles in enumerate(groups) if resolve < len(roles)}
-
-
-def named_roles(propagator: Propagator, seeds: Sequence[Node]) -> dict[int, int]:
-    """The roles that seeds are in: who names a dimension has chosen between it and its rivals."""
-    chosen: dict[int, set[int]] = {}
-    for seed in seeds:
-        role = propagator.role(seed)
-        if role >= 0:
-            chosen.setdefault(propagator.conflict_of[role], set()).add(role)
-    return {conflict: roles.pop() for conflict, roles in chosen.items() if len(roles) == 1}
 
 
 def sharing_a_buffer(program: Program, value: int) -> set[int]:
@@ -279,31 +194,20 @@ def _misfit(propagator: Propagator, tiling: Tiling, request: Request, axis: int)
     return refusal is not None and not refusal[1]
 
 
-def in_order(context: Context, value: int, dims: Sequence[int]) -> Sequence[int]:
-    """Dimensions to try: those that a loop reads index by index come last, they cost most."""
-    if len(dims) < 2:
-        return dims
-    colors = context.analysis.value_colors(value)
-    return sorted(dims, key=lambda dim: colors[dim] in context.scanned)
-
-
-def _seed(
-    propagator: Propagator, tiling: Tiling, name: str, value: int, dims: Sequence[int], axis: int
-) -> tuple[Node | None, Refusal | None]:
-    """The first of some dimensions that can take the axis, or why none can."""
+def _refusal(stage: Stage, request: Request, axis: int) -> Refusal | None:
+    """Why none of the dimensions requested can take the axis; None if all have it already."""
+    propagator, tiling, value = stage.context.single, stage.tiling, request.value
     type_ = propagator.graph.program.values[value].type
     rank = len(type_.shape)
     reasons = []
-    for dim in dims:
-        node: Node = ("value", value, dim)
-        refusal = propagator.refusal(tiling, node, axis)
-        if refusal is None:
-            return node, None
-        reasons.append((dim, refusal))
+    for dim in in_order(stage.context, value, request.dims):
+        refusal = propagator.refusal(tiling, ("value", value, dim), axis)
+        if refusal is not None:
+            reasons.append((dim, refusal))
     if not reasons:
-        return None, Refusal(name, f"{type_} has none of these dimensions")
+        return Refusal(request.name, f"{type_} has none of these dimensions")
     if all(axis in tiling.values[value][dim] for dim, _ in reasons):
-        return None, None
+        return None
     mesh = propagator.mesh
     others = [
         dim
@@ -319,5 +223,5 @@ def _seed(
         )
     reason = "; ".join(dict.fromkeys(text for _, (text, _) in reasons))
     asked_for = tuple((value, dim) for dim, _ in reasons)
-    asked = _asked(name, [dim for dim, _ in reasons])
-    return None, Refusal(asked, reason, instead, mesh.names[axis], asked_for)
+    asked = _asked(request.name, [dim for dim, _ in reasons])
+    return Refusal(asked, reason, instead, mesh.names[axis], asked_for)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.tactics.protocol import Directive, Outcome, Stage
-from partita.tiling import Assignment
+from partita.decisions import Decision, Stage, actions, apply
+from partita.tactics.protocol import Outcome
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Decides what is recorded, whatever was decided before."""
+    """Applies decisions that were made once, and says what was said of them then."""
 
     name: str
-    assignment: Assignment = dataclasses.field(repr=False)
-    directives: tuple[Directive, ...] = dataclasses.field(default=(), repr=False)
+    decided: tuple[Decision, ...] = dataclasses.field(default=(), repr=False)
+    said: Outcome | None = dataclasses.field(default=None, repr=False)
+    """What the tactic reported."""
 
     def apply(self, stage: Stage) -> Outcome:
-        """What is recorded."""
-        return Outcome(self.assignment, directives=self.directives)
+        """Applies the decisions."""
+        reached = apply(stage, self.decided).assignment
+        said = self.said or Outcome(reached)
+        began = tuple(dict.fromkeys(actions(stage, self.decided)))
+        return dataclasses.replace(said, assignment=reached, decided=self.decided, actions=began)

@@ -6,98 +6,29 @@ the names of its arguments, as for the tactics themselves; a program without suc
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from partita.decisions import (
+    EVERY_COLOR,
+    Context,
+    Request,
+    ShardColor,
+    ShardValues,
+    Stage,
+    in_order,
+)
 from partita.errors import PartitaError
 from partita.search import Move
 from partita.tactics.expert import ExpertParallel, experts
-from partita.tactics.fused import tile_with_parts
 from partita.tactics.megatron import Megatron, widths
 from partita.tactics.parts import examples
-from partita.tactics.placement import Placement, in_order, named_roles
-from partita.tactics.protocol import Change, Context, Request, Stage
 from partita.tactics.zero import ZeRO, placements
-from partita.tiling import (
-    EVERY_COLOR,
-    Node,
-    Propagation,
-    Propagator,
-    TileAction,
-    Tiling,
-    uses_axis,
-)
 
 MOST_STARTS = 300
 """Combinations that are offered; those of fewer different strategies come first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Placed:
-    """A placement as a move of a search, which works on classes."""
-
-    placement: Placement
-    what: str
-    """What it is in words, as in the name of a tactic."""
-
-    def __hash__(self) -> int:
-        return hash((self.what, self.axis, self.placement.colors, len(self.placement.requests)))
-
-    @property
-    def axis(self) -> int:
-        """Position of the axis in the mesh."""
-        return self.placement.axis
-
-    def changed(self, change: Change) -> Placed:
-        """The same, decided otherwise as a change says."""
-        placement, axis = self.placement, self.axis
-        requests = tuple(
-            request
-            for request in placement.requests
-            if not any((request.value, dim, axis) in change.without for dim in request.dims)
-        )
-        roles = tuple(sorted((dict(placement.roles) | change.winners(axis)).items()))
-        return Placed(dataclasses.replace(placement, requests=requests, roles=roles), self.what)
-
-    def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
-        """What takes the axis, as by `Placement.follow`."""
-        axis, classes = self.axis, propagator.graph.value_class
-        pins = tiling.pinned.union((classes[value], axis) for value in self.placement.pinned)
-        start = tiling.pinning(pins)
-        seeds = list(dict.fromkeys(self._seeds(propagator, start)))
-        roles = dict(self.placement.roles) or named_roles(propagator, seeds)
-        taken = tile_with_parts(propagator, start, seeds, axis, roles, quick=True)
-        if not self.placement.colors:
-            return taken
-        ops, values = dict(taken.ops), dict(taken.values)
-        tiled, graph = taken.tiling, propagator.graph
-        for color in sorted({graph.values[value].colors[dim] for _, value, dim in seeds} - {-1}):
-            more = propagator.tile_color(tiled, color, axis, dict(self.placement.roles))
-            tiled = more.tiling
-            ops.update(more.ops)
-            values.update(more.values)
-        return Propagation(tiled, ops, values)
-
-    @cached_property
-    def _wanted(self) -> dict[tuple[int, tuple[int, ...], bool], None]:
-        """Values with dimensions to try in order, and whether they are passed over if used."""
-        return dict.fromkeys(
-            (r.value, tuple(r.dims), r.unless_used) for r in self.placement.requests
-        )
-
-    def _seeds(self, propagator: Propagator, tiling: Tiling) -> Iterator[Node]:
-        classes = propagator.graph.value_class
-        wanted = dict.fromkeys((classes[v], dims, unless) for v, dims, unless in self._wanted)
-        for value, dims, unless_used in wanted:
-            if unless_used and uses_axis(tiling.values[value], self.axis):
-                continue
-            for dim in dims:
-                node: Node = ("value", value, dim)
-                if propagator.refusal(tiling, node, self.axis) is None:
-                    yield node
-                    break
 
 
 def starts(stage: Stage, axes: Sequence[int]) -> list[tuple[Move, ...]]:
@@ -152,8 +83,8 @@ class _Known:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._placements: dict[str, list[Placement]] = {}
-        self._moves: dict[tuple[str, int], tuple[Placed, ...]] = {}
+        self._placements: dict[str, list[ShardValues]] = {}
+        self._moves: dict[tuple[str, int], tuple[ShardValues, ...]] = {}
 
     def has(self, strategy: Sequence[str]) -> bool:
         """Whether the program has all parts of a strategy."""
@@ -172,7 +103,7 @@ class _Known:
     def colors(self, chosen: Sequence[tuple[int, Sequence[str]]]) -> tuple[Move, ...]:
         """Much the same by tile actions alone, which a search can change one by one."""
         return tuple(
-            TileAction(color, axis)
+            ShardColor(color, axis)
             for part in _ORDER
             for axis, strategy in chosen
             if part in strategy
@@ -187,13 +118,15 @@ class _Known:
         asked = ((r.value, r.dims[0]) for p in self._found(part) for r in p.requests)
         return sorted({colors(value)[dim] for value, dim in asked} - {-1})
 
-    def _placed(self, part: str, axis: int) -> tuple[Placed, ...]:
+    def _placed(self, part: str, axis: int) -> tuple[ShardValues, ...]:
         if (part, axis) not in self._moves:
-            found = (dataclasses.replace(each, axis=axis) for each in self._found(part))
-            self._moves[part, axis] = tuple(Placed(each, part) for each in found)
+            self._moves[part, axis] = tuple(
+                msgspec.structs.replace(each, axis=axis, folded=True, what=part)
+                for each in self._found(part)
+            )
         return self._moves[part, axis]
 
-    def _found(self, part: str) -> list[Placement]:
+    def _found(self, part: str) -> list[ShardValues]:
         if part not in self._placements:
             try:
                 found = _placements(self._stage, part)
@@ -203,21 +136,21 @@ class _Known:
         return self._placements[part]
 
 
-def _ordered(context: Context, placement: Placement) -> Placement:
-    """A placement that tries dimensions in the order in which `Placement` itself does."""
+def _ordered(context: Context, shard: ShardValues) -> ShardValues:
+    """The same over classes: what it tries comes in the order in which it is tried."""
     requests = tuple(
-        dataclasses.replace(r, dims=tuple(in_order(context, r.value, r.dims)))
-        for r in placement.requests
+        msgspec.structs.replace(r, dims=tuple(in_order(context, r.value, r.dims)))
+        for r in shard.requests
     )
-    return dataclasses.replace(placement, requests=requests)
+    return msgspec.structs.replace(shard, requests=requests)
 
 
-def _placements(stage: Stage, part: str) -> Iterable[Placement]:
+def _placements(stage: Stage, part: str) -> Iterable[ShardValues]:
     """What the tactic of a part places, along the first axis of the mesh."""
     first = stage.context.mesh.names[0]
 
-    def placed(requests: Iterable[Request], colors: bool = False) -> list[Placement]:
-        return [Placement(tuple(requests), 0, colors=colors)]
+    def placed(requests: Iterable[Request], colors: bool = False) -> list[ShardValues]:
+        return [ShardValues(tuple(requests), 0, colors=colors)]
 
     match part:
         case "examples":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from partita.decisions import Context, Stage, read_one_by_one
 from partita.program import Program
-from partita.tactics.protocol import Blocked, Context, Outcome, Refusal, Stage, read_one_by_one
+from partita.tactics.protocol import Blocked, Outcome, Refusal
 from partita.text import size
 from partita.tiling import Assignment, Node, Propagation, Propagator, Stop
 

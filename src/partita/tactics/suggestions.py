@@ -8,8 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
+from partita.decisions import Request, Stage
 from partita.program.names import pattern
-from partita.tactics.protocol import Request, Stage, Suggestion, Tactic
+from partita.tactics.protocol import Suggestion, Tactic
 
 MOST_NAMED = 3
 """Names that a suggestion lists."""
@@ -82,7 +85,7 @@ def _in_another_dimension(
             continue
         moved = [tuple(request.dims) == asked and can(request, dim) for request in requests]
         changed = [
-            dataclasses.replace(request, dims=(dim,)) if move else request
+            msgspec.structs.replace(request, dims=(dim,)) if move else request
             for request, move in zip(requests, moved, strict=True)
         ]
         names = _names(

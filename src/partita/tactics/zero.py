@@ -17,13 +17,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from partita.decisions import Request, ShardValues, Stage
 from partita.errors import TacticError
 from partita.program import Program
 from partita.tactics.combine import in_turn
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, TrainState, arguments, train_state
 from partita.tactics.placement import Placement, sharing_a_buffer
-from partita.tactics.protocol import Outcome, Request, Stage
+from partita.tactics.protocol import Outcome
 from partita.tiling import uses_axis
 
 
@@ -75,7 +76,7 @@ class ZeRO:
     def apply(self, stage: Stage) -> Outcome:
         """Pins what the stage says, then shards the rest, parameters first."""
         axis, program = stage.context.mesh.axis(self.axis), stage.context.analysis.program
-        outcome = in_turn(stage, placements(self, stage))
+        outcome = in_turn(stage, map(Placement, placements(self, stage)))
         return dataclasses.replace(
             outcome,
             decisions=_taken(program, train_state(program, self.patterns, self.optimizer)),
@@ -91,7 +92,7 @@ class ZeRO:
         )
 
 
-def placements(tactic: ZeRO, stage: Stage) -> list[Placement]:
+def placements(tactic: ZeRO, stage: Stage) -> list[ShardValues]:
     """What to shard, parameters first, and what is pinned meanwhile and from there on."""
     axis, program = stage.context.mesh.axis(tactic.axis), stage.context.analysis.program
     found = train_state(program, tactic.patterns, tactic.optimizer)
@@ -102,7 +103,7 @@ def placements(tactic: ZeRO, stage: Stage) -> list[Placement]:
     if tactic.stage == 1:
         pinned |= _arriving(program, found)
     return [
-        Placement(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
+        ShardValues(tuple(_requests(program, tensors)), axis, tuple(sorted(pinned)))
         for tensors in (found.parameters, found.optimizer)[tactic.stage < 3 :]
     ]
 

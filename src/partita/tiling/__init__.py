@@ -1,6 +1,5 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
-from partita.tiling.action import EVERY_COLOR, TileAction
 from partita.tiling.forms import (
     Forms,
     Need,
@@ -11,7 +10,6 @@ from partita.tiling.forms import (
     read_type,
 )
 from partita.tiling.layouts import entries, spec
-from partita.tiling.local import NOWHERE, LocalAction, take_each
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
@@ -28,15 +26,12 @@ from partita.tiling.tiling import (
 )
 
 __all__ = [
-    "EVERY_COLOR",
     "LAYOUTS",
-    "NOWHERE",
     "Assignment",
     "Axes",
     "AxisLoop",
     "Forms",
     "Layout",
-    "LocalAction",
     "LoopNests",
     "Need",
     "Nest",
@@ -46,7 +41,6 @@ __all__ = [
     "Propagator",
     "Resolution",
     "Stop",
-    "TileAction",
     "Tiling",
     "assignment",
     "entries",
@@ -57,7 +51,6 @@ __all__ = [
     "refold",
     "replicated",
     "spec",
-    "take_each",
     "untiled",
     "uses_axis",
 ]

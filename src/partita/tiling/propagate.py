@@ -16,12 +16,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.mesh import Mesh
-from partita.tiling.action import EVERY_COLOR, TileAction
 from partita.tiling.candidates import Candidate, Candidates, Places, Rooms, reached
 from partita.tiling.tiling import Axes, Layout, Pinned, Tiling, uses_axis
 
@@ -277,30 +276,43 @@ class Propagator:
             resolved=frozenset(resolved),
         )
 
-    def tile(self, tiling: Tiling, action: TileAction) -> Propagation:
-        """Tiles a color group as an action says, but for what it leaves out."""
-        propagation = self.tile_all(tiling, action)
-        if not action.without and action.sums:
-            return propagation
-        key = (_key(propagation), action.sums, action.without)
-        if key not in self._some:
-            parts = enumerate(self.parts(propagation, action))
-            taken = (
-                node for number, part in parts if number not in action.without for node in part
-            )
-            self._some[key] = self._places(sorted(node for node in taken if not self.given(node)))
-        return self._taken(tiling, self._some[key], action.axis)
+    def some(
+        self,
+        tiling: Tiling,
+        propagation: Propagation,
+        axis: int,
+        without: Container[int],
+        sums: bool,
+    ) -> Propagation:
+        """A part of what a propagation takes.
 
-    def tile_all(self, tiling: Tiling, action: TileAction) -> Propagation:
-        """Tiles a color group, or all of them, whatever an action leaves out."""
-        if action.color != EVERY_COLOR:
-            return self.tile_color(tiling, action.color, action.axis, dict(action.roles))
+        Args:
+          tiling: that it started from.
+          propagation: of a color group, or of all.
+          axis: that it was of.
+          without: which parts to leave out, see `parts`.
+          sums: whether operations take the axis that sum over it.
+        """
+        key = (_key(propagation), sums, without)
+        if key not in self._some:
+            parts = enumerate(self.parts(propagation, sums))
+            taken = (node for number, part in parts if number not in without for node in part)
+            self._some[key] = self._places(sorted(node for node in taken if not self.given(node)))
+        return self._taken(tiling, self._some[key], axis)
+
+    def tile_every(self, tiling: Tiling, axis: int, chosen: frozenset[int]) -> Propagation:
+        """Propagates an axis from every color group, those with more data first.
+
+        Args:
+          tiling: what is there.
+          axis: to propagate.
+          chosen: roles that get the axis in conflicts.
+        """
         found: list[Places] = []
-        chosen = frozenset(role for _, role in action.roles)
         for color in self.heaviest_first:
-            places = self._candidates(color, action.axis, chosen).reached(tiling)
+            places = self._candidates(color, axis, chosen).reached(tiling)
             if len(places.row):
-                tiling = tiling.split(places.row, places.place, action.axis)
+                tiling = tiling.split(places.row, places.place, axis)
                 found.append(places)
         key = tuple(map(id, found))
         if key not in self._joined:
@@ -410,12 +422,13 @@ class Propagator:
                     found.setdefault(color, []).append(row)
         return found
 
-    def parts(self, propagation: Propagation, action: TileAction) -> list[frozenset[Node]]:
-        """The connected parts of what an action takes, numbered as in its `without`."""
-        key = (_key(propagation), action.sums)
+    def parts(self, propagation: Propagation, sums: bool) -> list[frozenset[Node]]:
+        """The connected parts of what a propagation takes, by number; with `sums` false, without
+        operations that sum over the axis."""
+        key = (_key(propagation), sums)
         if key not in self._parts:
             taken = propagation.taken
-            if not action.sums:
+            if not sums:
                 taken = frozenset(node for node in taken if not self._sums(node))
             self._parts[key] = self.connected(taken)
         return self._parts[key]

@@ -11,6 +11,7 @@ import torch
 from partita import cost
 from partita.api import mesh_and_schedule
 from partita.cost import Hardware
+from partita.decisions import Progress, silent
 from partita.errors import OptionError, TraceError, UnsupportedError
 from partita.frontend.calling import Marked
 from partita.frontend.trace import Traced, trace
@@ -22,7 +23,6 @@ from partita.planning.prepare import Prepared, rewritten, targeted
 from partita.saved.restore import read_plan
 from partita.search import BUDGET
 from partita.tactics import Tactic
-from partita.tactics.protocol import Progress, silent
 from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
 from partita.torch.plan import TorchPlan

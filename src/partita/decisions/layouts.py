@@ -1,4 +1,4 @@
-"""The layouts of all operations and values, in little: the different ones, and who has which.
+"""`Layouts`: the layout of every operation and value: the different ones, and who has which.
 
 Which one each has is a string of runs, in order: `12*3` is twelve times number 3 of the table, `3`
 once, and `40*-` forty that are as they were before.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
+from partita.decisions.decision import Decision
+from partita.decisions.stage import Stage
 from partita.errors import FileError
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.program.ir import Operation, show_axes
 from partita.program.rule import Rule
-from partita.saved.schema import LayoutRow
 from partita.tiling import Assignment, Axes, Layout
+
+MOST = 10**7
+"""Operations or values of a program that a file may list."""
 
 _RUN = re.compile(r"(?:([0-9]{1,12})\*)?(-|[0-9]{1,12})")
 
@@ -62,41 +68,83 @@ def from_runs(text: str, length: int, known: int, what: str) -> list[int | None]
     return codes
 
 
-class LayoutWriter:
-    """Numbers layouts as they come."""
+def length(text: str) -> int:
+    """How many numbers a string of runs stands for, if it is one; not more than a file may have.
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._numbers: dict[_Item, int] = {}
+    Raises:
+      FileError: it stands for more.
+    """
+    total = sum(int(count or 1) for count, _ in _RUN.findall(text))
+    if total > MOST:
+        raise FileError(f"there are {total} operations or values")
+    return total
 
-    def changes(self, before: Assignment, after: Assignment) -> tuple[str, str]:
-        """The runs of operations and of values that lead from one assignment to another."""
+
+class LayoutRow(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A layout of operations or values: for each factor or dimension, the names of its axes."""
+
+    axes: tuple[tuple[str, ...], ...]
+    pinned: tuple[str, ...] = ()
+    """Axes along which a value is pinned."""
+
+
+class Layouts(Decision, frozen=True, tag="layouts"):
+    """The layouts that a tactic has led to, of which no other decisions say how.
+
+    A tactic of a user that returns an assignment and nothing else is kept so. The numbers are those
+    of `layouts`; see `runs`.
+    """
+
+    layouts: tuple[LayoutRow, ...]
+    operations: str
+    """The layout of every operation, `-` for one that stays as it is."""
+    values: str
+    """The same of every value."""
+
+    @classmethod
+    def between(cls, before: Assignment, after: Assignment, mesh: Mesh) -> Layouts:
+        """Returns what leads from one assignment to another."""
         pins, old_pins = _by_value(after), _by_value(before)
+        numbers: dict[_Item, int] = {}
+
+        def number(layout: Layout, pinned: tuple[int, ...]) -> int:
+            while layout and not layout[-1]:  # the same for every rank, so that there are fewer
+                layout = layout[:-1]
+            return numbers.setdefault((layout, pinned), len(numbers))
+
         operations = runs(
-            None if new == old else self._number((new, ()))
+            None if new == old else number(new, ())
             for old, new in zip(before.ops, after.ops, strict=True)
         )
         values = runs(
-            None
-            if new == old and pins.get(v) == old_pins.get(v)
-            else self._number((new, pins.get(v, ())))
+            None if new == old and pins.get(v) == old_pins.get(v) else number(new, pins.get(v, ()))
             for v, (old, new) in enumerate(zip(before.values, after.values, strict=True))
         )
-        return operations, values
+        name = mesh.axis_names
+        rows = (LayoutRow(tuple(map(name, layout)), name(pins)) for layout, pins in numbers)
+        return cls(tuple(rows), operations, values)
 
-    def rows(self) -> tuple[LayoutRow, ...]:
-        """Those numbered so far."""
-        name = self._mesh.axis_names
-        return tuple(
-            LayoutRow(tuple(map(name, layout)), name(pins)) for layout, pins in self._numbers
-        )
+    def first_values(self, count: int) -> Iterator[tuple[int, tuple[tuple[str, ...], ...]]]:
+        """Returns the layouts of the first values, of those that change, by the names of axes.
 
-    def _number(self, item: _Item) -> int:
-        # The same for every rank, so that there are fewer.
-        layout, pins = item
-        while layout and not layout[-1]:
-            layout = layout[:-1]
-        return self._numbers.setdefault((layout, pins), len(self._numbers))
+        Raises:
+          FileError: `values` says no such layouts.
+        """
+        codes = from_runs(self.values, length(self.values), len(self.layouts), "`values`")
+        for value, code in enumerate(codes[:count]):
+            if code is not None:
+                yield value, self.layouts[code].axes
+
+    def apply(self, stage: Stage) -> Stage:
+        """Returns the stage with these layouts.
+
+        Raises:
+          FileError: the program cannot be sharded so.
+          AxisError: the mesh has no such axis.
+        """
+        program, mesh = stage.context.analysis.program, stage.context.mesh
+        reader = LayoutReader(program, mesh, self.layouts)
+        return stage.at(reader.after(stage.assignment, self.operations, self.values))
 
 
 class LayoutReader:

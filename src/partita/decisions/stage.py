@@ -1,0 +1,165 @@
+"""A program in the middle of a schedule: what stays the same, and what has been decided so far.
+
+Decisions lead from one `Stage` to the next. A stage holds all that they decide: the layout of every
+operation and value, what is pinned, and how much memory the plan may use.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from partita.analysis import Analysis, ClassGraph, discrete
+from partita.analysis.describe import Colors, describe
+from partita.cost import CostModel, Hardware
+from partita.cost.timing import Timing
+from partita.exclusive import Exclusive
+from partita.mesh import Mesh
+from partita.program import Operation, Program
+from partita.tiling import Assignment, Propagator, Tiling, refold
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, text) while a tactic works."""
+
+
+def silent(done: int, total: int, text: str) -> None:
+    """The `Progress` of whoever does not ask for one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What stays the same while a schedule runs."""
+
+    analysis: Analysis
+    mesh: Mesh
+    hardware: Hardware
+    capacity: int
+    progress: Progress = silent
+    arguments: Any = ((), {})
+    """`(args, kwargs)` as a pytree of `ShapeDtypeStruct`s, one for each argument of the program."""
+    results: Any = ()
+    """The results as a pytree, one leaf for each result of the program."""
+    exclusive: Exclusive = dataclasses.field(default_factory=Exclusive, compare=False, repr=False)
+    """Held by whoever works on plans of the program, which share caches."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what is found again, and the callback, which is of this process."""
+        known = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**known, "progress": silent}
+
+    def over(self, mesh: Mesh) -> Context:
+        """The same over another mesh; what no mesh has a say in is not worked out again."""
+        other = dataclasses.replace(self, mesh=mesh)
+        other.__dict__.update(timing=self.timing, colors=self.colors)
+        return other
+
+    @cached_property
+    def timing(self) -> Timing:
+        """When and how often things happen in the program."""
+        return Timing(self.analysis, self.hardware)
+
+    @cached_property
+    def colors(self) -> Colors:
+        """The analysis in words."""
+        return describe(self.analysis)
+
+    @cached_property
+    def scanned(self) -> frozenset[int]:
+        """Color groups of the dimensions of which a loop reads one index in each iteration."""
+        program = self.analysis.program
+        return frozenset(
+            color
+            for op in program.operations
+            if op.traits.reads_window
+            for factor, color in enumerate(self.analysis.op_colors(op.index))
+            if color >= 0 and read_one_by_one(program, op, factor)
+        )
+
+    @cached_property
+    def single(self) -> Propagator:
+        """A propagator over single operations and values."""
+        groups = self.analysis.groups.conflict_groups
+        return Propagator(discrete(self.analysis), self.mesh, groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A program in the middle of a schedule: the context, and what has been decided so far."""
+
+    context: Context
+    assignment: Assignment
+    memory: int | None = None
+    """Bytes per device that the plan may use, if a tactic has said so."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes per device that the plan may use."""
+        return self.context.capacity if self.memory is None else self.memory
+
+    def after(self, outcome: Any) -> Stage:
+        """The stage that the `Outcome` of a tactic leads to."""
+        memory = self.memory if outcome.memory is None else outcome.memory
+        return Stage(self.context, outcome.assignment, memory)
+
+    def at(self, assignment: Assignment) -> Stage:
+        """The stage with other layouts."""
+        return dataclasses.replace(self, assignment=assignment)
+
+    def pinned(self, pins: Iterable[tuple[int, int]]) -> Stage:
+        """The stage in which further `(value, axis)` pairs are pinned."""
+        assigned = self.assignment
+        pinned = assigned.pinned.union(pins)
+        if pinned == assigned.pinned:
+            return self
+        return self.at(dataclasses.replace(assigned, pinned=pinned))
+
+    def unpinned(self, pins: Iterable[tuple[int, int]]) -> Stage:
+        """The stage in which some `(value, axis)` pairs are no longer pinned."""
+        assigned = self.assignment
+        pinned = assigned.pinned.difference(pins)
+        return (
+            self
+            if pinned == assigned.pinned
+            else self.at(dataclasses.replace(assigned, pinned=pinned))
+        )
+
+    def within(self, memory: int) -> Stage:
+        """The stage in which the plan may use so many bytes per device; it is folded alike."""
+        other = dataclasses.replace(self, memory=memory)
+        other.__dict__.update(folded=self.folded)
+        return other
+
+    @property
+    def tiling(self) -> Tiling:
+        """What has been decided, as a tiling of single operations and values."""
+        return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pinned)
+
+    @cached_property
+    def folded(self) -> tuple[ClassGraph, Tiling]:
+        """The program folded into classes, and its tiling."""
+        return refold(self.context.analysis, self.assignment)
+
+    def propagator(self, graph: ClassGraph) -> Propagator:
+        """A propagator over classes of the program."""
+        return Propagator(graph, self.context.mesh, self.context.analysis.groups.conflict_groups)
+
+    @cached_property
+    def cost_model(self) -> CostModel:
+        """What estimates lowerings of the folded program."""
+        context = self.context
+        return CostModel(
+            self.folded[0],
+            context.analysis,
+            context.mesh,
+            context.hardware,
+            self.capacity,
+            context.timing,
+        )
+
+
+def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
+    """Whether an operation in a loop reads one index of a factor each time around."""
+    inside = any(program.regions[r].repeats for r in program.around(op.region))
+    return inside and op.traits.reads_window and op.rule.factors[factor].kind == "reduction"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import partita as pt
 from partita.analysis import analyse
 from partita.cost.fusion import analyse_fusion
 from partita.cost.hardware import ALONE, Kernels
@@ -258,6 +260,13 @@ def test_a_cheap_producer_is_inside_every_kernel_that_reads_it(fusion):
     assert made.inside[double] == list(made.kernels) and len(made.kernels) == 2
 
 
+def test_a_constraint_of_what_is_in_memory_is_a_kernel_that_does_nothing(fusion):
+    made = fusion(lambda x: (pt.constrain(x, P("x")), jnp.sort(x)), F)
+    constraint, _ = made.kernels
+    assert kinds(made, made.kernels) == ["sharding_constraint", "sort"]
+    assert made.free == {constraint}
+
+
 # -------------------------------------------------------------------------------- the order
 
 
@@ -284,6 +293,20 @@ def test_an_update_runs_as_soon_as_its_gradient_is_there(fusion):
     assert kinds(waiting, waiting.kernels) == chain * 3 + ["subtract"] * 3
     donated = fusion(step, params, F, donate=0)
     assert order(donated) == [*chain, "subtract"] * 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [(8, ["sort", "dot_general", "reduce"]), (9, ["sort", "reduce", "dot_general"])],
+)
+def test_a_kernel_runs_early_only_if_it_frees_what_it_allocates(fusion, columns, expected):
+    """The product is the only reader of what is sorted, of 8 columns."""
+
+    def fn(x, y, w):
+        ranked = jnp.sort(x)
+        return jnp.sum(y), ranked @ w
+
+    assert order(fusion(fn, "f32[8,8]", F, f"f32[8,{columns}]")) == expected
 
 
 def test_what_a_products_kernel_goes_on_with_is_done_with_it(fusion):

@@ -70,6 +70,21 @@ def test_a_product_that_only_a_scatter_changes_is_made_just_before_it(timing):
     assert start < first and end >= last
 
 
+def test_nothing_waits_for_a_scatter_while_another_product_is_reduced(bench):
+    b = bench(gpu_kernels.rows_added, *gpu_kernels.ROWS_ADDED)
+    model = CostModel(b.graph, b.analysis, b.mesh, load("h100"))
+    ((value, *span, (summed,)),) = model.timing.waited_for
+    index = b.graph.value_class[value]
+
+    def waits(tiling):
+        copies = model.memory.copies(index, b.lowerer.lower(tiling).plans[index], Between.NONE)
+        return span in [[*each.start.tolist(), *each.end.tolist()] for each in copies]
+
+    color = b.graph.values[index].colors[summed]
+    assert waits(b.untiled)
+    assert not waits(b.propagator.tile_color(b.untiled, color, 0, {}).tiling)
+
+
 def test_zeros_are_written_first_of_all(timing):
     made = timing(gpu_kernels.scattered, *gpu_kernels.SCATTERED)
     assert lifetime(made, "scatter", 2048 * 2**15)[0] == 0

@@ -125,6 +125,14 @@ def test_two_orders_of_the_same_tilings_are_one_state(build):
     assert merged > 0
 
 
+def test_states_are_told_apart_by_which_classes_have_a_layout(build):
+    """All of them have the same layouts, each on another matrix."""
+    p = build(forward)
+    matrices = [v.members[0] for v in p.graph.values if len(v.value.type.shape) == 2]
+    states = [p.replay((ShardClass("value", member, 0, 0),)) for member in matrices]
+    assert len({state.key for state in states}) == len(matrices) > 2
+
+
 def test_order_matters_where_moves_compete_for_an_axis(build):
     p = build(step)
     batch, width = (
@@ -280,6 +288,15 @@ def test_leaving_out_every_part_but_one_in_turn_takes_everything(build):
         assert state_ is not None
     everything = tuple(range(len(parts)))
     assert p.step(state, msgspec.structs.replace(move, without=everything)) is None
+
+
+def test_of_several_parts_left_out_each_can_be_taken_in_again(gpt_program):
+    p = problem(gpt_program(1), "data=4,model=2")
+    state, move, _ = next(each for each in by_parts(p) if len(each[-1]) > 2)
+    less = msgspec.structs.replace(move, without=(0, 1))
+    after = list(changes(p, (*state.moves, less)))
+    for without in ((0,), (1,)):
+        assert (*state.moves, msgspec.structs.replace(move, without=without)) in after
 
 
 def dropped_out(ws, x, key):

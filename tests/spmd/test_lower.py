@@ -9,7 +9,8 @@ import pytest
 from jax import lax
 
 from partita.analysis import discrete
-from partita.spmd import Lowerer, unfold
+from partita.spmd import Lowerer, Reshard, unfold
+from partita.spmd.instructions import While
 from partita.tiling import Propagator, Tiling, untiled
 
 INNER = ("a", 1, "x")  # the contracted dimension of the first matrix
@@ -72,6 +73,11 @@ def matrices(count):
             ["all_reduce(dot_general) bf16"],
         ),
         (
+            lambda a, b: (a @ b).astype(jnp.float32) * 2.0,
+            ["bf16[8,16]", "bf16[16,8]"],
+            ["all_reduce(dot_general) bf16"],
+        ),
+        (
             lambda a, b: (a @ b).astype(jnp.bfloat16),
             matrices(1),
             ["all_reduce(convert) bf16"],
@@ -92,7 +98,7 @@ def matrices(count):
         *("matmul", "sum", "max"),
         *("transpose", "negate", "multiply", "divide", "sum of", "slice", "reshape"),
         *("tanh", "denominator", "max of", "add a whole value", "matmul of", "max scaled"),
-        *("broadcast", "widen", "narrow", "result and use", "two uses"),
+        *("broadcast", "widen", "widen and scale", "narrow", "result and use", "two uses"),
     ],
 )
 def test_where_a_unreduced_value_is_reduced(bench, fn, types, expected):
@@ -489,3 +495,15 @@ def test_a_base_may_be_any_other_tiling(bench, gpt_bench, name):
     plain, tiled = lowerer.lower(b.untiled), lowerer.lower(propagation.tiling)
     back = lowerer.lower(b.untiled, tiled)
     assert content(back) == content(plain) != content(tiled)
+
+
+def test_what_every_iteration_of_a_loop_needs_is_gathered_once_before_it(bench):
+    def fn(x, w, v):
+        return lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x @ w) @ v, x)
+
+    b = bench(fn, "f32[16,8]", "f32[8,12]", "f32[12,8]", mesh="x=4")
+    spmd = b.spmd(("x", 0, "x"), ("w", 1, "x"))
+    (loop,) = (item for item in spmd.instructions if isinstance(item, While))
+    before = spmd.instructions[: spmd.instructions.index(loop)]
+    assert [item.step.kind for item in before if isinstance(item, Reshard)] == ["all_gather"] * 2
+    assert not [item for item in loop.body.instructions if isinstance(item, Reshard)]

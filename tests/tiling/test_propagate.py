@@ -375,6 +375,22 @@ def test_both_ways_to_start_agree_in_particular_programs(fn, types, seed):
         assert is_remembered(b, tiling, some_nodes(b, rng), axis, roles)
 
 
+@pytest.mark.parametrize(("mesh", "shards"), [("x=4", 1), ("x=2,y=2", 2)])
+def test_tiling_a_color_leaves_no_shard_narrower_than_the_halo(bench, mesh, shards):
+    """Windows of 7 rows reach 3 rows into their neighbours; a quarter of 8 rows has 2."""
+
+    def pool(x):
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, (7, 1), (1, 1), "SAME")
+
+    b = bench(pool, *SQUARE, mesh=mesh)
+    tiling, rows = b.untiled, b.color("x", 0)
+    for axis in range(len(b.mesh.names)):
+        assert is_the_same_from_seeds(b, tiling, rows, axis, {})
+        tiling = b.propagator.tile_color(tiling, rows, axis, {}).tiling
+    assert b.mesh.size(tiling.values[b.value("x")][0]) == 4
+    assert max(b.mesh.size(axes) for layout in tiling.ops for axes in layout) == shards
+
+
 def test_what_is_next_to_a_dimension_that_yields_takes_the_axis_all_the_same(bench):
     """The sum takes the axis on the rows that it adds up; columns, of the same role, yield."""
     b = bench(lambda x: (x + x.T).sum(0), *SQUARE)

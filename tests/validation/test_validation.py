@@ -16,7 +16,7 @@ from checks import array, planner
 from partita import errors
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
-from partita.spmd import Step, steps, unreduced
+from partita.spmd import SpmdProgram, Step, steps, unreduced
 from partita.spmd.steps import permutation
 from partita.validation import validate
 from partita.validation.state import Mismatch, State
@@ -35,11 +35,22 @@ def by_the_largest(x, y):
     return lax.cond(jnp.max(x) > 0, lambda y: y + 1, lambda y: y * 2, y)
 
 
+def summed_in_one_branch(x, w, y):
+    return lax.cond(y[0, 0] > 0, lambda: x @ w, lambda: y)
+
+
 def accumulated(x, w):
     def body(total, batch):
         return total + batch.T @ jnp.tanh(batch @ w), None
 
     return lax.scan(body, jnp.zeros_like(w), x)[0]
+
+
+def accumulated_until_large(x, w):
+    def more(total):
+        return total + x.T @ jnp.tanh(x @ w)
+
+    return lax.while_loop(lambda total: jnp.sum(total) < 10, more, jnp.zeros_like(w))
 
 
 def blurred(x, kernel):
@@ -64,7 +75,13 @@ PLANS = {
     "inner dimension": (mean_square, (ROWS, WIDE), [M({"x": 1}, "x"), M({"x": 0}, "y")]),
     "condition of a loop": (until_any, (ROWS,), [M({"y": 0}, "x"), M({"y": 1}, "y")]),
     "choice of a branch": (by_the_largest, (ROWS, ROWS), [M({"x": 0}, "x"), M({"y": 0}, "x")]),
+    "a sum in one branch": (
+        summed_in_one_branch,
+        (ROWS, WIDE, array(16, 32)),
+        [M({"x": 1}, "x")],
+    ),
     "sums of a loop": (accumulated, (array(4, 16, 8), WIDE), [M({"x": 1}, "x")]),
+    "sums that a condition reads": (accumulated_until_large, (ROWS, WIDE), [M({"x": 0}, "x")]),
     "windows": (blurred, (array(4, 4096, 8), array(3, 8, 8)), [M({"x": 1}, "x")]),
     "dimension to dimension": (
         lambda x: jnp.sort(jnp.sort(x, 0), 1),
@@ -169,6 +186,12 @@ def test_parts_of_different_sums_that_are_mixed(monkeypatch):
     monkeypatch.setattr(steps, "permutation", mixed)
     with pytest.raises(Mismatch, match="parts that differ along z are mixed"):
         after(state, step, type_, mesh)
+
+
+def test_an_initial_value_that_several_devices_add(monkeypatch):
+    monkeypatch.setattr(SpmdProgram, "sums", lambda self, op: frozenset())
+    with pytest.raises(errors.LoweringError, match="starts from several initial values"):
+        validate(lowered("inner dimension"))
 
 
 def test_windows_that_do_not_reach_far_enough():

@@ -292,7 +292,11 @@ def test_leaving_out_every_part_but_one_in_turn_takes_everything(build):
 
 def test_of_several_parts_left_out_each_can_be_taken_in_again(gpt_program):
     p = problem(gpt_program(1), "data=4,model=2")
-    state, move, _ = next(each for each in by_parts(p) if len(each[-1]) > 2)
+    state, move = next(
+        (state, move)
+        for state, move, parts in by_parts(p)
+        if len(parts) > 2 and state.moves[0].color != move.color
+    )
     less = msgspec.structs.replace(move, without=(0, 1))
     after = list(changes(p, (*state.moves, less)))
     for without in ((0,), (1,)):

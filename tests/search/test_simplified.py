@@ -61,6 +61,19 @@ def test_a_class_that_makes_no_difference_is_left_as_its_color_has_it():
     assert found.moves == state.moves
 
 
+def test_fewer_decisions_that_make_a_slower_plan_are_not_taken(monkeypatch):
+    problem = mlp()
+    by_peak = sorted(problem.moves, key=lambda move: problem.replay((move,)).cost.peak)
+    state = every_class_for_itself(problem, by_peak[-1:])
+    other = problem.replay(by_peak[:1])
+    inside = "partita.search.simplified."
+    monkeypatch.setattr(f"{inside}covering", lambda *_: (other.moves, other.tiling))
+    monkeypatch.setattr(f"{inside}_without_needless", lambda *_: other)
+    for seconds, taken in ((1.0, other), (2.0, state)):
+        monkeypatch.setattr(problem, "time", lambda each, s=seconds: s if each is other else 1.0)
+        assert simplified(problem, state) is taken
+
+
 def test_plans_that_can_be_read_stay_as_they_are():
     problem = mlp()
     state = problem.replay(problem.moves[:2])

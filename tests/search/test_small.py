@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from partita.decisions import DecisionGroup
+from partita.search import Problem
 from partita.search.small import small_replicated
 from partita.tiling import uses_axis
 from searching import mlp, problem
@@ -15,9 +16,9 @@ def many(w, x, *small):
     return jnp.tanh(x @ w), [2 * each for each in small]
 
 
-def with_small_ones():
-    """The problem, and the state in which all is split along its axis."""
-    found = problem(many, ((512, 512), (4096, 512), *[(64,)] * 40), "a=4")
+def with_small_ones(mesh="a=4"):
+    """The problem, and the state in which all is split along its axes."""
+    found = problem(many, ((512, 512), (4096, 512), *[(64,)] * 40), mesh)
     moves = tuple(found.moves)
     return found, found.replay(moves)
 
@@ -42,6 +43,16 @@ def test_what_is_large_keeps_its_axis():
     assert [uses_axis(after.tiling.values[v.index], 0) for v in large] == [
         uses_axis(state.tiling.values[v.index], 0) for v in large
     ]
+
+
+def test_what_small_values_had_before_the_search_they_keep(monkeypatch):
+    of, _ = with_small_ones("a=4,b=4")
+    given = of.replay([move for move in of.moves if move.axis == 0]).tiling
+    of = Problem(of.graph.analysis, of.graph, given, of.mesh, of.cost_model, of.axes)
+    state, tried = of.replay([move for move in of.moves if move.axis == 1]), []
+    monkeypatch.setattr(of, "step", lambda _, move: tried.append(move))
+    small_replicated(of, state, 10**6)
+    assert {action.axis for move in tried for action in move.actions} == {1}
 
 
 def test_no_more_is_evaluated_than_may_be():

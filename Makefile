@@ -1,5 +1,5 @@
-# make demo | check | test | test-docs | test-searched | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
-#      test-native | bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
+# make demo | check | quick | test | test-docs | test-searched | test-whole | test-tools | test-tpu | test-gpu | test-torch | test-browser | test-newest
+#      test-native | mutants | bench | coverage-models | paper-table | accuracy | models | architecture | pictures | site | first-page | page-library
 # each sets up the environment first
 #
 #   PYTHON=python3.12     the interpreter that creates the environment (3.11 or newer)
@@ -12,6 +12,7 @@
 #   NEWEST=tests          which tests test-newest runs; all of them
 #   ACCURACY_ARGS="gpt --topology h100:8"  models and options for accuracy; --help lists them
 #   PAPER_ARGS="--small"  models and options for paper-table; --help lists them
+#   MUTANTS_ARGS="spmd"   parts of names of files and options for mutants; --help lists them
 #   MODELS="gpt-tiny"     which presets `make models` measures; all of them
 #   COVERAGE_ARGS="mlp --schedule fsdp"  models and options for coverage-models; --help lists them
 
@@ -27,6 +28,7 @@ ACCURACY_ARGS ?=
 NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/test_constrain.py \
   tests/plan/test_manual.py tests/plan/test_export.py
 PAPER_ARGS ?=
+MUTANTS_ARGS ?=
 
 # What has a target of its own.
 SUITES := tests/browser tests/docs tests/tools tests/torch_frontend tests/whole
@@ -35,7 +37,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := demo
-.PHONY: venv demo test test-searched test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest test-native check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
+.PHONY: venv demo quick test test-searched test-docs test-whole test-tools test-tpu test-gpu test-torch test-browser test-newest test-native mutants check bench coverage-models paper-table accuracy models architecture pictures site first-page page-library clean
 
 venv: $(STAMP)
 
@@ -50,6 +52,10 @@ $(STAMP): pyproject.toml $(wildcard src/partita/native/*.[ch])
 
 demo: venv
 	$(BIN)/python -m tools.demo
+
+# Under a minute: the tests listed in tests/quick.txt, which find most of what `make mutants` plants.
+quick: venv
+	$(BIN)/python -m pytest -n 2 --dist loadgroup @tests/quick.txt $(PYTEST_ARGS)
 
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(SUITES:%=--ignore %) $(PYTEST_ARGS)
@@ -124,6 +130,10 @@ test-newest:
 # The inner loops in C, built so that a byte outside of an array ends the process.
 test-native: venv
 	tools/sanitized.sh $(BIN)/python tests/test_native.py tests/test_native_arrays.py $(PYTEST_ARGS)
+
+# Faults planted in copies of the sources, one at a time, and which test of `make quick` finds each.
+mutants: venv
+	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 check: venv
 	$(BIN)/ruff format --check src tests examples tools

@@ -1,0 +1,1 @@
+"""Faults planted in the sources on purpose, to see whether the tests find them."""

@@ -374,3 +374,14 @@ def test_along_an_axis_of_one_device_a_halo_is_nothing_but_padding():
     (step,) = reshard(TensorType((8,), "f32"), layout, NONE, layout, mesh, halo=halo)
     assert not step.is_collective
     assert step.after.shape == (9,)
+
+
+def test_of_ways_that_send_as_much_what_is_wanted_nowhere_is_gathered_first():
+    """Before what is in the way of others. Exchanging z first would take a permutation as well."""
+    mesh, type_ = Mesh.of("x=2,y=2,z=2"), TensorType((24, 24, 6), "f32")
+    steps = reshard(type_, ((2,), (0, 1), ()), frozenset(), ((), (2,), (1,)), mesh)
+    assert [(step.kind, step.axes) for step in steps] == [
+        ("all_to_all", (1,)),
+        ("all_gather", (0,)),
+        ("all_to_all", (2,)),
+    ]

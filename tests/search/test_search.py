@@ -14,7 +14,7 @@ import pytest
 import partita as pt
 from partita.analysis import analyse, fold
 from partita.cost import CostModel, load
-from partita.decisions import ShardColor
+from partita.decisions import ShardClass, ShardColor
 from partita.errors import TacticError
 from partita.mesh import Mesh
 from partita.search import Problem, iterated_search, protocol, refine, tree_search

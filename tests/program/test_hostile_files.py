@@ -16,7 +16,7 @@ import partita as pt
 from partita.cost import files as cost_files
 from partita.cost import load
 from partita.saved import schema
-from partita.stablehlo import normal_form, reading
+from partita.stablehlo import inlining, reading
 from partita.stablehlo.internals import export_schema, exported_nodes
 from partita.stablehlo.limits import check_text
 from partita.text import Text, console
@@ -92,7 +92,7 @@ def test_a_program_of_jax_has_the_same_limit(monkeypatch):
     def twice(f):
         return jax.jit(lambda x: f(f(x)))
 
-    monkeypatch.setattr(normal_form, "OPERATIONS", 1000)
+    monkeypatch.setattr(inlining, "OPERATIONS", 1000)
     f = functools.reduce(lambda f, _: twice(f), range(10), jnp.sin)
     with pytest.raises(pt.UnsupportedError, match=r"inlined .* more than 1,000 operations"):
         pt.plan(f, jnp.ones(4), mesh="x=2", hardware="cpu")

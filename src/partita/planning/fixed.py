@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 from partita.frontend.specs import Axes
@@ -10,8 +11,8 @@ from partita.frontend.trace import Traced
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.program.ir import GivenSharding, Specs
-from partita.stablehlo import constraints, mlir, shardings
-from partita.stablehlo.top_k import read_again
+from partita.stablehlo import constraints, shardings
+from partita.stablehlo.rewritten import rewritten
 
 
 def simulated(
@@ -31,12 +32,9 @@ def fixed(
     They replace what these come with.
     """
     if results:
-        with mlir.context():
-            module = mlir.parse(program.module)
-            texts = {n: shardings.of_plan(axes, [False] * len(axes)) for n, axes in results.items()}
-            constraints.of_results(mlir.main_function(module), texts)
-            text = module.operation.get_asm(enable_debug_info=True)
-        program = read_again(text, program)
+        texts = {n: shardings.of_plan(axes, [False] * len(axes)) for n, axes in results.items()}
+        constrain = functools.partial(constraints.constrain_results, shardings=texts)
+        program = rewritten(program, constrain)
     given = [
         GivenSharding(program.argument_names[n], program.arguments[n], axes, False, tuple(mesh))
         for n, axes in arguments.items()

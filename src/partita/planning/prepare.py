@@ -21,9 +21,7 @@ from partita.mesh import Mesh
 from partita.options import integer
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
-from partita.stablehlo.crops import align
-from partita.stablehlo.prefix import split_prefix
-from partita.stablehlo.top_k import split_top_k
+from partita.stablehlo.rewritten import for_devices
 from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.given import with_facts
 from partita.tactics.options import as_tactics, named_axes
@@ -121,9 +119,7 @@ def checked(
 
 def rewritten(program: Program, mesh: Mesh) -> Program:
     """The same program with what can be done in parts on a mesh written so."""
-    for rewrite in (align, split_prefix, split_top_k):
-        program = rewrite(program, mesh.devices)
-    return program
+    return for_devices(program, mesh.devices)
 
 
 def targeted(hardware: str | Hardware | None, memory: float | str | None) -> tuple[Hardware, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from partita.stablehlo.mlir import filled, hlo, ir
@@ -17,9 +18,31 @@ def shape_of(value: Any) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
 
 
-def with_shape(value: Any, shape: list[int]) -> Any:
+def with_shape(value: Any, shape: Sequence[int]) -> Any:
     """The type of a tensor with the elements of a value, in another shape."""
     return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+
+
+def again(op: Any, operands: Sequence[Any], *shapes: Sequence[int]) -> list[Any]:
+    """The results of the same operation of other operands, which give results of these shapes."""
+    copy = op.clone()
+    for number, value in enumerate(operands):
+        copy.operands[number] = value
+    for result, shape in zip(copy.results, shapes, strict=True):
+        result.set_type(with_shape(result, shape))
+    return list(copy.results)
+
+
+def bounds_of(op: Any) -> tuple[list[int], list[int], list[int]]:
+    """Where a slice starts and stops in each dimension, and its strides."""
+    names = ("start_indices", "limit_indices", "strides")
+    starts, limits, strides = (list(op.attributes[name]) for name in names)
+    return starts, limits, strides
+
+
+def sliced(value: Any, *bounds: Sequence[int]) -> Any:
+    """A slice of a value, with such bounds."""
+    return hlo.slice(value, *map(ir.DenseI64ArrayAttr.get, bounds))
 
 
 def cut(value: Any, dim: int, start: int, stop: int, stride: int = 1) -> Any:
@@ -29,7 +52,7 @@ def cut(value: Any, dim: int, start: int, stop: int, stride: int = 1) -> Any:
         return value
     starts, strides = [0] * len(limits), [1] * len(limits)
     starts[dim], limits[dim], strides[dim] = start, stop, stride
-    return hlo.slice(value, *map(ir.DenseI64ArrayAttr.get, (starts, limits, strides)))
+    return sliced(value, starts, limits, strides)
 
 
 def padded(

@@ -14,8 +14,8 @@ from partita.program.ir import Constant, Program, TensorType
 from partita.program.op_traits import traits
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
+from partita.stablehlo.inlining import inline
 from partita.stablehlo.mlir import ir
-from partita.stablehlo.normal_form import inline
 
 NAME = "constants"
 """What the names of constants start with."""
@@ -91,13 +91,9 @@ def describe(
 def _groups(main: Any) -> list[list[Any]]:
     """The constants in a function, those that are equal together, the largest first."""
     groups: dict[Any, list[Any]] = {}
-
-    def visit(op: Any) -> Any:
-        if traits(op.name).constant and (held := content(op)) is not None:
+    for op in mlir.find(main.operation, lambda op: traits(op.name).constant):
+        if (held := content(op)) is not None:
             groups.setdefault(held, []).append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
     return sorted(groups.values(), key=lambda group: -_size(group[0]))
 
 

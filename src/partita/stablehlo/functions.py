@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from partita.errors import UnsupportedError
-from partita.stablehlo import mlir, normal_form
+from partita.stablehlo import mlir
+from partita.stablehlo.inlining import inline
 from partita.stablehlo.refusals import tensor_type
 
 
@@ -28,7 +29,7 @@ def lowered(function: Callable[..., Any], types: Sequence[Any], platform: str) -
             f"{', '.join(f'{t.dtype}{list(t.shape)}' for t in types)}: {error}"
         ) from error
     module = mlir.parse(text)
-    normal_form.inline(module)
+    inline(module)
     return module
 
 

@@ -33,11 +33,11 @@ from partita.stablehlo import (
     tags,
 )
 from partita.stablehlo.constants import content, describe
-from partita.stablehlo.dimensions import takes_apart
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.locations import Sources
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import hlo
+from partita.stablehlo.passes.dimensions import takes_apart
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
 from partita.stablehlo.rules import own as rules
 from partita.stablehlo.rules.shardy import Rules, combiner_of
@@ -439,14 +439,7 @@ class _Importer:
 
 def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
     """Values of the function that the regions of `op` read without receiving them as operands."""
-    found: dict[Any, None] = {}
-
-    def visit(inner: Any) -> Any:
-        if inner != op:
-            for value in inner.operands:
-                if value in numbers:
-                    found[value] = None
-        return ir.WalkResult.ADVANCE
-
-    op.walk(visit)
-    return list(found)
+    inside = (
+        value for inner in mlir.find(op, lambda inner: inner != op) for value in inner.operands
+    )
+    return list(dict.fromkeys(value for value in inside if value in numbers))

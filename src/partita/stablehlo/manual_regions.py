@@ -1,10 +1,10 @@
 """Computations that are manual over some axes of a mesh only: `shard_map` with `axis_names`.
 
 Along these axes the body says itself what each device does; along the others it is a program like
-any. So it becomes part of the program around it: `unfold` puts its operations where it stood, and a
-call at each operand and result, by which a value enters or leaves. Inside, values are what the
-devices along the manual axes have of them. Their operations note these axes, have a factor more for
-each, which is split along it, and so cannot be split along it otherwise.
+any. So it becomes part of the program around it: `passes.manual.unfold` puts its operations where
+it stood, and a call at each operand and result, by which a value enters or leaves. Inside, values
+are what the devices along the manual axes have of them. Their operations note these axes, have a
+factor more for each, which is split along it, and so cannot be split along it otherwise.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from partita.program.ir import Given, ManualCollective, Operation, TensorType, W
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, traits
 from partita.program.rule import Factor, Rule
 from partita.stablehlo import attributes
-from partita.stablehlo.mlir import find, ir
+from partita.stablehlo.mlir import ir
 from partita.stablehlo.rules import notation, own
-from partita.stablehlo.shard_map import collectives, manual_axes, shardings_of, title
+from partita.stablehlo.shard_map import collectives, title
 from partita.stablehlo.shardings import read_sharding
 
 _AXES = "partita.manual_axes"
@@ -30,69 +30,6 @@ _AXES = "partita.manual_axes"
 
 _SHARDING = "partita.manual_sharding"
 """Note of a call by which a value enters or leaves: its axes, and its sharding outside."""
-
-
-def unfold(main: Any) -> None:
-    """Makes computations that are manual over some axes only part of the program around them.
-
-    They stand for themselves, as `partita.stablehlo.shard_map.note` leaves them.
-    """
-    found = find(main.operation, lambda op: op.name == MANUAL)  # those inside of others first
-    for op in [op for op in found if _is_partial(_outermost(op))]:
-        _unfold(op)
-
-
-def _outermost(op: Any) -> Any:
-    """The manual computation that holds another one, and is in none itself."""
-    found, around = op, op.parent
-    while around is not None:
-        found = around if around.name == MANUAL else found
-        around = around.parent
-    return found
-
-
-def _is_partial(op: Any) -> bool:
-    return any(axis not in manual_axes(op) for axis, _ in _mesh(op))
-
-
-def _mesh(op: Any) -> tuple[tuple[str, int], ...]:
-    sides = ("in_shardings", "out_shardings")
-    said = [read_sharding(s, {}, title("")) for side in sides for s in shardings_of(op, side)]
-    return said[0].mesh if said else ()
-
-
-def _unfold(op: Any) -> None:
-    block = op.regions[0].blocks[0]
-    *inside, returned = [view.operation for view in block.operations]
-    here = Manual(tuple(manual_axes(op)), _mesh(op))
-    for each in inside:
-        _note(each, here)
-
-    def cross(kind: str, value: Any, type_: Any, sharding: Any) -> Any:
-        call = ir.Operation.create(
-            "stablehlo.custom_call",
-            results=[type_],
-            operands=[value],
-            attributes={"call_target_name": ir.StringAttr.get(kind)},
-        )
-        attributes.put(call, _SHARDING, json.dumps([here.axes, str(sharding)]))
-        _note(call, here)
-        return call.results[0]
-
-    def sides(values: Any, types: Any, which: str) -> Any:
-        return zip(values, types, shardings_of(op, which), strict=True)
-
-    with ir.InsertionPoint(op), op.location:
-        arguments = list(block.arguments)
-        types = [argument.type for argument in arguments]
-        for number, row in enumerate(sides(op.operands, types, "in_shardings")):
-            arguments[number].replace_all_uses_with(cross(FULL_TO_SHARD, *row))
-        for each in inside:
-            each.move_before(op)
-        types = [result.type for result in op.results]
-        for number, row in enumerate(sides(returned.operands, types, "out_shardings")):
-            op.results[number].replace_all_uses_with(cross(SHARD_TO_FULL, *row))
-    op.erase()
 
 
 class Manual(NamedTuple):
@@ -109,7 +46,7 @@ class Manual(NamedTuple):
         return Manual(tuple(axis for axis, _ in mesh if axis in axes), mesh)
 
 
-def _note(op: Any, manual: Manual) -> None:
+def note(op: Any, manual: Manual) -> None:
     """Notes further axes on an operation, and on those that it orders.
 
     Constants are the same on all devices, and can be like those of the program around.
@@ -120,7 +57,7 @@ def _note(op: Any, manual: Manual) -> None:
     if traits(op.name).treatment == "structure":
         for region in op.regions:
             for view in region.blocks[0].operations:
-                _note(view.operation, manual)
+                note(view.operation, manual)
 
 
 def noted(op: Any) -> Manual:
@@ -145,6 +82,27 @@ def _parsed(text: str) -> Manual:
         return Manual()
     axes, mesh = json.loads(text)
     return Manual(tuple(axes), tuple((name, size) for name, size in mesh))
+
+
+def crossed(kind: str, value: Any, type_: Any, sharding: Any, manual: Manual) -> Any:
+    """A value on the other side, once it enters or leaves; made at the insertion point.
+
+    Args:
+      kind: of the operation.
+      value: on this side.
+      type_: on the other one.
+      sharding: outside.
+      manual: the axes of the computation.
+    """
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[type_],
+        operands=[value],
+        attributes={"call_target_name": ir.StringAttr.get(kind)},
+    )
+    attributes.put(call, _SHARDING, json.dumps([manual.axes, str(sharding)]))
+    note(call, manual)
+    return call.results[0]
 
 
 def crosses(op: Any) -> str:

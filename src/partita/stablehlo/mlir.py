@@ -18,6 +18,7 @@ from jaxlib.mlir.dialects import stablehlo as hlo
 
 from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
+from partita.program.op_traits import traits
 from partita.stablehlo import internals
 from partita.stablehlo.limits import check_text
 from partita.stablehlo.reading import UnreadableError, decode, unreadable
@@ -32,9 +33,14 @@ __all__ = [
     "hlo",
     "inlined",
     "ir",
+    "is_constant",
     "load",
     "main_function",
+    "maker",
+    "number_of",
+    "origin",
     "parse",
+    "returned",
     "run_passes",
     "sdy",
     "serialize",
@@ -126,6 +132,23 @@ def find(operation: Any, wanted: Callable[[Any], bool]) -> list[Any]:
     return found
 
 
+def maker(value: Any) -> Any | None:
+    """The operation that makes a value; None for an argument of a block."""
+    return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
+def origin(value: Any) -> Any:
+    """What a value is made from by nothing but operations that make zeros of zeros."""
+    while (op := maker(value)) is not None and traits(op.name).keeps_zeros:
+        value = op.operands[0]
+    return value
+
+
+def returned(block: Any) -> list[Any]:
+    """The values that a block ends with."""
+    return list(list(block.operations)[-1].operation.operands)
+
+
 def attributes_of(function: Any, which: str, count: int) -> list[Any]:
     """The attributes of each argument (`arg_attrs`) or result (`res_attrs`) of a function."""
     attributes = function.attributes
@@ -180,6 +203,17 @@ def splat(constant: Any) -> Any | None:
     except TypeError:  # jaxlib's bindings have no attribute class for complex elements
         return None
     return value.get_splat_value() if value.is_splat else None
+
+
+def number_of(value: Any) -> Any | None:
+    """The number that a constant holds everywhere; None for any other value."""
+    op = maker(value)
+    return getattr(splat(op), "value", None) if op is not None and is_constant(op) else None
+
+
+def is_constant(op: Any) -> bool:
+    """Returns whether an operation is a constant of the text, as Shardy may write it, too."""
+    return traits(op.name).constant or op.name == "sdy.constant"
 
 
 def _inline_resources(text: str) -> str:

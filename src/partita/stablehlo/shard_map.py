@@ -21,37 +21,10 @@ from partita.program.op_traits import MANUAL
 from partita.program.rule import Factor, Rule
 from partita.stablehlo.internals import PMAP_AXIS
 from partita.stablehlo.mlir import ir, sdy
-from partita.stablehlo.shardings import meshes_of, read_sharding, with_mesh
-from partita.stablehlo.versions import axes_of_groups
+from partita.stablehlo.shardings import read_sharding
 
-_SIDES = ("in_shardings", "out_shardings")
-_GROUPS = "replica_groups"
-
-
-def note(module: Any, main: Any) -> None:
-    """Writes the mesh of each manual computation out where it is used: it stands for itself."""
-    meshes = meshes_of(module)
-
-    def visit(op: Any) -> Any:
-        if op.name == MANUAL:
-            for side in _SIDES:
-                own = [str(with_mesh(s, meshes)) for s in shardings_of(op, side)]
-                inner = ", ".join(text.removeprefix("#sdy.sharding") for text in own)
-                op.attributes[side] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
-        elif _GROUPS in op.attributes:
-            _list_groups(op, meshes)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
-
-
-def _list_groups(op: Any, meshes: dict[str, Any]) -> None:
-    """Has a collective list its groups of devices, where it says them by axes of a mesh."""
-    sizes, axes = axes_of_groups(op.attributes[_GROUPS], meshes)
-    if axes:
-        mesh = Mesh(tuple(name for name, _ in sizes), tuple(size for _, size in sizes))
-        groups: Any = np.array(mesh.groups(tuple(map(mesh.axis, axes))), np.int64)
-        op.attributes[_GROUPS] = ir.DenseIntElementsAttr.get(groups)
+SIDES = ("in_shardings", "out_shardings")
+GROUPS = "replica_groups"
 
 
 def facts(
@@ -64,8 +37,7 @@ def facts(
     """
     name = title(source)
     said = [
-        [read_sharding(sharding, {}, name) for sharding in shardings_of(op, side)]
-        for side in _SIDES
+        [read_sharding(sharding, {}, name) for sharding in shardings_of(op, side)] for side in SIDES
     ]
     meshes = {each.mesh for side in said for each in side}
     if len(meshes) != 1:
@@ -160,9 +132,9 @@ def _axes(op: Any, mesh: Mesh) -> tuple[int, ...] | None:
     if COLLECTIVES[op.name.rpartition(".")[2]].hlo.pairs:
         pairs = np.array(op.attributes["source_target_pairs"]).tolist()
         return next(o for o in orders if _within(pairs, mesh.groups(o)))
-    if not isinstance(op.attributes[_GROUPS], ir.DenseElementsAttr):
+    if not isinstance(op.attributes[GROUPS], ir.DenseElementsAttr):
         return None
-    groups = np.array(op.attributes[_GROUPS]).tolist()
+    groups = np.array(op.attributes[GROUPS]).tolist()
     exact = (o for o in orders if sorted(mesh.groups(o)) == sorted(groups))
     return next(exact, None)
 

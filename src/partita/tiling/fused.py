@@ -1,10 +1,10 @@
 """Fused projections: an axis on a dimension that holds several parts goes to each of the parts.
 
 The weight `[embed, 3 * n]` of a fused projection is read as `[embed, 3, n]`, see
-`partita.stablehlo.dimensions.fused`. Whoever shards `3 * n` wants queries, keys and values sharded
-along `n`. So the axis starts from there, too. What is stored remains as it was asked for, and the
-weight is exchanged where it is reshaped: along another of its dimensions, if there is one, so that
-each device sends no more than its shard.
+`partita.stablehlo.passes.dimensions.fused`. Whoever shards `3 * n` wants queries, keys and values
+sharded along `n`. So the axis starts from there, too. What is stored remains as it was asked for,
+and the weight is exchanged where it is reshaped: along another of its dimensions, if there is one,
+so that each device sends no more than its shard.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ gradient, say. Kept, they would be reduced over the mesh and paid for, where XLA
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from partita.program.op_traits import traits
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir, main_function, returned
 
 _LOOP = "stablehlo.while"
 _BRANCHES = ("stablehlo.case", "stablehlo.if")
@@ -18,9 +18,10 @@ _USED = "partita.used"
 """Attribute of a loop or branch that has results which nothing uses: the others."""
 
 
-def drop_dead(main: Any) -> None:
-    """Erases from a function what neither its results nor an effect need."""
-    structured = [op for op in _walk(main.operation) if op.name in (_LOOP, *_BRANCHES)]
+def drop_dead(module: Any) -> None:
+    """Erases from the function `main` what neither its results nor an effect need."""
+    main = main_function(module)
+    structured = find(main.operation, lambda op: op.name in (_LOOP, *_BRANCHES))
     if structured:
         _note_used(main, structured)
     _clean(main.entry_block)
@@ -40,11 +41,10 @@ class _Used:
     def __init__(self, main: Any) -> None:
         self.values: set[Any] = set()
         self._waiting: list[Any] = []
-        self._need(_returned(main.entry_block))
-        for op in _walk(main.operation):
-            if _has_effect(op):
-                self._need(op.operands)
-                self._need_around(op)
+        self._need(returned(main.entry_block))
+        for op in find(main.operation, _has_effect):
+            self._need(op.operands)
+            self._need_around(op)
         while self._waiting:
             self._follow(self._waiting.pop())
 
@@ -58,7 +58,7 @@ class _Used:
         """That an effect happens depends on the loops and branches around it."""
         while (op := op.parent) is not None and op.name != "func.func":
             if op.name == _LOOP:
-                self._need(_returned(op.regions[0].blocks[0]))
+                self._need(returned(op.regions[0].blocks[0]))
             else:
                 self._need(op.operands)
 
@@ -72,13 +72,12 @@ class _Used:
         number = value.result_number
         if owner.name == _LOOP:
             condition, body = (region.blocks[0] for region in owner.regions)
-            self._need([owner.operands[number], _returned(body)[number], *_returned(condition)])
+            self._need([owner.operands[number], returned(body)[number], *returned(condition)])
         elif owner.name in _BRANCHES:
             self._need([owner.operands[0]])
-            self._need([_returned(region.blocks[0])[number] for region in owner.regions])
+            self._need([returned(region.blocks[0])[number] for region in owner.regions])
         else:
-            self._need(owner.operands)
-            for inner in _walk(owner) if owner.regions else ():
+            for inner in find(owner, lambda op: True) if owner.regions else (owner,):
                 self._need(inner.operands)
 
 
@@ -95,7 +94,7 @@ def _clean(block: Any) -> None:
         used = any(True for result in op.results for _ in result.uses)
         # Branches and loops may have no results at all; what else has none ends a block.
         droppable = bool(op.results) or op.name in (_LOOP, *_BRANCHES)
-        if droppable and not used and not _has_effect_inside(op):
+        if droppable and not used and not find(op, _has_effect):
             op.erase()
 
 
@@ -129,24 +128,6 @@ def _rebuild(op: Any, kept: Sequence[int]) -> None:
     for number, result in zip(kept, made.results, strict=True):
         op.results[number].replace_all_uses_with(result)
     op.erase()
-
-
-def _returned(block: Any) -> list[Any]:
-    return list(list(block.operations)[-1].operation.operands)
-
-
-def _walk(operation: Any) -> Iterator[Any]:
-    """All operations inside of one, in order."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                op = view.operation
-                yield op
-                yield from _walk(op)
-
-
-def _has_effect_inside(op: Any) -> bool:
-    return _has_effect(op) or any(map(_has_effect, _walk(op)))
 
 
 def _has_effect(op: Any) -> bool:

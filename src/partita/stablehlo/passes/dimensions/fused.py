@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from partita.program.op_traits import MANUAL
 from partita.stablehlo import attributes
-from partita.stablehlo.dimensions.classes import RESHAPE, Class, Classes, Place, sizes
-from partita.stablehlo.dimensions.counting import PARTS, shape, wide
-from partita.stablehlo.dimensions.letters import groups, letters_of
-from partita.stablehlo.dimensions.split import split
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import find, main_function
+from partita.stablehlo.passes.dimensions.classes import RESHAPE, Class, Classes, Place, sizes
+from partita.stablehlo.passes.dimensions.counting import PARTS, shape, wide
+from partita.stablehlo.passes.dimensions.letters import groups, letters_of
+from partita.stablehlo.passes.dimensions.split import split
 
 _DOT = "stablehlo.dot_general"
 _ENDS = (_DOT, "stablehlo.broadcast_in_dim", "stablehlo.reduce")
@@ -28,11 +27,11 @@ _PARTED = ("stablehlo.concatenate", "stablehlo.pad", "stablehlo.slice")
 _NOTE = "partita.parts"
 
 
-def unfuse(main: Any) -> None:
+def unfuse(module: Any) -> None:
     """Makes two dimensions of one that is used in equal parts, up to the products with weights."""
     classes = Classes(_ENDS, parts=True, last=True)
     cut: dict[Class, None] = {}
-    for op in _parted(main):
+    for op in find(main_function(module).operation, _parts):
         found = classes.explore(_whole(op))
         size = _equal_parts(classes, found) if found else 0
         if found is None or not size:
@@ -50,19 +49,9 @@ def takes_apart(operation: Any) -> bool:
     return operation.name == RESHAPE and bool(attributes.get(operation, _NOTE))
 
 
-def _parted(main: Any) -> list[Any]:
-    """The operations that take parts out of a dimension, or make one of parts."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == MANUAL:
-            return ir.WalkResult.SKIP
-        if op.name in _PARTED and any(PARTS in letters for letters in letters_of(op)):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
-    return found
+def _parts(op: Any) -> bool:
+    """Returns whether an operation takes parts out of a dimension, or makes one of parts."""
+    return op.name in _PARTED and any(PARTS in letters for letters in letters_of(op))
 
 
 def _whole(op: Any) -> Place:

@@ -9,9 +9,9 @@ from typing import Any
 
 from partita.program.op_traits import MANUAL
 from partita.stablehlo import tags
-from partita.stablehlo.dimensions.counting import EDGE, FIXED, PARTS, Letter, shape
-from partita.stablehlo.dimensions.letters import letters_of
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import ir, returned
+from partita.stablehlo.passes.dimensions.counting import EDGE, FIXED, PARTS, Letter, shape
+from partita.stablehlo.passes.dimensions.letters import letters_of
 
 Place = tuple[Any, int]
 """A value and one of its dimensions."""
@@ -165,18 +165,14 @@ def _named(op: Any) -> Iterable[tuple[Any, tuple[Letter, ...]]]:
         return zip((*op.operands, *op.results), letters_of(op), strict=True)
     sides = [list(op.results)]
     if op.name in ("stablehlo.case", "stablehlo.if"):
-        sides += [_returned(region) for region in op.regions]
+        sides += [returned(region.blocks[0]) for region in op.regions]
     else:
         sides.append(list(op.operands))
     if op.name == "stablehlo.while":
         sides += [list(region.blocks[0].arguments) for region in op.regions]
-        sides.append(_returned(op.regions[1]))
+        sides.append(returned(op.regions[1].blocks[0]))
     return [
         (value, tuple(f"{number}.{dim}" for dim in range(len(shape(value)))))
         for side in sides
         for number, value in enumerate(side)
     ]
-
-
-def _returned(region: Any) -> list[Any]:
-    return list(list(region.blocks[0].operations)[-1].operation.operands)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.stablehlo import rolls
-from partita.stablehlo.dimensions.classes import RESHAPE, STRUCTURES, around
-from partita.stablehlo.dimensions.counting import EDGE, PARTS, Letter, shape
-from partita.stablehlo.dimensions.letters import letters_of, renumber
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.passes.dimensions.classes import RESHAPE, STRUCTURES, around
+from partita.stablehlo.passes.dimensions.counting import EDGE, PARTS, Letter, shape
+from partita.stablehlo.passes.dimensions.letters import letters_of, renumber
 
 
 def split(sizes: dict[Any, list[tuple[int, ...]]]) -> list[tuple[Any, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.stablehlo.dimensions.counting import (
+from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.passes.dimensions.counting import (
     FIXED,
     Letter,
     Letters,
@@ -14,7 +15,6 @@ from partita.stablehlo.dimensions.counting import (
     ones,
     shape,
 )
-from partita.stablehlo.mlir import hlo, ir
 
 
 def gather(op: Any) -> Letters:

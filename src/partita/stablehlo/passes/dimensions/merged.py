@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from partita.program.op_traits import MANUAL
-from partita.stablehlo.dimensions.classes import RESHAPE, Classes, Place, sizes
-from partita.stablehlo.dimensions.counting import shape, wide
-from partita.stablehlo.dimensions.letters import groups
-from partita.stablehlo.dimensions.split import split
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import find, main_function
+from partita.stablehlo.passes.dimensions.classes import RESHAPE, Classes, Place, sizes
+from partita.stablehlo.passes.dimensions.counting import shape, wide
+from partita.stablehlo.passes.dimensions.letters import groups
+from partita.stablehlo.passes.dimensions.split import split
 
 
-def unmerge(main: Any) -> None:
-    """Splits merged dimensions of a function in place, where nothing needs them merged."""
+def unmerge(module: Any) -> None:
+    """Splits merged dimensions of the function `main`, where nothing needs them merged."""
     classes = Classes()
-    for op in _merging(main):
+    for op in find(main_function(module).operation, _merges):
         for before, after in groups(op):
             if len(wide(op.operands[0], before)) > 1:
                 for dim in wide(op.results[0], after):
@@ -35,21 +34,12 @@ def unmerge(main: Any) -> None:
     split(sizes(classes.closed))
 
 
-def _merging(main: Any) -> list[Any]:
-    """The reshapes that make one dimension of several."""
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == MANUAL:
-            return ir.WalkResult.SKIP
-        if op.name == RESHAPE:
-            before, after = ([n for n in shape(v) if n > 1] for v in (*op.operands, *op.results))
-            if before != after and 0 not in before:
-                found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    main.operation.walk(visit)
-    return found
+def _merges(op: Any) -> bool:
+    """Returns whether an operation is a reshape that makes one dimension of several."""
+    if op.name != RESHAPE:
+        return False
+    before, after = ([n for n in shape(v) if n > 1] for v in (*op.operands, *op.results))
+    return before != after and 0 not in before
 
 
 def _cut(classes: Classes) -> None:

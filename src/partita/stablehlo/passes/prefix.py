@@ -8,61 +8,35 @@ comes what has been accumulated before it. For that one element of every part is
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from partita.program.ir import Operation, Program
 from partita.program.op_traits import traits
-from partita.stablehlo import mlir, tags
 from partita.stablehlo.bodies import neutral
-from partita.stablehlo.building import cut, shape_of, with_shape
+from partita.stablehlo.building import again, cut, shape_of, with_shape
 from partita.stablehlo.manual_regions import is_manual
-from partita.stablehlo.mlir import find, hlo, ir
+from partita.stablehlo.mlir import hlo, ir, number_of, origin
+from partita.stablehlo.passes.driver import ForDevices, Pattern
+from partita.stablehlo.passes.parts import in_parts, parts_of
 from partita.stablehlo.refusals import tensor_type
 from partita.stablehlo.rules.windows import Slide, paddings, slides
-from partita.stablehlo.top_k import SAVING, in_parts, read_again
 
 _KIND = "stablehlo.reduce_window"
 
 
-def split_prefix(program: Program, parts: int) -> Program:
-    """The same program with its cumulative sums split in two, where the dimension divides.
-
-    Args:
-      program: as it was read.
-      parts: into how many parts a dimension may be cut; fewer where that does not divide it.
-    """
-    if not any(_may_be_cut(program, op, parts) for op in program.operations):
-        return program
-    with mlir.context():
-        module = mlir.parse(program.module)
-        found = find(module.operation, lambda op: op.name == _KIND and not is_manual(op))
-        for op in found:
-            dim = accumulated(op)
-            size = 1 if dim is None else ir.RankedTensorType(op.operands[0].type).shape[dim]
-            count = _parts(size, parts)
-            if dim is not None and count > 1:
-                with ir.InsertionPoint(op), op.location:
-                    made = _split(op, dim, count)
-                op.results[0].replace_all_uses_with(made)
-                tags.add(made.owner, tags.of(op))
-                op.erase()
-        text = module.operation.get_asm(enable_debug_info=True)
-    return read_again(text, program)
+def _matches(op: Any) -> bool:
+    return op.name == _KIND and not is_manual(op)
 
 
-def _may_be_cut(program: Program, op: Operation, parts: int) -> bool:
-    """Whether an operation of a program might be split, as far as its rule says."""
-    blocked = (f.size for f in op.rule.factors if f.kind == "blocked")
-    return op.kind == _KIND and any(_parts(size, parts) > 1 for size in blocked)
-
-
-def _parts(size: int, parts: int) -> int:
-    """Into how many parts to cut a dimension; 1 is not at all."""
-    parts = math.gcd(size, parts)
-    return parts if size >= SAVING * parts else 1
+def _rewrite(devices: int, op: Any) -> list[Any] | None:
+    dim = accumulated(op)
+    if dim is None:
+        return None
+    parts = parts_of(shape_of(op.operands[0])[dim], devices)
+    return [_split(op, dim, parts)] if parts > 1 else None
 
 
 def accumulated(op: Any) -> int | None:
@@ -85,11 +59,8 @@ def accumulated(op: Any) -> int | None:
 
 def _starts_neutral(op: Any) -> bool:
     """Whether the initial value changes nothing, so that it may be there several times."""
-    start = op.operands[1]
-    while isinstance(start, ir.OpResult) and traits(start.owner.name).keeps_zeros:
-        start = start.owner.operands[0]
-    known = isinstance(start, ir.OpResult) and traits(start.owner.name).constant
-    number = getattr(mlir.splat(start.owner), "value", None) if known else None
+    start = origin(op.operands[1])
+    number = number_of(start)
     if number is None:
         return False
     body = [inner.operation.name.rpartition(".")[2] for inner in op.regions[0].blocks[0].operations]
@@ -113,7 +84,7 @@ def _split(op: Any, dim: int, parts: int) -> Any:
     inner = accumulate(op, in_parts(operand, dim, parts), start, dim + 1, own - 1, backward)
     last = 0 if backward else own - 1
     totals = cut(inner, dim + 1, last, last + 1)
-    shape = list(ir.RankedTensorType(totals.type).shape)
+    shape = shape_of(totals)
     totals = hlo.reshape(with_shape(totals, shape[: dim + 1] + shape[dim + 2 :]), totals)
     # What there is before each part, and in the end all of it, which no part goes on from.
     before = accumulate(op, totals, start, dim, parts, backward)
@@ -130,7 +101,7 @@ def accumulate(op: Any, value: Any, start: Any, dim: int, reach: int, backward: 
     Each result is of the element at its place and of `reach` before it (`backward`, behind it); a
     reach as long as the dimension leaves out the element itself, and adds a result of all.
     """
-    shape = list(ir.RankedTensorType(value.type).shape)
+    shape = shape_of(value)
     rank, size = len(shape), shape[dim]
     padding: Any = np.zeros((rank, 2), np.int64)
     padding[dim, int(backward)] = reach
@@ -157,12 +128,15 @@ def _combined(op: Any, a: Any, b: Any) -> Any:
     """What the body of an operation makes of two values of any shape."""
     block = op.regions[0].blocks[0]
     known = dict(zip(block.arguments, (a, b), strict=True))
-    shape = list(ir.RankedTensorType(a.type).shape)
+    shape = shape_of(a)
     *inside, returned = [view.operation for view in block.operations]
     for each in inside:
-        copy = each.clone()
-        for number, value in enumerate(each.operands):
-            copy.operands[number] = known[value]
-        copy.results[0].set_type(with_shape(each.results[0], shape))
-        known[each.results[0]] = copy.results[0]
+        (known[each.results[0]],) = again(each, [known[v] for v in each.operands], shape)
     return known[returned.operands[0]]
+
+
+split_prefix = ForDevices(
+    lambda program, op, devices: op.kind == _KIND,
+    lambda devices, module: Pattern(_matches, functools.partial(_rewrite, devices))(module),
+)
+"""Splits cumulative sums in two, where the dimension divides."""

@@ -20,14 +20,24 @@ from typing import Any
 
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import traits
-from partita.stablehlo import mlir, prefix, tags
 from partita.stablehlo.bodies import neutral
-from partita.stablehlo.building import cut, padded, shape_of, with_shape, within
+from partita.stablehlo.building import (
+    again,
+    bounds_of,
+    cut,
+    padded,
+    shape_of,
+    sliced,
+    with_shape,
+    within,
+)
 from partita.stablehlo.manual_regions import is_manual
-from partita.stablehlo.mlir import filled, find, hlo, ir
+from partita.stablehlo.mlir import filled, find, hlo, ir, main_function, maker, splat
+from partita.stablehlo.passes import prefix
+from partita.stablehlo.passes.driver import ForDevices, name_again
+from partita.stablehlo.passes.liveness import drop_dead
 from partita.stablehlo.rules.moves import padding
 from partita.stablehlo.rules.windows import paddings
-from partita.stablehlo.top_k import read_again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +57,20 @@ class Crop:
         return shape_of(self.whole)[self.dim]
 
 
-def align(program: Program, parts: int) -> Program:
-    """The same program with its slices in full length, where that keeps it sharded.
-
-    Args:
-      program: as it was read.
-      parts: how many devices there are.
-    """
-    if not any(_may_crop(program, op, parts) for op in program.operations):
-        return program
-    with mlir.context():
-        module = mlir.parse(program.module)
-        found = find(mlir.main_function(module).operation, lambda op: not is_manual(op))
-        aligner = _Aligner(parts)
-        for op in found:
-            aligner.read(op)
-        if not aligner.used:
-            return program
-        aligner.finish()
-        text = module.operation.get_asm(enable_debug_info=True)
-    return read_again(text, program)
+def _rewrite(devices: int, module: Any) -> bool:
+    aligner = _Aligner(devices)
+    for op in find(main_function(module).operation, lambda op: not is_manual(op)):
+        aligner.read(op)
+    aligner.finish()
+    drop_dead(module)
+    return bool(aligner.used)
 
 
-def _may_crop(program: Program, op: Operation, parts: int) -> bool:
+def _may_crop(program: Program, op: Operation, devices: int) -> bool:
     if op.kind not in _MAKING:
         return False
     operand, result = (program.values[v].type.shape for v in (op.operands[0], op.results[0]))
-    return any(_loses(a, b, parts) for a, b in zip(operand, result, strict=True))
+    return any(_loses(a, b, devices) for a, b in zip(operand, result, strict=True))
 
 
 def _loses(size: int, made: int, parts: int) -> bool:
@@ -107,22 +104,19 @@ class _Aligner:
             self.made.append(op)
         elif made is not None:
             self._use([v for v in op.operands if v in self.crops])
-            if isinstance(made, ir.OpResult):
-                tags.add(made.owner, tags.of(op))
+            name_again(op, made)
             op.results[0].replace_all_uses_with(made)
 
     def finish(self) -> None:
         """Lets nothing be made twice: what is needed in part is cut out of what is made in full."""
         for op in reversed(self.made):
             (result,) = op.results
-            crop = self.crops[result]
             if result in self.used and any(True for _ in result.uses):
+                crop = self.crops[result]
                 with ir.InsertionPoint(op), op.location:
                     made = cut(crop.whole, crop.dim, crop.start, crop.start + crop.size)
-                tags.add(made.owner, tags.of(op))
+                name_again(op, made)
                 result.replace_all_uses_with(made)
-            if not any(True for _ in result.uses):
-                op.erase()
 
     def _of_parts(self, op: Any) -> bool:
         return any(value in self.crops for value in op.operands)
@@ -147,38 +141,39 @@ class _Aligner:
         if crop is not None and (crop.dim, crop.length) == (like.dim, like.length):
             by = start - crop.start
             return padded(crop.whole, crop.dim, by, -by)
-        op = value.owner if isinstance(value, ir.OpResult) else None
-        if op is not None and (made := _remade(op, like)) is not None:
+        if (made := _remade(value, like)) is not None:
             return made
         return padded(value, like.dim, start, like.length - start - like.size)
 
 
-def _remade(op: Any, like: Crop) -> Any | None:
+def _remade(value: Any, like: Crop) -> Any | None:
     """A value that is the same all along a dimension, in full length; None for any other."""
-    shape = shape_of(op.results[0])
+    op = maker(value)
+    if op is None:
+        return None
+    shape = shape_of(value)
     shape[like.dim] = like.length
-    type_ = with_shape(op.results[0], shape)
+    type_ = with_shape(value, shape)
     if op.name == "stablehlo.broadcast_in_dim" and like.dim not in list(
         op.attributes["broadcast_dimensions"]
     ):
         return hlo.broadcast_in_dim(type_, op.operands[0], op.attributes["broadcast_dimensions"])
-    if traits(op.name).constant and (element := mlir.splat(op)) is not None:
+    if traits(op.name).constant and (element := splat(op)) is not None:
         return hlo.constant(ir.DenseElementsAttr.get_splat(type_, element))
     return None
 
 
 def _slice(aligner: _Aligner, op: Any) -> Crop | Any | None:
     """A part of its operand, or a part of a part."""
-    names = ("start_indices", "limit_indices", "strides")
-    starts, limits, strides = (list(op.attributes[name]) for name in names)
+    starts, limits, strides = bounds_of(op)
     value, sizes = op.operands[0], shape_of(op.operands[0])
     moved = [d for d, size in enumerate(sizes) if (starts[d], limits[d]) != (0, size)]
     moved = [d for d in range(len(sizes)) if d in moved or strides[d] != 1]
     crop = aligner.crops.get(value)
     if crop is not None and crop.dim not in moved:
         starts[crop.dim], limits[crop.dim] = 0, crop.length
-        bounds = map(ir.DenseI64ArrayAttr.get, (starts, limits, strides))
-        return Crop(hlo.slice(crop.whole, *bounds), crop.dim, crop.start, crop.size, (value,))
+        whole = sliced(crop.whole, starts, limits, strides)
+        return Crop(whole, crop.dim, crop.start, crop.size, (value,))
     if len(moved) != 1:
         return None
     (dim,) = moved
@@ -217,18 +212,10 @@ def _elementwise(aligner: _Aligner, op: Any) -> Crop | None:
     operands = [
         v if shape_of(v) != shape else aligner.shifted(v, like, like.start) for v in op.operands
     ]
-    whole = _again(op, operands, shape_of(like.whole))
+    (whole,) = again(op, operands, shape_of(like.whole))
     return Crop(
         whole, like.dim, like.start, like.size, tuple(v for v in op.operands if v in aligner.crops)
     )
-
-
-def _again(op: Any, operands: list[Any], shape: list[int]) -> Any:
-    copy = op.clone()
-    for number, value in enumerate(operands):
-        copy.operands[number] = value
-    copy.results[0].set_type(with_shape(op.results[0], shape))
-    return copy.results[0]
 
 
 def _broadcast(aligner: _Aligner, op: Any) -> Crop | None:
@@ -238,14 +225,14 @@ def _broadcast(aligner: _Aligner, op: Any) -> Crop | None:
     if crop.size == 1:
         return None
     shape[dim] = crop.length
-    whole = _again(op, [crop.whole], shape)
+    (whole,) = again(op, [crop.whole], shape)
     return Crop(whole, dim, crop.start, crop.size, (op.operands[0],))
 
 
 def _transpose(aligner: _Aligner, op: Any) -> Crop:
     crop = aligner.crops[op.operands[0]]
     order = list(op.attributes["permutation"])
-    whole = _again(op, [crop.whole], [shape_of(crop.whole)[d] for d in order])
+    (whole,) = again(op, [crop.whole], [shape_of(crop.whole)[d] for d in order])
     return Crop(whole, order.index(crop.dim), crop.start, crop.size, (op.operands[0],))
 
 
@@ -257,14 +244,14 @@ def _reduce(aligner: _Aligner, op: Any) -> Crop | Any | None:
     dims = list(op.attributes["dimensions"])
     if crop.dim not in dims:
         shape = [s for d, s in enumerate(shape_of(crop.whole)) if d not in dims]
-        whole = _again(op, [crop.whole, op.operands[1]], shape)
+        (whole,) = again(op, [crop.whole, op.operands[1]], shape)
         dim = crop.dim - sum(d < crop.dim for d in dims)
         return Crop(whole, dim, crop.start, crop.size, (op.operands[0],))
     start = neutral(op)
     if start is None:
         return None
     masked = hlo.select(_counts(crop), crop.whole, filled(crop.whole.type, start))
-    return _again(op, [masked, op.operands[1]], shape_of(op.results[0]))
+    return again(op, [masked, op.operands[1]], shape_of(op.results[0]))[0]
 
 
 def _accumulate(aligner: _Aligner, op: Any) -> Crop | None:
@@ -318,12 +305,12 @@ def _filled(crop: Crop, size: int, place: int, fill: Any, apart: int = 1) -> Any
 
 def _scalar(value: Any) -> Any | None:
     """The one element that a value has everywhere, as a scalar; None if it is not known."""
-    op = value.owner if isinstance(value, ir.OpResult) else None
+    op = maker(value)
     if op is None:
         return None
     if op.name == "stablehlo.broadcast_in_dim" and not shape_of(op.operands[0]):
         return op.operands[0]
-    element = mlir.splat(op) if traits(op.name).constant else None
+    element = splat(op) if traits(op.name).constant else None
     type_ = with_shape(value, [])
     return element and hlo.constant(ir.DenseElementsAttr.get_splat(type_, element))
 
@@ -351,9 +338,7 @@ def _concatenate(aligner: _Aligner, op: Any) -> Any | None:
             low = place - crop.start
             made = padded(crop.whole, dim, low, size - crop.length - low)
         else:
-            made = None
-            if isinstance(value, ir.OpResult):
-                made = _remade(value.owner, Crop(op.results[0], dim, 0, own))
+            made = _remade(value, Crop(op.results[0], dim, 0, own))
             if made is None:
                 made = padded(value, dim, place, size - place - own)
         if own:
@@ -385,3 +370,6 @@ _READ: dict[str, Callable[[_Aligner, Any], Crop | Any | None]] = {
 
 _MAKING = ("stablehlo.slice", "stablehlo.pad")
 """Those that make parts of what is none."""
+
+align = ForDevices(_may_crop, _rewrite)
+"""Writes slices in full length, where that keeps them sharded."""

@@ -17,7 +17,8 @@ import numpy as np
 
 from partita.program.op_traits import traits
 from partita.stablehlo import rolls
-from partita.stablehlo.dimensions.counting import (
+from partita.stablehlo.mlir import hlo, ir, splat
+from partita.stablehlo.passes.dimensions.counting import (
     EDGE,
     FIXED,
     PARTS,
@@ -30,13 +31,12 @@ from partita.stablehlo.dimensions.counting import (
     ones,
     shape,
 )
-from partita.stablehlo.dimensions.indexed import (
+from partita.stablehlo.passes.dimensions.indexed import (
     gather,
     renumber_gather,
     renumber_scatter,
     scatter,
 )
-from partita.stablehlo.mlir import hlo, ir, splat
 
 
 def letters_of(op: Any) -> Letters:

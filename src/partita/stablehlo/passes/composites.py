@@ -19,24 +19,18 @@ _KEPT = ("elementwise", "own")
 """How operations are treated that are more to partita than their decomposition."""
 
 
-def restore(op: Any) -> bool:
-    """Replaces a composite by the operation that it stands for, if it is one of those."""
+def restored(op: Any) -> list[Any] | None:
+    """The results of the operation that a composite stands for, if it is one of those."""
     kind = op.attributes["name"].value
     if not kind.startswith(_PREFIX) or traits(kind).treatment not in _KEPT:
-        return False
+        return None
     said = op.attributes.get("composite_attributes", None)
     attributes = {a.name: a.attr for a in said} if said is not None else {}
     for name, read in _READ.items():
         if name in attributes:
             attributes[name] = read(attributes[name])
-    with ir.InsertionPoint(op), op.location:
-        made = ir.Operation.create(
-            kind, [r.type for r in op.results], list(op.operands), attributes=attributes
-        )
-    for old, new in zip(op.results, made.results, strict=True):
-        old.replace_all_uses_with(new)
-    op.erase()
-    return True
+    types = [result.type for result in op.results]
+    return list(ir.Operation.create(kind, types, list(op.operands), attributes=attributes).results)
 
 
 def _dimensions(attribute: Any) -> Any:

@@ -1,0 +1,31 @@
+"""A dimension in as many parts as there are devices, for what can be done part by part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from partita.stablehlo.building import shape_of, with_shape
+from partita.stablehlo.mlir import hlo
+
+SAVING = 4
+"""How many times smaller what is left of all parts has to be than the dimension."""
+
+
+def parts_of(size: int, devices: int, kept: int = 1) -> int:
+    """Into how many parts to cut a dimension; 1 is not at all.
+
+    Args:
+      size: of the dimension.
+      devices: the most parts; fewer where that does not divide the size.
+      kept: how many elements are left of each part.
+    """
+    parts = math.gcd(size, devices)
+    return parts if size >= SAVING * parts * kept else 1
+
+
+def in_parts(value: Any, dim: int, parts: int) -> Any:
+    """A value with a dimension cut into so many parts."""
+    shape = shape_of(value)
+    shape[dim : dim + 1] = [parts, shape[dim] // parts]
+    return hlo.reshape(with_shape(value, shape), value)

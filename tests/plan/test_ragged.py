@@ -146,6 +146,17 @@ def test_it_is_one_operation_in_files_for_tpus_too(tmp_path, suffix):
     assert_same(made.jit()(*made.shard(X, W, SIZES)), step(X, W, SIZES), 1e-4)
 
 
+def test_it_stays_one_operation_where_constants_of_a_file_are_hoisted(tmp_path):
+    def scaled(x, w, sizes):
+        return lax.ragged_dot(x @ numbers(8, 8), w, sizes)
+
+    path = tmp_path / "scaled.bin"
+    exported = jax.export.export(jax.jit(scaled), platforms=["tpu"])(X, W, SIZES)
+    path.write_bytes(exported.serialize())
+    made = plan(path, hoist_constants="100 B")
+    assert len(made.closed_over) == 1 and len(ragged(made)) == 1
+
+
 def test_on_a_host_it_is_what_jax_makes_of_it_there():
     """Hardware that is a host has no such operation: what runs is what is planned."""
     made = plan(product, X, W, SIZES, hardware="cpu", tactics=[tile("x", 0, "data")])

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
@@ -44,6 +45,18 @@ def test_what_a_loop_hands_on_and_what_it_gives_can_be_tagged():
     plan = planned(fn, array(8), tactics=[pt.ManualPartition({"carry": 0}, "data")])
     assert {name for name, _ in plan.program.tagged} == {"start", "carry", "end"}
     assert plan.in_shardings[0] == jax.P("data")
+
+
+@pytest.mark.parametrize("first", [jnp.sin, lambda x: x, lambda x: jax.lax.top_k(x, 8)[0]])
+def test_a_name_stays_with_what_an_operation_is_replaced_by(first):
+    """A select by a constant is what that selects, be that an operation's only value or not."""
+
+    def fn(x, y):
+        return jnp.cos(checkpoint_name(jnp.where(True, first(x), y), "chosen"))
+
+    plan = planned(fn, array(8), array(8))
+    assert "select" not in {op.short for op in plan.program.operations}
+    assert [name for name, _ in plan.program.tagged] == ["chosen"]
 
 
 def test_one_name_may_stand_for_several_values():

@@ -19,11 +19,11 @@ from partita.escape import printed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
 from partita.stablehlo import mlir
-from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.constants import hoist
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.internals import exported_nodes, platform_of
+from partita.stablehlo.passes.adapt import adapt
 from partita.stablehlo.reading import UnreadableError
 from partita.stablehlo.signature import donate
 

@@ -23,7 +23,7 @@ from partita.planning.schedule import Scheduled
 from partita.program.ir import Operation, Program
 from partita.program.refused import COMPILED_CALLS
 from partita.spmd import SpmdProgram
-from partita.stablehlo.adapt import LACKING
+from partita.stablehlo.passes.adapt import LACKING
 
 
 def elsewhere(

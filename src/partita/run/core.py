@@ -14,9 +14,9 @@ from partita.errors import ArgumentError, renamed
 from partita.escape import printed
 from partita.frontend.callbacks import result_of, with_modules
 from partita.stablehlo import mlir
-from partita.stablehlo.adapt import adapt
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.internals import platform_of
+from partita.stablehlo.passes.adapt import adapt
 from partita.tiling import LoopNests
 from partita.tiling.show import show
 

@@ -27,9 +27,9 @@ from partita.mesh import Mesh
 from partita.run.call import Function, Planned, check
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
-from partita.stablehlo.adapt import adapt, lacks
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.internals import concrete_mesh, platform_of
+from partita.stablehlo.passes.adapt import adapt, lacks
 from partita.stablehlo.propagated import annotated, given_results
 from partita.tiling import Layout, spec
 

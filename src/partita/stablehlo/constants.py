@@ -16,6 +16,7 @@ from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.inlining import inline
 from partita.stablehlo.mlir import ir
+from partita.stablehlo.passes.expansions import expand
 
 NAME = "constants"
 """What the names of constants start with."""
@@ -43,6 +44,7 @@ def hoist(text: str, least: int) -> tuple[str, tuple[np.ndarray, ...]]:
     """
     with mlir.context():
         module = mlir.parse(text)
+        expand(module)  # a composite that stands for an operation is not to be inlined
         inline(module)
         main = mlir.main_function(module)
         block = main.entry_block

@@ -6,11 +6,14 @@ JAX lowers such a name to nothing. While partita traces, it lowers to a custom c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from partita.program.op_traits import traits
 from partita.stablehlo import attributes
 from partita.stablehlo import custom_calls as calls
 from partita.stablehlo.internals import NAME
+from partita.stablehlo.mlir import hlo, maker
 
 CALL = "partita.tag"
 """Target of the custom calls that stand for names while partita traces, and key of the note."""
@@ -33,8 +36,17 @@ def of(operation: Any) -> list[str]:
     return text.split(_SEPARATOR) if text else []
 
 
-def add(operation: Any, names: list[str]) -> None:
-    """Gives further names to the value that an operation makes."""
-    if names:
-        text = _SEPARATOR.join(dict.fromkeys([*of(operation), *names]))
-        attributes.put(operation, CALL, text)
+def named(value: Any, names: Sequence[str]) -> Any:
+    """A value with further names.
+
+    It is the value itself, unless no operation makes it alone: then a reshape, at the insertion
+    point, to the shape that it has.
+    """
+    if not names:
+        return value
+    made = maker(value)
+    if made is None or len(made.results) > 1 or traits(made.name).treatment == "structure":
+        value = hlo.reshape(value.type, value)
+        made = value.owner
+    attributes.put(made, CALL, _SEPARATOR.join(dict.fromkeys([*of(made), *names])))
+    return value

@@ -20,6 +20,7 @@ from typing import Any
 
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import traits
+from partita.stablehlo import tags
 from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import (
     again,
@@ -34,7 +35,7 @@ from partita.stablehlo.building import (
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import filled, find, hlo, ir, main_function, maker, splat
 from partita.stablehlo.passes import prefix
-from partita.stablehlo.passes.driver import ForDevices, name_again
+from partita.stablehlo.passes.driver import ForDevices
 from partita.stablehlo.passes.liveness import drop_dead
 from partita.stablehlo.rules.moves import padding
 from partita.stablehlo.rules.windows import paddings
@@ -58,11 +59,16 @@ class Crop:
 
 
 def _rewrite(devices: int, module: Any) -> bool:
+    used = _aligned(devices, module)  # of which no handles are left
+    drop_dead(module)
+    return used
+
+
+def _aligned(devices: int, module: Any) -> bool:
     aligner = _Aligner(devices)
     for op in find(main_function(module).operation, lambda op: not is_manual(op)):
         aligner.read(op)
     aligner.finish()
-    drop_dead(module)
     return bool(aligner.used)
 
 
@@ -99,13 +105,13 @@ class _Aligner:
             return
         with ir.InsertionPoint(op), op.location:
             made = read(self, op)
+            if made is not None and not isinstance(made, Crop):
+                op.results[0].replace_all_uses_with(tags.named(made, tags.of(op)))
         if isinstance(made, Crop):
             self.crops[op.results[0]] = made
             self.made.append(op)
         elif made is not None:
             self._use([v for v in op.operands if v in self.crops])
-            name_again(op, made)
-            op.results[0].replace_all_uses_with(made)
 
     def finish(self) -> None:
         """Lets nothing be made twice: what is needed in part is cut out of what is made in full."""
@@ -115,8 +121,7 @@ class _Aligner:
                 crop = self.crops[result]
                 with ir.InsertionPoint(op), op.location:
                     made = cut(crop.whole, crop.dim, crop.start, crop.start + crop.size)
-                name_again(op, made)
-                result.replace_all_uses_with(made)
+                    result.replace_all_uses_with(tags.named(made, tags.of(op)))
 
     def _of_parts(self, op: Any) -> bool:
         return any(value in self.crops for value in op.operands)

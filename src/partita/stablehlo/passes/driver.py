@@ -15,7 +15,7 @@ from typing import Any
 from partita.errors import UnsupportedError
 from partita.program.ir import Operation, Program
 from partita.stablehlo import tags
-from partita.stablehlo.mlir import afresh, find, ir, main_function, maker, run_passes
+from partita.stablehlo.mlir import afresh, find, ir, main_function, run_passes
 from partita.stablehlo.refusals import check_all
 
 Pass = str | Callable[[Any], object]
@@ -59,26 +59,13 @@ class Pattern:
             op = found.pop()  # a handle must not outlive what it is in
             with ir.InsertionPoint(op), op.location:
                 values = self.rewrite(op)
-            if values is not None:
-                replace(op, values)
-                changed = True
+                if values is None:
+                    continue
+                for old, new in zip(op.results, values, strict=True):
+                    old.replace_all_uses_with(tags.named(new, tags.of(op)))
+            op.erase()
+            changed = True
         return changed
-
-
-def replace(op: Any, values: Sequence[Any]) -> None:
-    """Has other values, which take over its name, stand for the results of an operation."""
-    if values:
-        name_again(op, values[0])
-    for old, new in zip(op.results, values, strict=True):
-        old.replace_all_uses_with(new)
-    op.erase()
-
-
-def name_again(op: Any, value: Any) -> None:
-    """Gives the names of an operation's result to the value that stands for it."""
-    made = maker(value)
-    if made is not None:
-        tags.add(made, tags.of(op))
 
 
 def run(module: Any, passes: Iterable[Pass]) -> Any:

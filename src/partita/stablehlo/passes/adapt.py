@@ -6,7 +6,6 @@ to be written differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from jax import lax
@@ -15,13 +14,11 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from partita.program.ir import Program
 from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
-from partita.stablehlo.mlir import find, ir
+from partita.stablehlo.mlir import ir
+from partita.stablehlo.passes.driver import Pattern, Rewrite
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
 from partita.stablehlo.rules.ragged import Ragged
-
-Substitute = Callable[[Any], list[Any]]
-"""Of an MLIR operation, at whose place it builds: the values that stand for its results."""
 
 
 def lacks(program: Program, platform: str) -> bool:
@@ -50,13 +47,11 @@ def adapt(module: Any, program: Program, platform: str = "") -> None:
         return write_out(said.whole, list(op.operands), platform, op.location)
 
     missing = {PARTITIONED_CALL: whole, **LACKING.get(platform, {})}
-    found = find(module.operation, lambda op: (target_of(op) or op.name) in missing)
-    for op in found:
-        with ir.InsertionPoint(op), op.location:
-            results = missing[target_of(op) or op.name](op)
-        for old, new in zip(op.results, results, strict=True):
-            old.replace_all_uses_with(new)
-        op.erase()
+    Pattern(lambda op: _kind(op) in missing, lambda op: missing[_kind(op)](op)).run(module)
+
+
+def _kind(op: Any) -> str:
+    return target_of(op) or str(op.name)
 
 
 def _dense(op: Any) -> list[Any]:
@@ -99,7 +94,7 @@ def _row_major(op: Any) -> list[Any]:
     return write_out(constrained, list(made.results), "cpu", op.location)
 
 
-LACKING: dict[str, dict[str, Substitute]] = {
+LACKING: dict[str, dict[str, Rewrite]] = {
     "cpu": {"chlo.ragged_dot": _dense, PLACEMENT: _operand, "stablehlo.fft": _row_major}
 }
 """By platform: kinds and targets that its compilers cannot run as they are -> substitutes."""

@@ -46,6 +46,7 @@ __all__ = [
     "serialize",
     "shape_of",
     "splat",
+    "top_of",
     "update_signature",
 ]
 
@@ -119,8 +120,11 @@ def main_function(module: Any) -> Any:
     )
 
 
-def find(operation: Any, wanted: Callable[[Any], bool]) -> list[Any]:
-    """The operations inside of one of which something is true: inner ones first, then in order."""
+def find(operation: Any, wanted: Callable[[Any], bool], outer_first: bool = False) -> list[Any]:
+    """The operations inside of one, itself included, of which something is true, in order.
+
+    Those inside of another one come before it, or `outer_first` after it.
+    """
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
@@ -128,8 +132,15 @@ def find(operation: Any, wanted: Callable[[Any], bool]) -> list[Any]:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
-    operation.walk(visit)
+    operation.walk(visit, ir.WalkOrder.PRE_ORDER if outer_first else ir.WalkOrder.POST_ORDER)
     return found
+
+
+def top_of(op: Any) -> Any:
+    """The module that an operation is in, as an operation."""
+    while op.parent is not None:
+        op = op.parent.operation
+    return op
 
 
 def maker(value: Any) -> Any | None:

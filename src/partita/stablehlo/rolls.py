@@ -13,7 +13,7 @@ from typing import Any
 from partita.program.rule import Reach, Rule
 from partita.stablehlo import attributes
 from partita.stablehlo.building import cut, joined, shape_of
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import ir, top_of
 
 _KEY = "partita.roll"
 
@@ -69,11 +69,9 @@ def write(value: Any, dim: int, start: int) -> Any:
 
 def move(operation: Any, dim: int) -> None:
     """Has a roll, whose operand and result have other types by now, roll this dimension."""
-    top = operation
-    while top.parent is not None:
-        top = top.parent.operation
     start = place(operation)[1]
-    name = _function(top.regions[0].blocks[0], operation.results[0].type, dim, start)
+    body = top_of(operation).regions[0].blocks[0]
+    name = _function(body, operation.results[0].type, dim, start)
     operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(name)
     attributes.put(operation, _KEY, f"{dim} {start}")
 

@@ -20,7 +20,7 @@ from partita.program.ir import Given, ManualCollective, TensorType
 from partita.program.op_traits import MANUAL
 from partita.program.rule import Factor, Rule
 from partita.stablehlo.internals import PMAP_AXIS
-from partita.stablehlo.mlir import ir, sdy
+from partita.stablehlo.mlir import find, ir, sdy
 from partita.stablehlo.shardings import read_sharding
 
 SIDES = ("in_shardings", "out_shardings")
@@ -64,25 +64,14 @@ def facts(
 
 def check_inside(op: Any, source: str) -> None:
     """Raises `UnsupportedError` for one inside of another, or one that reads what is outside."""
-    block = op.regions[0].blocks[0]
-    nested: list[Any] = []
-    known = set(block.arguments)
-    outside: list[Any] = []
-
-    def visit(inner: Any) -> Any:
-        if inner != op:
-            nested.extend([inner] if inner.name == MANUAL else [])
-            for region in inner.regions:
-                for each in region.blocks:
-                    known.update(each.arguments)
-            outside.extend(v for v in inner.operands if v not in known)
-            known.update(inner.results)
-        return ir.WalkResult.ADVANCE
-
-    op.walk(visit, ir.WalkOrder.PRE_ORDER)
-    if nested:
+    every = find(op, lambda _: True)
+    inside = every[:-1]
+    blocks = [block for each in every for region in each.regions for block in region.blocks]
+    known = {value for block in blocks for value in block.arguments}
+    known.update(value for each in inside for value in each.results)
+    if any(each.name == MANUAL for each in inside):
         raise UnsupportedError(f"{title(source)} holds another one; write it without")
-    if outside:
+    if any(value not in known for each in inside for value in each.operands):
         raise UnsupportedError(
             f"{title(source)} reads a value from outside of it; pass it as an argument"
         )

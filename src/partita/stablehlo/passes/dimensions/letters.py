@@ -17,7 +17,7 @@ import numpy as np
 
 from partita.program.op_traits import traits
 from partita.stablehlo import rolls
-from partita.stablehlo.mlir import hlo, ir, splat
+from partita.stablehlo.mlir import hlo, ir, is_constant, splat
 from partita.stablehlo.passes.dimensions.counting import (
     EDGE,
     FIXED,
@@ -49,7 +49,7 @@ def letters_of(op: Any) -> Letters:
         return _same_but(lambda op: [rolls.place(op)[0]])(op)
     if known.elementwise:
         return tuple(lettered(value) for value in (*op.operands, *op.results))
-    if _is_constant(op):
+    if is_constant(op):
         (result,) = op.results
         return (lettered(result) if splat(op) is not None else (EDGE,) * len(shape(result)),)
     # What every device runs in full anyway loses nothing by a reshape.
@@ -66,7 +66,7 @@ def renumber(op: Any, sizes_of: SizesOf) -> Any:
     row = _ROWS.get(op.name)
     if row is not None:
         return row.renumber(op, sizes_of) or op
-    if _is_constant(op) and splat(op) is not None:
+    if is_constant(op) and splat(op) is not None:
         (result,) = op.results
         type_ = ir.RankedTensorType(result.type)
         held = op.attributes["value"]
@@ -74,10 +74,6 @@ def renumber(op: Any, sizes_of: SizesOf) -> Any:
         made = ir.RankedTensorType.get(flat, type_.element_type)
         op.attributes["value"] = ir.DenseElementsAttr.get_splat(made, held.get_splat_value())
     return op
-
-
-def _is_constant(op: Any) -> bool:
-    return traits(op.name).constant or op.name == "sdy.constant"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.stablehlo import rolls
-from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.mlir import find, hlo, ir, top_of
 from partita.stablehlo.passes.dimensions.classes import RESHAPE, STRUCTURES, around
 from partita.stablehlo.passes.dimensions.counting import EDGE, PARTS, Letter, shape
 from partita.stablehlo.passes.dimensions.letters import letters_of, renumber
@@ -125,19 +125,7 @@ class _Split:
 
 def _in_order(ops: dict[Any, None]) -> list[Any]:
     """Operations in the order of the program, those of a block before what comes behind it."""
-    top = next(iter(ops), None)
-    while top is not None and top.parent is not None:
-        top = top.parent.operation
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op in ops:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    if top is not None:
-        top.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return find(top_of(next(iter(ops))), ops.__contains__, outer_first=True) if ops else []
 
 
 def _part(size: int, whole: tuple[int, ...]) -> tuple[int, ...]:

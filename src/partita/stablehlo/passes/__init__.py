@@ -1,7 +1,13 @@
-"""Rewrites of a program: what there is, in which order, and why in that order.
+"""Rewrites of a program: which there are, in which order, and why in that order.
 
-Each changes a module in place and leaves what the program computes. A new one is a module here,
-most often one `driver.Pattern`, and a line in one of the two lists.
+Each changes a module of StableHLO in place and leaves what it computes. Programs are read after
+`READING` and, once the number of devices is known, rewritten by those of `FOR_DEVICES` that concern
+them and read again. `passes.adapt` has what the compilers of one platform lack, for when a program
+is emitted.
+
+A new rewrite is a module here and a line in one of the lists. Most are a `driver.Pattern`: which
+operations it is for, and what stands for their results. Where a comment gives no reason, the order
+of neighbours does not matter.
 """
 
 from __future__ import annotations
@@ -23,34 +29,34 @@ from partita.stablehlo.passes.unread import drop_unread
 from partita.stablehlo.passes.zeros import drop_added_zeros
 
 READING: tuple[Pass, ...] = (
-    # In all functions: a composite that stands for no operation of ours becomes a call.
+    # Before calls are inlined: a composite that stands for no operation becomes a call.
     expand,
-    # From here on, all of the program is in `main`.
+    # From here on, all of the program is in `main`, which is all that the others look at.
     inline,
-    # What stands for something of the user's becomes notes and operations of its own, while values
-    # are as they were written. Names come after constraints, which make values of their own.
+    # Before MLIR's passes, which do not know what of the user's these operations stand for.
     note_constraints,
     write_meshes,
     note_names,
-    # The slices of a roll have one operand: as long as constants are not copied for each of them.
+    # Before constants are copied: both slices of a roll are of one value.
     note_rolls,
-    # What has been inlined; then copies of what is made of constants only, which is `sdy.constant`.
+    # Erases the functions that have been inlined; copies what is made of constants for each use.
     "symbol-dce,sdy-constant-or-scalar-splitter",
-    # After the splitter: constants in a manual computation are those of the program around it.
+    # After the splitter, which marks constants: those in a manual computation are like others.
     unfold,
-    # What is left out first needs no copies of constants, and keeps nothing else alive.
     drop_added_zeros,
     drop_unread,
+    # After the two: what they have left without a use needs no copies.
     copy_for_each_use,
+    # After all that replaces operations and leaves dead what only these have read.
     drop_dead,
-    # Last: every use of a value has a say in what its dimensions may become, so none is dead.
+    # After dead operations, whose dimensions would have a say in what a dimension may become.
     unmerge,
     unfuse,
 )
-"""When a program is read, and whenever it is read again, with nothing known of a mesh."""
+"""Whenever a program is read, with nothing known of a mesh."""
 
 FOR_DEVICES: tuple[ForDevices, ...] = (
-    # First, for a cumulative sum of a slice is one in full length then, which can be split.
+    # First: a cumulative sum of a slice is one of full length then, which can be split.
     align,
     split_prefix,
     split_top_k,

@@ -34,7 +34,7 @@ def again(op: Any, operands: Sequence[Any], *shapes: Sequence[int]) -> list[Any]
 
 
 def bounds_of(op: Any) -> tuple[list[int], list[int], list[int]]:
-    """Where a slice starts and stops in each dimension, and its strides."""
+    """The starts, limits and strides of a slice, each by dimension."""
     names = ("start_indices", "limit_indices", "strides")
     starts, limits, strides = (list(op.attributes[name]) for name in names)
     return starts, limits, strides

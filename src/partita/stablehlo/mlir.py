@@ -149,7 +149,7 @@ def maker(value: Any) -> Any | None:
 
 
 def origin(value: Any) -> Any:
-    """What a value is made from by nothing but operations that make zeros of zeros."""
+    """The value that another one is made from by operations that keep zeros, and nothing else."""
     while (op := maker(value)) is not None and traits(op.name).keeps_zeros:
         value = op.operands[0]
     return value

@@ -1,4 +1,4 @@
-"""How a module is rewritten: patterns, which replace operations, and passes in order.
+"""The driver of rewrites: patterns, which replace operations of a module, and passes in order.
 
 A *pass* changes a module in place: a function of the module, or a pipeline of MLIR's own passes in
 MLIR's syntax. Most are a `Pattern`: which operations it is for, and what stands for their results.
@@ -22,7 +22,8 @@ Pass = str | Callable[[Any], object]
 """A pipeline of MLIR, or a function that changes a module in place."""
 
 Rewrite = Callable[[Any], Sequence[Any] | None]
-"""From an operation, before which it builds: a value for each result; None leaves it as it is."""
+"""A function from an operation to a value for each of its results, which it builds before it; None
+leaves the operation as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ForDevices:
     """A pass that depends on the number of devices, and the operations that it is for."""
 
     concerns: Callable[[Program, Operation, int], bool]
-    """Whether an operation of a program may be rewritten, quickly told, for so many devices."""
+    """A quick check of whether an operation of a program may be rewritten for so many devices."""
     rewrite: Callable[[int, Any], bool]
     """Changes a module in place for so many devices; returns whether it has."""
 
@@ -40,7 +41,7 @@ class Pattern:
     """Replaces operations by others that compute the same."""
 
     matches: Callable[[Any], bool]
-    """Which operations to look at; all are found before the first is replaced."""
+    """Selects operations; all are found before the first is replaced."""
     rewrite: Rewrite
 
     def __call__(self, module: Any) -> bool:

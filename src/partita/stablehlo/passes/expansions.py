@@ -74,4 +74,4 @@ _EXPANSIONS: dict[str, Rewrite] = {
     "stablehlo.composite": restored,
     "stablehlo.get_dimension_size": _size,
 }
-"""What the results of an operation are made of instead; None where they cannot be."""
+"""Table of kinds and what makes their results of other operations; None where that cannot be."""

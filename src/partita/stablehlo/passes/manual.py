@@ -33,7 +33,7 @@ def write_meshes(module: Any) -> None:
 
 
 def _list_groups(op: Any, meshes: dict[str, Any]) -> None:
-    """Has a collective list its groups of devices, where it says them by axes of a mesh."""
+    """Writes out the groups of devices of a collective, where it names axes of a mesh."""
     sizes, axes = axes_of_groups(op.attributes[GROUPS], meshes)
     if axes:
         mesh = Mesh(tuple(name for name, _ in sizes), tuple(size for _, size in sizes))

@@ -10,4 +10,4 @@ note_names = Pattern(
     lambda op: calls.is_one(op, tags.CALL),
     lambda call: [tags.named(call.operands[0], [calls.said(call)])],
 )
-"""Has the operation that makes a named value say the name."""
+"""Puts the name of a value on the operation that makes it."""

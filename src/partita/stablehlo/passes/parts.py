@@ -9,11 +9,11 @@ from partita.stablehlo.building import shape_of, with_shape
 from partita.stablehlo.mlir import hlo
 
 SAVING = 4
-"""How many times smaller what is left of all parts has to be than the dimension."""
+"""Least ratio of the size of a dimension to what is left of all its parts together."""
 
 
 def parts_of(size: int, devices: int, kept: int = 1) -> int:
-    """Into how many parts to cut a dimension; 1 is not at all.
+    """The number of parts to cut a dimension into; 1 is not at all.
 
     Args:
       size: of the dimension.

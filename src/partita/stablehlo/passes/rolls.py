@@ -20,7 +20,7 @@ from partita.stablehlo.passes.driver import Pattern
 from partita.stablehlo.rules.moves import padding
 
 _SPELT = ("stablehlo.concatenate", "stablehlo.add")
-"""How a roll is written: the halves put together, or added after zeros."""
+"""Operations that a roll ends with: its halves are put together, or padded with zeros and added."""
 
 
 def note_rolls(module: Any) -> None:
@@ -114,7 +114,7 @@ def _half(value: Any, dim: int) -> _Half | None:
 
 
 def _applied(half: _Half, value: Any) -> Any:
-    """What is done to a half, done to all of a value."""
+    """The operations of a half, done to all of a value."""
     for op in half.done:
         (value,) = again(op, [value], shape_of(value))
     return value

@@ -100,7 +100,7 @@ _SPLIT: dict[str, Callable[[Any, int, int], list[Any]]] = {
     "stablehlo.reduce": _reduce,
     "chlo.top_k": _top_k,
 }
-"""How an operation is split, along a dimension and in so many parts."""
+"""Table of kinds and what splits them, along a dimension and in so many parts."""
 
 split_top_k = ForDevices(
     lambda program, op, devices: op.kind == "chlo.top_k" or _reduces_together(op.kind, op.results),

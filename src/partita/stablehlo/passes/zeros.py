@@ -25,4 +25,4 @@ drop_added_zeros = Pattern(
     lambda op: op.name == "stablehlo.add" and not len(op.attributes),  # nor a name
     _rewrite,
 )
-"""Has what reads a sum with zeros read the other operand."""
+"""Replaces a sum with zeros by the other operand."""

@@ -1,6 +1,6 @@
 """`make paper-table`: the schedules of the PartIR paper, counted three times over.
 
-For every row of `partita.models.partir` the number of collectives of each kind: by arithmetic, as
+For every row of `tools.partir` the number of collectives of each kind: by arithmetic, as
 predicted by the plan, and in the program that XLA compiles for eight host devices. With a
 difference anywhere the exit status is 1.
 """
@@ -31,12 +31,12 @@ from rich.table import Table
 import partita as pt
 from partita.cli import run
 from partita.errors import closest
-from partita.models.partir import ROWS, SUBJECTS, Row, Subject
 from partita.planning.schedule import lower_and_cost
 from partita.tactics import Tactic
 from partita.verify.collectives import found_collectives
 from partita.verify.comparison import side_by_side
 from partita.verify.hlo import parse
+from tools.partir import ROWS, SUBJECTS, Row, Subject
 
 QUICKLY = {
     "xla_backend_optimization_level": 0,

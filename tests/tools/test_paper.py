@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 import pytest
 from tools.paper import Plans, by_arithmetic, compile_row, count, reasons, view
+from tools.partir import ROWS, SUBJECTS, evaluate
 
-from partita.models.partir import ROWS, SUBJECTS, evaluate
 from tools import paper
 
 PAGE = Path(__file__).parents[2] / "docs" / "partir.md"

@@ -17,7 +17,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+
+from partita.models import layers, training
 
 Params = dict[str, Any]
 
@@ -72,12 +73,7 @@ def init(config: GNSConfig, key: jax.Array) -> Params:
         ],
         "decode": mlp(c.latent, c.outputs),
     }
-    return {"params": params, "opt": optimizer(config).init(params)}
-
-
-def optimizer(config: GNSConfig) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
+    return training.state(params, config.learning_rate)
 
 
 def _mlp(x: jax.Array, layers: list[Params]) -> jax.Array:
@@ -91,11 +87,7 @@ def _mlp(x: jax.Array, layers: list[Params]) -> jax.Array:
 
 def _normed(x: jax.Array, params: Params) -> jax.Array:
     """A perceptron followed by a layer norm, which is computed in float32."""
-    x32 = _mlp(x, params["mlp"]).astype(jnp.float32)
-    x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-    x32 = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-5)
-    out: jax.Array = (x32 * params["scale"] + params["bias"]).astype(x.dtype)
-    return out
+    return layers.layer_norm(_mlp(x, params["mlp"]), params, 1e-5)
 
 
 def predict(config: GNSConfig, params: Params, graph: Params) -> jax.Array:
@@ -119,9 +111,7 @@ def loss(config: GNSConfig, params: Params, batch: Params) -> jax.Array:
 
 def train_step(config: GNSConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
-    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
 def abstract_batch(config: GNSConfig) -> Params:
@@ -138,11 +128,5 @@ def abstract_batch(config: GNSConfig) -> Params:
 
 def example_batch(config: GNSConfig, key: jax.Array) -> Params:
     """A random graph with random features and targets."""
-    shapes = abstract_batch(config)
-    keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-    return {
-        name: jax.random.randint(keys[name], shape.shape, 0, config.nodes)
-        if shape.dtype == jnp.int32
-        else jax.random.normal(keys[name], shape.shape)
-        for name, shape in shapes.items()
-    }
+    bounds = dict.fromkeys(("senders", "receivers"), config.nodes)
+    return training.example(abstract_batch(config), key, bounds)

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+
+from partita.models import training
 
 Params = dict[str, Any]
 
@@ -39,12 +40,7 @@ def init(config: MLPConfig, key: jax.Array) -> Params:
         {"w": jax.random.normal(k, shape) * shape[0] ** -0.5, "b": jnp.zeros(shape[1])}
         for k, shape in zip(keys, widths, strict=True)
     ]
-    return {"params": params, "opt": optimizer(config).init(params)}
-
-
-def optimizer(config: MLPConfig) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
+    return training.state(params, config.learning_rate)
 
 
 def loss(config: MLPConfig, params: list[Params], batch: Params) -> jax.Array:
@@ -59,9 +55,7 @@ def loss(config: MLPConfig, params: list[Params], batch: Params) -> jax.Array:
 
 def train_step(config: MLPConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
-    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
 def abstract_batch(config: MLPConfig) -> Params:
@@ -74,9 +68,4 @@ def abstract_batch(config: MLPConfig) -> Params:
 
 def example_batch(config: MLPConfig, key: jax.Array) -> Params:
     """A batch of random numbers."""
-    keys = jax.random.split(key)
-    shapes = abstract_batch(config)
-    return {
-        name: jax.random.normal(k, shapes[name].shape)
-        for name, k in zip(("x", "y"), keys, strict=True)
-    }
+    return training.example(abstract_batch(config), key)

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from partita.models import training
+
 Params = dict[str, Any]
 Weights = dict[str, jax.Array]
 
@@ -73,7 +75,7 @@ def init(config: ResNetConfig, key: jax.Array) -> Params:
 
     norms = {"stem": params["stem"], "stages": stages}
     statistics = jax.tree.map(unseen, norms, is_leaf=lambda node: "w" in node)
-    return {"params": params, "opt": optimizer(config).init(params), "statistics": statistics}
+    return training.state(params, c.learning_rate) | {"statistics": statistics}
 
 
 def _init_conv(keys: Iterator[jax.Array], size: int, width_in: int, width: int) -> Weights:
@@ -92,11 +94,6 @@ def _init_block(keys: Iterator[jax.Array], width_in: int, width: int) -> Params:
     if width_in != EXPANSION * width:
         block["skip"] = _init_conv(keys, 1, width_in, EXPANSION * width)
     return block
-
-
-def optimizer(config: ResNetConfig) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
 
 
 def _conv(x: jax.Array, params: Weights, stride: int = 1) -> tuple[jax.Array, Weights]:
@@ -143,16 +140,16 @@ def loss(config: ResNetConfig, params: Params, batch: Params) -> tuple[jax.Array
             stages[-1].append(seen)
     pooled = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
     logits = jnp.einsum("bc,cn->bn", pooled, params["w_head"]) + params["b_head"]
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    at_label = jnp.take_along_axis(logits, batch["labels"][:, None], axis=-1)[:, 0]
-    return jnp.mean(log_z - at_label), {"stem": stem, "stages": stages}
+    value = training.cross_entropy(logits, batch["labels"])
+    return value, {"stem": stem, "stages": stages}
 
 
 def train_step(config: ResNetConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
     gradient = jax.value_and_grad(lambda p: loss(config, p, batch), has_aux=True)
     (value, seen), gradients = gradient(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
+    optimizer = training.optimizer(config.learning_rate)
+    updates, opt = optimizer.update(gradients, state["opt"], state["params"])
     statistics = optax.incremental_update(seen, state["statistics"], 1 - config.momentum)
     params = optax.apply_updates(state["params"], updates)
     return {"params": params, "opt": opt, "statistics": statistics}, value
@@ -169,9 +166,4 @@ def abstract_batch(config: ResNetConfig) -> Params:
 
 def example_batch(config: ResNetConfig, key: jax.Array) -> Params:
     """A batch of random images and labels."""
-    keys = jax.random.split(key)
-    shapes = abstract_batch(config)
-    return {
-        "images": jax.random.normal(keys[0], shapes["images"].shape),
-        "labels": jax.random.randint(keys[1], shapes["labels"].shape, 0, config.classes),
-    }
+    return training.example(abstract_batch(config), key, {"labels": config.classes})

@@ -19,11 +19,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+
+from partita.models import layers, training
 
 Params = dict[str, Any]
-Shapes = dict[str, tuple[tuple[int, ...], int]]
-"""Shape and fan-in of parameters."""
 
 MAX_DISTANCE = 128
 """Distance from which on all share the last bucket."""
@@ -73,7 +72,7 @@ def init(config: T5Config, key: jax.Array) -> Params:
         "encoder": stack(keys[1], ("self",)),
         "decoder": stack(keys[2], ("self", "cross")),
     }
-    return {"params": params, "opt": optimizer(config).init(params)}
+    return training.state(params, config.learning_rate)
 
 
 def _init_layer(config: T5Config, attentions: tuple[str, ...], key: jax.Array) -> Params:
@@ -81,38 +80,20 @@ def _init_layer(config: T5Config, attentions: tuple[str, ...], key: jax.Array) -
     c = config
     into, out = (c.embed, c.heads, c.head_dim), (c.heads, c.head_dim, c.embed)
     # The queries make up for the scale that the scores go without.
-    attention: Shapes = {
+    attention: layers.Shapes = {
         "wq": (into, c.embed * c.head_dim),
         "wk": (into, c.embed),
         "wv": (into, c.embed),
         "wo": (out, c.heads * c.head_dim),
     }
-    ffn: Shapes = {"w_in": ((c.embed, c.ffn), c.embed), "w_out": ((c.ffn, c.embed), c.ffn)}
-
-    def part(key: jax.Array, shapes: Shapes) -> Params:
-        weights = {
-            name: jax.random.normal(k, shape) * fan_in**-0.5
-            for k, (name, (shape, fan_in)) in zip(
-                jax.random.split(key, len(shapes)), shapes.items(), strict=True
-            )
-        }
-        return weights | {"ln": jnp.ones(c.embed)}
+    ffn: layers.Shapes = {"w_in": ((c.embed, c.ffn), c.embed), "w_out": ((c.ffn, c.embed), c.ffn)}
 
     parts = dict.fromkeys(attentions, attention) | {"ffn": ffn}
     keys = jax.random.split(key, len(parts))
-    return {name: part(k, parts[name]) for k, name in zip(keys, parts, strict=True)}
-
-
-def optimizer(config: T5Config) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
-
-
-def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Root-mean-square norm over the embed dimension, computed in float32."""
-    x32 = x.astype(jnp.float32)
-    rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-6)
-    return (x32 * rms * scale).astype(x.dtype)
+    return {
+        name: layers.matrices(k, parts[name]) | {"ln": jnp.ones(c.embed)}
+        for k, name in zip(keys, parts, strict=True)
+    }
 
 
 def _bias(table: jax.Array, sequence: int, causal: bool) -> jax.Array:
@@ -129,7 +110,7 @@ def _bias(table: jax.Array, sequence: int, causal: bool) -> jax.Array:
     far = jnp.minimum(exact + (ratio * (buckets - exact)).astype(jnp.int32), buckets - 1)
     bucket = jnp.where(distance < exact, distance, far)
     if causal:
-        return jnp.where(after > 0, -1e30, table[:, bucket])
+        return jnp.where(after > 0, layers.MASKED, table[:, bucket])
     return table[:, bucket + jnp.where(after > 0, buckets, 0)]
 
 
@@ -137,21 +118,20 @@ def _attention(
     x: jax.Array, context: jax.Array, bias: jax.Array | None, params: Params
 ) -> jax.Array:
     """Attention of `x`, `[B, Q, D]`, to the context, `[B, S, D]`, which gives `[B, Q, D]`."""
-    q = jnp.einsum("bqd,dhk->bqhk", x, params["wq"].astype(x.dtype))
-    k = jnp.einsum("bsd,dhk->bshk", context, params["wk"].astype(x.dtype))
-    v = jnp.einsum("bsd,dhk->bshk", context, params["wv"].astype(x.dtype))
+    q = layers.dense("bqd,dhk->bqhk", x, params["wq"])
+    k = layers.dense("bsd,dhk->bshk", context, params["wk"])
+    v = layers.dense("bsd,dhk->bshk", context, params["wv"])
     scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32)
     if bias is not None:
         scores = scores + bias
-    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, v)
-    return jnp.einsum("bqhk,hkd->bqd", mixed, params["wo"].astype(x.dtype))
+    mixed = jnp.einsum("bhqs,bshk->bqhk", layers.softmax(scores, None, x.dtype), v)
+    return layers.dense("bqhk,hkd->bqd", mixed, params["wo"])
 
 
 def _ffn(x: jax.Array, params: Params) -> jax.Array:
     """Two matrices around a ReLU, `[B, S, D] -> [B, S, D]`."""
-    hidden = jax.nn.relu(jnp.einsum("bsd,df->bsf", x, params["w_in"].astype(x.dtype)))
-    return jnp.einsum("bsf,fd->bsd", hidden, params["w_out"].astype(x.dtype))
+    hidden = jax.nn.relu(layers.dense("bsd,df->bsf", x, params["w_in"]))
+    return layers.dense("bsf,fd->bsd", hidden, params["w_out"])
 
 
 def _stack(x: jax.Array, source: jax.Array | None, params: Params) -> jax.Array:
@@ -160,14 +140,15 @@ def _stack(x: jax.Array, source: jax.Array | None, params: Params) -> jax.Array:
 
     @jax.checkpoint
     def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-        normed = _norm(x, layer["self"]["ln"])
+        normed = layers.rms_norm(x, layer["self"]["ln"])
         x = x + _attention(normed, normed, bias, layer["self"])
         if source is not None:
-            x = x + _attention(_norm(x, layer["cross"]["ln"]), source, None, layer["cross"])
-        return x + _ffn(_norm(x, layer["ffn"]["ln"]), layer["ffn"]), None
+            normed = layers.rms_norm(x, layer["cross"]["ln"])
+            x = x + _attention(normed, source, None, layer["cross"])
+        return x + _ffn(layers.rms_norm(x, layer["ffn"]["ln"]), layer["ffn"]), None
 
     x, _ = jax.lax.scan(block, x, params["layers"])
-    return _norm(x, params["ln_f"])
+    return layers.rms_norm(x, params["ln_f"])
 
 
 def loss(config: T5Config, params: Params, batch: Params) -> jax.Array:
@@ -180,17 +161,12 @@ def loss(config: T5Config, params: Params, batch: Params) -> jax.Array:
     shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
     encoded = _stack(embed[source], None, params["encoder"])
     x = _stack(embed[shifted], encoded, params["decoder"]) * config.embed**-0.5
-    logits = jnp.einsum("btd,nd->btn", x, embed).astype(jnp.float32)
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    at_target = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
-    return jnp.mean(log_z - at_target)
+    return training.cross_entropy(jnp.einsum("btd,nd->btn", x, embed), target)
 
 
 def train_step(config: T5Config, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
-    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
 def abstract_batch(config: T5Config) -> Params:
@@ -203,9 +179,5 @@ def abstract_batch(config: T5Config) -> Params:
 
 def example_batch(config: T5Config, key: jax.Array) -> Params:
     """A batch of random tokens."""
-    return {
-        name: jax.random.randint(k, tokens.shape, 0, config.vocabulary)
-        for k, (name, tokens) in zip(
-            jax.random.split(key), abstract_batch(config).items(), strict=True
-        )
-    }
+    bounds = dict.fromkeys(("source", "target"), config.vocabulary)
+    return training.example(abstract_batch(config), key, bounds)

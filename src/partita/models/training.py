@@ -18,13 +18,13 @@ def optimizer(learning_rate: float) -> optax.GradientTransformation:
     return optax.adam(learning_rate, eps=1e-6)
 
 
-def state(params: Params, learning_rate: float) -> Params:
+def state(params: Any, learning_rate: float) -> Params:
     """The train state: parameters and Adam's state."""
     return {"params": params, "opt": optimizer(learning_rate).init(params)}
 
 
 def step(
-    loss: Callable[[Params], jax.Array], state: Params, learning_rate: float
+    loss: Callable[[Any], jax.Array], state: Params, learning_rate: float
 ) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
     value, gradients = jax.value_and_grad(loss)(state["params"])

@@ -18,9 +18,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from partita.models import convolutions
+from partita.models import convolutions, layers, training
 
 Params = dict[str, Any]
 
@@ -104,7 +103,7 @@ def init(config: UNetConfig, key: jax.Array) -> Params:
         "norm_out": convolutions.init_norm(width),
         "conv_out": convolutions.init_conv(keys, 3, width, c.image_channels),
     }
-    return {"params": params, "opt": optimizer(config).init(params)}
+    return training.state(params, config.learning_rate)
 
 
 def _init_attention(config: UNetConfig, keys: Iterator[jax.Array], width: int) -> Params:
@@ -115,25 +114,14 @@ def _init_attention(config: UNetConfig, keys: Iterator[jax.Array], width: int) -
     return weights | {"norm": convolutions.init_norm(width), "bo": jnp.zeros(width)}
 
 
-def optimizer(config: UNetConfig) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
-
-
 def _attention(config: UNetConfig, x: jax.Array, params: Params) -> jax.Array:
     """Self-attention between the pixels, with its residual, `[B, Y, X, C] -> [B, Y, X, C]`."""
     pixels = convolutions.group_norm(x, params["norm"], config.groups).reshape(
         x.shape[0], -1, x.shape[3]
     )
-    q = jnp.einsum("bsc,chk->bshk", pixels, params["wq"].astype(x.dtype))
-    k = jnp.einsum("bsc,chk->bshk", pixels, params["wk"].astype(x.dtype))
-    v = jnp.einsum("bsc,chk->bshk", pixels, params["wv"].astype(x.dtype))
-    scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
-    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, v)
-    out = jnp.einsum("bqhk,hkc->bqc", mixed, params["wo"].astype(x.dtype))
-    bias: jax.Array = params["bo"].astype(x.dtype)
-    return x + (out + bias).reshape(x.shape)
+    q, k, v = (layers.dense("bsc,chk->bshk", pixels, params[name]) for name in ("wq", "wk", "wv"))
+    out = layers.dense("bqhk,hkc->bqc", layers.attend(q, k, v), params["wo"], params["bo"])
+    return x + out.reshape(x.shape)
 
 
 def _block(config: UNetConfig, x: jax.Array, time: jax.Array, params: Params) -> jax.Array:
@@ -181,9 +169,7 @@ def loss(config: UNetConfig, params: Params, batch: Params) -> jax.Array:
 
 def train_step(config: UNetConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
-    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
 def abstract_batch(config: UNetConfig) -> Params:

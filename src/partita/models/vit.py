@@ -16,7 +16,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+
+from partita.models import layers, training
 
 Params = dict[str, Any]
 
@@ -91,20 +92,7 @@ def init(config: ViTConfig, key: jax.Array) -> Params:
         "w_head": matrix((c.embed, c.classes), c.embed),
         "b_head": jnp.zeros(c.classes),
     }
-    return {"params": params, "opt": optimizer(config).init(params)}
-
-
-def optimizer(config: ViTConfig) -> optax.GradientTransformation:
-    """Adam, with an epsilon above the rounding noise of float32 gradients."""
-    return optax.adam(config.learning_rate, eps=1e-6)
-
-
-def _norm(x: jax.Array, params: dict[str, jax.Array]) -> jax.Array:
-    """Layer norm over the embed dimension, computed in float32."""
-    x32 = x.astype(jnp.float32)
-    x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-    scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-6)
-    return (x32 * scale * params["scale"] + params["bias"]).astype(x.dtype)
+    return training.state(params, config.learning_rate)
 
 
 def _embed(config: ViTConfig, params: Params, images: jax.Array) -> jax.Array:
@@ -124,10 +112,7 @@ def _attention(x: jax.Array, layer: Params) -> jax.Array:
     q = jnp.einsum("bsd,dhk->bshk", x, p["wq"]) + p["bq"]
     k = jnp.einsum("bsd,dhk->bshk", x, p["wk"])
     v = jnp.einsum("bsd,dhk->bshk", x, p["wv"]) + p["bv"]
-    scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
-    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhqs,bshk->bqhk", weights, v)
-    return jnp.einsum("bqhk,hkd->bqd", mixed, p["wo"]) + p["bo"]
+    return jnp.einsum("bqhk,hkd->bqd", layers.attend(q, k, v), p["wo"]) + p["bo"]
 
 
 def _ffn(x: jax.Array, layer: Params) -> jax.Array:
@@ -142,20 +127,16 @@ def loss(config: ViTConfig, params: Params, batch: Params) -> jax.Array:
     """Mean cross-entropy of `batch['labels']`, int32 `[B]`, given `batch['images']`."""
     x = _embed(config, params, batch["images"])
     for layer in params["layers"]:
-        x = x + _attention(_norm(x, layer["ln1"]), layer)
-        x = x + _ffn(_norm(x, layer["ln2"]), layer)
-    pooled = jnp.mean(_norm(x, params["ln_f"]).astype(jnp.float32), axis=1)
+        x = x + _attention(layers.layer_norm(x, layer["ln1"]), layer)
+        x = x + _ffn(layers.layer_norm(x, layer["ln2"]), layer)
+    pooled = jnp.mean(layers.layer_norm(x, params["ln_f"]).astype(jnp.float32), axis=1)
     logits = jnp.einsum("bd,dn->bn", pooled, params["w_head"]) + params["b_head"]
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    at_label = jnp.take_along_axis(logits, batch["labels"][:, None], axis=-1)[:, 0]
-    return jnp.mean(log_z - at_label)
+    return training.cross_entropy(logits, batch["labels"])
 
 
 def train_step(config: ViTConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
     """One Adam step: the new state and the loss before it."""
-    value, gradients = jax.value_and_grad(lambda p: loss(config, p, batch))(state["params"])
-    updates, opt = optimizer(config).update(gradients, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}, value
+    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
 
 
 def abstract_batch(config: ViTConfig) -> Params:
@@ -169,9 +150,4 @@ def abstract_batch(config: ViTConfig) -> Params:
 
 def example_batch(config: ViTConfig, key: jax.Array) -> Params:
     """A batch of random images and labels."""
-    keys = jax.random.split(key)
-    shapes = abstract_batch(config)
-    return {
-        "images": jax.random.normal(keys[0], shapes["images"].shape),
-        "labels": jax.random.randint(keys[1], shapes["labels"].shape, 0, config.classes),
-    }
+    return training.example(abstract_batch(config), key, {"labels": config.classes})

@@ -19,7 +19,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Only now, with the devices chosen, may anything import jax.
-import dataclasses  # noqa: E402
 import functools  # noqa: E402
 import re  # noqa: E402
 
@@ -34,7 +33,6 @@ from partita.cost import load  # noqa: E402
 from partita.frontend.calling import Marked  # noqa: E402
 from partita.frontend.trace import trace  # noqa: E402
 from partita.mesh import Mesh  # noqa: E402
-from partita.models import gpt  # noqa: E402
 from partita.models.strategies import data_parallel  # noqa: E402
 from partita.spmd import Lowerer, unfold  # noqa: E402
 from partita.tiling import (  # noqa: E402
@@ -71,10 +69,8 @@ def _program(fn, *types, donate=()):
 @functools.cache
 def _gpt_program(layers):
     """The train step of a tiny GPT with this many layers, its state donated."""
-    config = dataclasses.replace(gpt.PRESETS["gpt-tiny"], layers=layers)
-    state = jax.eval_shape(functools.partial(gpt.init, config), jax.random.key(0))
-    step = functools.partial(gpt.train_step, config)
-    return _program(step, state, gpt.abstract_batch(config), donate=0)
+    model = models.build("gpt-tiny", layers=layers)
+    return _program(model.fn, *model.args, donate=0)
 
 
 REGATHER_WINDOW, LATENCY_BYTES = (

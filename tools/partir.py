@@ -13,11 +13,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
-from partita.models import Model, build, gemma, gns, inference, unet
+from partita.models import Model, build, configuration
+from partita.models.decoder import Decoder
+from partita.models.gns import GNSConfig
+from partita.models.inference import DecoderConfig
 from partita.models.strategies import data_parallel
+from partita.models.unet import UNetConfig
 from partita.tactics import ManualPartition, Tactic
 from partita.tactics.pinned import Pinned
 from partita.tactics.placement import Dims
@@ -31,7 +34,6 @@ class Subject:
 
     name: str
     what: str
-    module: ModuleType
     preset: str
     mesh: str
     """Of eight devices."""
@@ -54,7 +56,7 @@ class Subject:
 
     def numbers(self, small: bool = False) -> dict[str, int]:
         """What each letter stands for."""
-        config = dataclasses.replace(self.module.PRESETS[self.preset], **self.sized(small))
+        config = configuration(self.preset, **self.sized(small))
         return dict(zip(self.letters, self.count(config), strict=True))
 
 
@@ -103,16 +105,16 @@ def evaluate(formula: str, numbers: Mapping[str, int]) -> int:
     )
 
 
-def _transformer(config: gemma.GemmaConfig) -> tuple[int, ...]:
+def _transformer(config: Decoder) -> tuple[int, ...]:
     """Nine tensors a layer: two norms, four matrices of attention, three of the feed-forward."""
     return config.layers, 9 * config.layers + 2
 
 
-def _decoder(config: inference.DecoderConfig) -> tuple[int, ...]:
+def _decoder(config: DecoderConfig) -> tuple[int, ...]:
     return config.layers, config.new
 
 
-def _unet(config: unet.UNetConfig) -> tuple[int, ...]:
+def _unet(config: UNetConfig) -> tuple[int, ...]:
     """Residual blocks of ten tensors (norm, convolution, time, norm, convolution), skips of two,
     attentions of seven, changes of resolution of two; the time and both ends have ten."""
     c, levels = config, len(config.multipliers)
@@ -128,7 +130,7 @@ def _unet(config: unet.UNetConfig) -> tuple[int, ...]:
     return parameters, parameters - 1, 2 * blocks + skips + resamples + 1
 
 
-def _graph(config: gns.GNSConfig) -> tuple[int, ...]:
+def _graph(config: GNSConfig) -> tuple[int, ...]:
     return config.steps, 2 * (config.hidden_layers + 1) + 2
 
 
@@ -151,17 +153,16 @@ SUBJECTS = {
         Subject(
             "T32",
             "train step of a 32-layer transformer, unrolled",
-            gemma,
             "gemma-tiny",
             "data=4,model=2",
             {
                 "layers": 32,
                 "scan": False,
-                "multi_query": False,
+                "kv_heads": 2,
+                "group": None,
                 "batch": 8,
                 "sequence": 8,
                 "embed": 16,
-                "heads": 2,
                 "head_dim": 8,
                 "ffn": 32,
                 "vocabulary": 64,
@@ -176,7 +177,6 @@ SUBJECTS = {
         Subject(
             "IT32",
             "decoding with a 32-layer transformer, layers and tokens in loops",
-            inference,
             "decode-tiny",
             "data=4,model=2",
             _DECODER,
@@ -187,7 +187,6 @@ SUBJECTS = {
         Subject(
             "IT32, multi-query",
             "the same with one key/value head",
-            inference,
             "decode-mq-tiny",
             "data=4,model=2",
             _DECODER,
@@ -198,7 +197,6 @@ SUBJECTS = {
         Subject(
             "UNet",
             "train step of a U-Net",
-            unet,
             "unet-tiny",
             "data=8",
             {"image": 8, "channels": 8, "groups": 4, "heads": 2, "attention": (4,)},
@@ -214,7 +212,6 @@ SUBJECTS = {
         Subject(
             "GNS",
             "train step of a graph network",
-            gns,
             "gns-tiny",
             "data=8",
             {"steps": 24},

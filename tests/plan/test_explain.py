@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import time
 
@@ -14,9 +13,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 import partita as pt
 from checks import array, planner
+from partita import models
 from partita.decisions import Change
 from partita.explain.alternatives import Candidate, replay
-from partita.models import gpt
 from partita.planning.replay import Replay
 
 
@@ -401,9 +400,7 @@ def test_alternatives_come_best_first_and_worse_ones_are_shown():
 
 
 def test_gathering_again_is_what_the_plan_does_with_less_memory():
-    config = dataclasses.replace(gpt.PRESETS["gpt-tiny"], layers=1)
-    state = jax.eval_shape(functools.partial(gpt.init, config), jax.random.key(0))
-    step = functools.partial(gpt.train_step, config)
+    model = models.build("gpt-tiny", layers=1)
     embed = {"wq": 0, "wk": 0, "wv": 0, "wo": 2, "w_in": 0, "w_out": 1}
     tactics = [
         pt.ManualPartition({"batch*": 0}, axis="data"),
@@ -411,8 +408,7 @@ def test_gathering_again_is_what_the_plan_does_with_less_memory():
     ]
 
     def made(memory=None):
-        args = (state, gpt.abstract_batch(config))
-        return plan(step, *args, tactics=tactics, memory=memory, donate_argnums=0)
+        return plan(model.fn, *model.args, tactics=tactics, memory=memory, donate_argnums=0)
 
     plenty = made()
     number = next(c.index for c in plenty.collectives if c.kind == "all_gather")

@@ -1,8 +1,5 @@
 """A saved plan for a program or a mesh that has changed: what is decided again, and what is not."""
 
-import dataclasses
-import functools
-
 import jax
 import jax.numpy as jnp
 import msgspec
@@ -11,8 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 import partita as pt
 from checks import array, planner, runs_as_the_original
+from partita import models
 from partita.frontend.calling import Marked
-from partita.models import gpt
 from partita.planning.prepare import prepare, targeted
 from partita.saved.anchors import aligned
 from partita.saved.rebase import rebase
@@ -129,22 +126,21 @@ def test_decisions_of_a_search_are_found_again_where_colors_have_other_numbers(n
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
     """A plan of a GPT by a search that has changed single classes at its end, and its file."""
-    config = dataclasses.replace(gpt.PRESETS["gpt-tiny"], layers=1)
     tactics = [pt.AutomaticPartition(budget=300)]
-    plan = planned(*_gpt(config), tactics=tactics, donate_argnums=0, memory="700KiB")
+    plan = planned(*_gpt(layers=1), tactics=tactics, donate_argnums=0, memory="700KiB")
     path = tmp_path_factory.mktemp("searched") / "plan.json"
     plan.save(path)
-    return config, plan, path
+    return plan, path
 
 
-def _gpt(config):
-    state = jax.eval_shape(functools.partial(gpt.init, config), jax.random.key(0))
-    return functools.partial(gpt.train_step, config), state, gpt.abstract_batch(config)
+def _gpt(layers):
+    model = models.build("gpt-tiny", layers=layers)
+    return model.fn, *model.args
 
 
 def test_of_the_same_program_all_is_decided_again(searched):
-    config, plan, path = searched
-    saved, (fn, *args) = read_plan(path), _gpt(config)
+    plan, path = searched
+    saved, (fn, *args) = read_plan(path), _gpt(layers=1)
     marked = Marked.of(donate_argnums=0)
     prepared = prepare(fn, tuple(args), {}, saved.mesh, targeted("tpu_v5e", "700KiB"), marked)
     done, not_kept = rebase(saved, prepared)
@@ -153,8 +149,8 @@ def test_of_the_same_program_all_is_decided_again(searched):
 
 
 def test_more_layers_are_sharded_as_those_that_there_were(searched):
-    config, plan, path = searched
-    more = rebased(path, *_gpt(dataclasses.replace(config, layers=2)))
+    plan, path = searched
+    more = rebased(path, *_gpt(layers=2))
     assert shardings(plan).items() <= shardings(more).items()
     layers = [f"['layers'][{number}]" for number in (0, 1)]
     first, second = (

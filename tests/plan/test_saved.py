@@ -1,7 +1,6 @@
 """Plans are kept: saved, loaded again without a search, refused where they do not fit."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import re
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 
 import partita as pt
 from checks import array, planner
+from partita import models
 from partita.cost.files import FOLDER
 from partita.decisions.layouts import from_runs, runs
-from partita.models import gpt
 from partita.saved.schema import PlanTable, encode
 from partita.stablehlo.rules import registry as custom
 
@@ -214,15 +213,12 @@ def test_jit_needs_a_mesh_or_a_plan_and_no_tactics_with_one(file):
 
 
 def test_a_file_grows_little_with_the_program(file, tmp_path):
-    config = gpt.PRESETS["gpt-tiny"]
     sizes = {}
     for count in (1, 3):
-        changed = dataclasses.replace(config, layers=count)
-        state = jax.eval_shape(functools.partial(gpt.init, changed), jax.random.key(0))
-        args = state, gpt.abstract_batch(changed)
+        model = models.build("gpt-tiny", layers=count)
         made = planned(
-            functools.partial(gpt.train_step, changed),
-            args,
+            model.fn,
+            model.args,
             tactics=[pt.ManualPartition({"batch*": 0}, axis="data")],
         )
         made.save(file)

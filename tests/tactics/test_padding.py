@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import jax
@@ -10,21 +9,19 @@ import jax.numpy as jnp
 import pytest
 
 import partita as pt
+from partita import models
 from partita.analysis import analyse
 from partita.frontend.calling import Marked
 from partita.frontend.trace import trace
-from partita.models import gpt
 from partita.program.resized import resized
 
 
 @functools.cache
 def train_step(**changed):
     """A tiny GPT, and its train step as a program."""
-    config = dataclasses.replace(gpt.PRESETS["gpt-tiny"], **changed)
-    state = jax.eval_shape(functools.partial(gpt.init, config), jax.random.key(0))
-    step = functools.partial(gpt.train_step, config)
-    batch = gpt.abstract_batch(config)
-    return step, state, batch, trace(step, (state, batch), {}, Marked.of(donate_argnums=0)).program
+    model = models.build("gpt-tiny", **changed)
+    program = trace(model.fn, model.args, {}, Marked.of(donate_argnums=0)).program
+    return model.fn, *model.args, program
 
 
 def dims_like(program, name, dim):

@@ -16,8 +16,8 @@ SIZES = {
     "batch": 64,
     "sequence": 512,
     "embed": 1024,
-    "heads": 16,
-    "qk_dim": 64,
+    "kv_heads": 16,
+    "head_dim": 64,
     "v_dim": 64,
     "ffn": 4096,
     "vocabulary": 1024,
@@ -51,7 +51,7 @@ def layouts(p, pattern):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_megatron_is_found_behind_data_parallelism(seed):
     # One sequence for each group of the data axis, so that no batch is left to split further.
-    sizes = {"batch": 4, "embed": 2048, "qk_dim": 128, "v_dim": 128, "ffn": 8192}
+    sizes = {"batch": 4, "embed": 2048, "head_dim": 128, "v_dim": 128, "ffn": 8192}
     p = plan(
         "data=4,model=4",
         [

@@ -1,7 +1,9 @@
-"""Built-in models, each one file, sized by presets; and models from a user's files.
+"""Built-in models, sized by presets; and models from a user's files.
 
-A model file has `PRESETS`, `init`, `train_step`, `abstract_batch` and `example_batch`; adding one
-is adding it to `FAMILIES`. A model that does not train names its step in `STEP`.
+A family is one file with `PRESETS`, and `init`, `train_step`, `abstract_batch` and `example_batch`,
+or the module that has those as its `MODEL`: all decoders are one model, `decoder.py`, and their
+files have presets only. Adding a family is adding its file to `FAMILIES`. A model that does not
+train names its step in `STEP`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +84,27 @@ def build(name: str, **changes: Any) -> Model:
 
     Args:
       name: a preset, one of `names()`.
-      **changes: fields of the preset's configuration to replace (`layers=4`, `dtype="float32"`).
+      **changes: fields of the preset's configuration, or of its parts, to replace (`layers=4`,
+        `dtype="float32"`).
 
     Raises:
       ModelError: no such preset, or no such field.
     """
-    return _build(_module(family(name)), name, changes)
+    module = _module(family(name))
+    return _build(getattr(module, "MODEL", module), name, configuration(name, **changes))
+
+
+def configuration(name: str, **changes: Any) -> Any:
+    """The configuration that `build` makes a model of."""
+    preset = _module(family(name)).PRESETS[name]
+    fields = set(_fields(preset))
+    for field in changes:
+        if field not in fields:
+            raise ModelError(
+                f"{name} has no field {field!r}{closest(field, fields)}; it has "
+                f"{', '.join(sorted(fields))}"
+            )
+    return _replaced(preset, changes)
 
 
 def family(name: str) -> str:
@@ -168,16 +185,31 @@ def _module(family: str) -> Any:
         ) from error
 
 
-def _build(module: Any, name: str, changes: dict[str, Any]) -> Model:
-    preset = module.PRESETS[name]
-    fields = {field.name for field in dataclasses.fields(preset)}
-    for field in changes:
-        if field not in fields:
-            raise ModelError(
-                f"{name} has no field {field!r}{closest(field, fields)}; it has "
-                f"{', '.join(sorted(fields))}"
-            )
-    config = dataclasses.replace(preset, **changes)
+def _fields(config: Any) -> Iterator[str]:
+    """The fields of a configuration and of its parts."""
+    if dataclasses.is_dataclass(config):
+        for field in dataclasses.fields(config):
+            yield field.name
+            yield from _fields(getattr(config, field.name))
+    elif isinstance(config, tuple):
+        for part in config:
+            yield from _fields(part)
+
+
+def _replaced(config: Any, changes: dict[str, Any]) -> Any:
+    """A configuration with fields replaced, its own and those of its parts."""
+    if isinstance(config, tuple):
+        return tuple(_replaced(part, changes) for part in config)
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    parts = {name: _replaced(part, changes) for name, part in values.items()}
+    return dataclasses.replace(
+        config, **parts | {name: new for name, new in changes.items() if name in values}
+    )
+
+
+def _build(module: Any, name: str, config: Any) -> Model:
     init = functools.partial(module.init, config)
     state = jax.eval_shape(init, jax.random.key(0))
 

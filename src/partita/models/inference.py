@@ -20,6 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from partita.models import layers
+from partita.models.feed_forward import Gated
+
 Params = dict[str, Any]
 
 STEP = "decode"
@@ -78,21 +81,14 @@ def _init_layer(config: DecoderConfig, key: jax.Array) -> Params:
     """One layer: its nine parameter tensors."""
     c = config
     kv = (c.embed, c.head_dim) if c.multi_query else (c.embed, c.heads, c.head_dim)
-    shapes = {
-        "wq": (c.embed, c.heads, c.head_dim),
-        "wk": kv,
-        "wv": kv,
-        "wo": (c.heads, c.head_dim, c.embed),
-        "w_gate": (c.embed, c.ffn),
-        "w_up": (c.embed, c.ffn),
-        "w_down": (c.ffn, c.embed),
+    shapes: layers.Shapes = {
+        "wq": ((c.embed, c.heads, c.head_dim), c.embed),
+        "wk": (kv, c.embed),
+        "wv": (kv, c.embed),
+        "wo": ((c.heads, c.head_dim, c.embed), c.heads * c.head_dim),
     }
-    fan_in = {"wo": c.heads * c.head_dim, "w_down": c.ffn}
-    weights = {
-        name: jax.random.normal(k, shape) * fan_in.get(name, c.embed) ** -0.5
-        for k, (name, shape) in zip(jax.random.split(key, len(shapes)), shapes.items(), strict=True)
-    }
-    return weights | {"ln1": jnp.ones(c.embed), "ln2": jnp.ones(c.embed)}
+    shapes |= Gated(c.ffn).learned(c.embed).matrices
+    return layers.matrices(key, shapes) | {"ln1": jnp.ones(c.embed), "ln2": jnp.ones(c.embed)}
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -100,17 +96,6 @@ def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     x32 = x.astype(jnp.float32)
     rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-6)
     return (x32 * rms).astype(x.dtype) * scale
-
-
-def _rope(x: jax.Array, position: jax.Array, theta: float) -> jax.Array:
-    """Rotates the two halves of the last dimension of `[B, S, ..., K]` by position, `[S]`."""
-    half = x.shape[-1] // 2
-    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = position.astype(jnp.float32)[:, None] * frequencies
-    angles = jnp.expand_dims(angles, range(1, x.ndim - 2))
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
 def _attention(
@@ -123,24 +108,19 @@ def _attention(
     """
     h = "" if config.multi_query else "h"
     position = start + jnp.arange(x.shape[1])
-    q = _rope(jnp.einsum("bsd,dhk->bshk", x, layer["wq"]), position, config.rope_theta)
-    k = _rope(jnp.einsum(f"bsd,d{h}k->bs{h}k", x, layer["wk"]), position, config.rope_theta)
+    q, k = (
+        layers.rope(jnp.einsum(f"bsd,d{heads}k->bs{heads}k", x, w), config.rope_theta, position)
+        for heads, w in (("h", layer["wq"]), (h, layer["wk"]))
+    )
     v = jnp.einsum(f"bsd,d{h}k->bs{h}k", x, layer["wv"])
     q, k, v = (checkpoint_name(a, n) for a, n in ((q, "queries"), (k, "keys"), (v, "values")))
     k = jax.lax.dynamic_update_slice_in_dim(cache["k"], k, start, axis=1)
     v = jax.lax.dynamic_update_slice_in_dim(cache["v"], v, start, axis=1)
     scores = jnp.einsum(f"bqhk,bt{h}k->bhqt", q, k).astype(jnp.float32) * config.head_dim**-0.5
     causal = position[:, None] >= jnp.arange(config.length)[None, :]
-    weights = jax.nn.softmax(jnp.where(causal, scores, -1e30), axis=-1).astype(x.dtype)
+    weights = layers.softmax(scores, causal, x.dtype)
     mixed = checkpoint_name(jnp.einsum(f"bhqt,bt{h}k->bqhk", weights, v), "mixed")
     return jnp.einsum("bqhk,hkd->bqd", mixed, layer["wo"]), {"k": k, "v": v}
-
-
-def _ffn(x: jax.Array, layer: Params) -> jax.Array:
-    """SwiGLU, `[B, S, D] -> [B, S, D]`."""
-    gate = jax.nn.silu(jnp.einsum("bsd,df->bsf", x, layer["w_gate"]))
-    up = jnp.einsum("bsd,df->bsf", x, layer["w_up"])
-    return jnp.einsum("bsf,fd->bsd", gate * up, layer["w_down"])
 
 
 def forward(
@@ -151,11 +131,13 @@ def forward(
     It fills the cache from the prompt, and then decodes one token at a time.
     """
 
+    ffn = Gated(config.ffn)
+
     def block(x: jax.Array, inputs: tuple[Params, Params]) -> tuple[jax.Array, Params]:
         layer, cache = inputs
         mixed, cache = _attention(config, _norm(x, layer["ln1"]), layer, cache, start)
         x = x + mixed
-        return x + _ffn(_norm(x, layer["ln2"]), layer), cache
+        return x + ffn(_norm(x, layer["ln2"]), layer)[0], cache
 
     x, cache = jax.lax.scan(block, params["embed"][tokens], (params["layers"], cache))
     last = _norm(x[:, -1], params["ln_f"])

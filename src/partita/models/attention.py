@@ -1,7 +1,8 @@
 """Attention of decoders: grouped-query attention with what models add to it, and multi-head latent
 attention.
 
-Each is a data class of its sizes and options, which says what a layer learns for it and applies it.
+Each is a data class of its sizes and options. It lists the parameters of a layer and is applied to
+them.
 
 Shape legend: B batch, S (and Q, of the queries) sequence, D embed, H key/value heads, G query heads
 per key/value head, K head-dim of queries and keys, P head-dim with positions, V of values, R rank
@@ -23,7 +24,7 @@ from partita.models.layers import Learned, Norm, Weights
 
 
 class Varying(NamedTuple):
-    """What differs between layers that alternate, scanned over with their parameters."""
+    """Options that differ between layers which alternate, scanned over with their parameters."""
 
     window: jax.Array | None = None
     theta: jax.Array | None = None
@@ -33,7 +34,7 @@ class Mixing(Protocol):
     """A part of a layer that mixes positions, `[B, S, D] -> [B, S, D]`."""
 
     def learned(self, embed: int) -> Learned:
-        """What a layer learns for it."""
+        """Parameters that a layer has for it."""
 
     def __call__(self, x: jax.Array, layer: Weights, norm: Norm, varying: Varying) -> jax.Array:
         """Applies it to the normed `x`."""

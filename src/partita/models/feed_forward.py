@@ -1,11 +1,11 @@
 """Feed-forwards of decoders: two matrices, gated ones, and mixtures of experts.
 
-Each is a data class of its sizes and options, which says what a layer learns for it and applies it:
-`[B, S, D] -> [B, S, D]`, and a load-balance loss, if it has one.
+Each is a data class of its sizes and options. It lists the parameters of a layer and is applied to
+them: `[B, S, D] -> [B, S, D]`, and a load-balance loss, if there is one.
 
 A mixture's router sends each token to its top experts, each with a fixed capacity per sequence (a
 token beyond it skips the expert), by one-hot dispatch and combine tensors. The router computes in
-float32. Models differ in how it chooses and weighs experts: the functions of a `Router`.
+float32. Families differ in how it chooses and weighs experts, and have a function each for that.
 
 Shape legend: B batch, S sequence, D embed, E experts, C capacity, F ffn.
 """
@@ -28,14 +28,14 @@ class FeedForward(Protocol):
     """A part of a layer that works on every position alone, `[B, S, D] -> [B, S, D]`."""
 
     def learned(self, embed: int) -> Learned:
-        """What a layer learns for it."""
+        """Parameters that a layer has for it."""
 
     def __call__(self, x: jax.Array, layer: Weights) -> tuple[jax.Array, jax.Array | None]:
         """Applies it to the normed `x`; also the load-balance loss of experts."""
 
 
 Glu = Callable[[jax.Array, Callable[[], jax.Array]], jax.Array]
-"""What is between the three matrices: of the gate, and of a function that multiplies by `up`."""
+"""Function between the three matrices: of the gate, and of a function that multiplies by `up`."""
 
 
 def swiglu(gate: jax.Array, up: Callable[[], jax.Array]) -> jax.Array:
@@ -102,7 +102,7 @@ def _three(name: str, many: tuple[int, ...], embed: int, ffn: int) -> layers.Sha
 
 
 class Routing(NamedTuple):
-    """Where each token goes."""
+    """Experts and places that tokens go to."""
 
     dispatch: jax.Array
     """`[B, S, E, C]`: one where a token takes a place of an expert, else zero."""
@@ -122,7 +122,7 @@ class Experts:
     ffn: int
     """Width of one expert."""
     router: Callable[[Experts, jax.Array, Weights], Routing]
-    """Function that sends tokens to experts; each family has its own."""
+    """Function that sends tokens to experts, such as `by_softmax`."""
     glu: Glu = swiglu
     """Gate; GPT-OSS clamps it."""
     biases: bool = False

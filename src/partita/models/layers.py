@@ -28,7 +28,7 @@ MASKED = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """What a part of a layer learns, by name, and by how it starts."""
+    """Parameters of a part of a layer, by name, and by how they start."""
 
     matrices: Shapes = dataclasses.field(default_factory=dict)
     """Random values."""
@@ -74,7 +74,7 @@ def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float = 1e-6) -> jax.Array
 
 
 def rms_norm_from_one(x: jax.Array, scale: jax.Array, epsilon: float = 1e-6) -> jax.Array:
-    """The same, with a scale that is learned as a difference from one."""
+    """Root-mean-square norm whose scale is learned as a difference from one."""
     x32 = x.astype(jnp.float32)
     rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + epsilon)
     return (x32 * rms * (1 + scale)).astype(x.dtype)
@@ -117,7 +117,7 @@ def waves(positions: jax.Array, width: int, longest: float = 10_000.0) -> jax.Ar
 
 
 def capped(x: jax.Array, cap: float) -> jax.Array:
-    """What tends to `cap` either way, or `x` where that is 0."""
+    """Limits the size of `x` smoothly to `cap`, unless that is 0."""
     return cap * jnp.tanh(x / cap) if cap else x
 
 

@@ -1,6 +1,7 @@
 """Plans are kept: saved, loaded again without a search, refused where they do not fit."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import re

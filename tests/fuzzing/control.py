@@ -374,7 +374,8 @@ def _with_rule(kind: str | None, fn: Run) -> Run:
 
 def total(values: Any) -> Any:
     """One number of all that can be differentiated."""
-    found = [v for v in jax.tree.leaves(values) if v.dtype in {*REAL, COMPLEX}]
+    arrays = map(jnp.asarray, jax.tree.leaves(values))  # some are Python scalars
+    found = [v for v in arrays if v.dtype in {*REAL, COMPLEX}]
     return sum((jnp.sum(jnp.tanh(jnp.real(v).astype(FLOAT))) for v in found), jnp.float32(0))
 
 

@@ -104,6 +104,21 @@ def test_code_of_another_platform_has_a_stand_in(hardware, decompose):
     assert [leaf.sharding.spec for leaf in jax.tree.leaves(results)] == specs
 
 
+@pytest.mark.parametrize("shape", [(2,), (1, 2)], ids=["as it is", "reshaped"])
+def test_a_part_of_a_product_of_a_part_is_a_product(shape):
+    """Of integers XLA forgets the product, so it must not see that parts are of parts."""
+
+    def part(x, start, length):
+        return lax.dynamic_slice(x, (0,) * (x.ndim - 1) + (start,), (*x.shape[:-1], length))
+
+    def fn(x, i, j):
+        return part((part(x, i, 2) * 15).reshape(shape), j, 1)
+
+    x = np.arange(8, dtype=np.int32)
+    made = plan(fn, x, 2, 1, hardware="cpu", tactics=[])
+    assert made.jit()(x, 2, 1).item() == 45
+
+
 @pytest.mark.parametrize("hardware", ["cpu", "tpu_v5e"])
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Operations that the compilers of a platform cannot run as they are, and their substitutes.
+"""Operations that compilers cannot run as they are, or compute wrongly, and their substitutes.
 
 A plan is emitted as the program that was planned; on the devices that run it, some operations have
 to be written differently.
@@ -14,7 +14,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from partita.program.ir import Program
 from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
-from partita.stablehlo.mlir import ir
+from partita.stablehlo.mlir import hlo, ir, maker, origin
 from partita.stablehlo.passes.driver import Pattern, Rewrite
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
@@ -48,6 +48,7 @@ def adapt(module: Any, program: Program, platform: str = "") -> None:
 
     missing = {PARTITIONED_CALL: whole, **LACKING.get(platform, {})}
     Pattern(lambda op: _kind(op) in missing, lambda op: missing[_kind(op)](op)).run(module)
+    Pattern(_slices_a_product, _behind_a_barrier).run(module)
 
 
 def _kind(op: Any) -> str:
@@ -92,6 +93,30 @@ def _row_major(op: Any) -> list[Any]:
         return with_layout_constraint(value, Layout(tuple(range(value.ndim))))
 
     return write_out(constrained, list(made.results), "cpu", op.location)
+
+
+def _slices_a_product(op: Any) -> bool:
+    """Returns whether it reads a part of a product of integers, at places that are computed.
+
+    XLA drops the product where that is of such a part itself, and of one number throughout. It
+    does so on one device, without partita:
+
+        jax.jit(lambda x, i: dynamic_slice(dynamic_slice(x, (i,), (2,)) * 15, (i,), (1,)))(x, 1)
+    """
+    if op.name != "stablehlo.dynamic_slice":
+        return False
+    product = maker(origin(op.operands[0]))
+    if product is None or product.name != "stablehlo.multiply":
+        return False
+    return isinstance(ir.RankedTensorType(product.results[0].type).element_type, ir.IntegerType)
+
+
+def _behind_a_barrier(op: Any) -> list[Any]:
+    """The same, of an operand that the compiler does not look through."""
+    copy = op.clone()
+    with ir.InsertionPoint(copy):
+        copy.operands[0] = hlo.optimization_barrier([op.operands[0]])
+    return list(copy.results)
 
 
 LACKING: dict[str, dict[str, Rewrite]] = {

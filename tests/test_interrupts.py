@@ -18,15 +18,23 @@ SLOW = "import sys, time; print('ready', flush=True); time.sleep(60)\n"
 
 
 def interrupted(*command, **options):
-    """Exit code and standard error of a process that gets Ctrl-C when it says `ready`."""
-    with subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heeds_interrupts,
-        **options,
-    ) as process:
+    """Exit code and standard error of a process that gets Ctrl-C when it says `ready`.
+
+    What a shell starts in the background ignores Ctrl-C, and so does all that it starts: the
+    process is started as from the foreground.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         try:
             assert process.stdout.readline() == "ready\n", process.communicate()
             process.send_signal(signal.SIGINT)
@@ -34,11 +42,6 @@ def interrupted(*command, **options):
         finally:
             process.kill()
     return process.returncode, err
-
-
-def _heeds_interrupts():
-    """What a shell starts in the background ignores Ctrl-C, and so does all that it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

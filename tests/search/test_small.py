@@ -52,7 +52,7 @@ def test_what_small_values_had_before_the_search_they_keep(monkeypatch):
     state, tried = of.replay([move for move in of.moves if move.axis == 1]), []
     monkeypatch.setattr(of, "step", lambda _, move: tried.append(move))
     small_replicated(of, state, 10**6)
-    assert {action.axis for move in tried for action in move.actions} == {1}
+    assert {action.axis for move in tried for action in move.decisions} == {1}
 
 
 def test_no_more_is_evaluated_than_may_be():

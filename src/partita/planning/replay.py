@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from partita.decisions import UNCHANGED, Change, Stage, apply
+from partita.decisions import UNCHANGED, Change, Layouts, Stage, apply
 from partita.planning.schedule import Scheduled
 
 
@@ -44,9 +44,16 @@ class Replay:
         return dataclasses.replace(stage, memory=self.done.stage.memory)
 
     def opaque(self, position: int) -> int | None:
-        """The first tactic from a position on whose decisions do not lead to what it decided."""
-        after = range(position, len(self.done.history))
-        return next((number for number in after if not self.is_faithful(number)), None)
+        """The first tactic from a position on whose decisions do not say how it came to its layouts.
+
+        They lead to others, or are layouts themselves.
+        """
+        history = self.done.history
+        for number in range(position, len(history)):
+            layouts = any(isinstance(each, Layouts) for each in history[number].decided)
+            if layouts or not self.is_faithful(number):
+                return number
+        return None
 
     def is_faithful(self, number: int) -> bool:
         """Whether the decisions of a tactic, unchanged, lead to what it decided."""

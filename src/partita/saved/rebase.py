@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from partita.decisions import (
     Context,
@@ -125,8 +126,7 @@ def _placed(row: Row, saved: Saved, context: Context) -> Iterator[Placement]:
     """The shardings of arguments that a tactic left behind, each axis of each by itself."""
     program, mesh = context.analysis.program, context.mesh
     values = dict(zip(program.argument_names, program.arguments, strict=True))
-    said, arguments = from_row(row), saved.table.program.arguments
-    assert isinstance(said, Layouts)
+    said, arguments = cast(Layouts, from_row(row)), saved.table.program.arguments
     for number, layout in said.first_values(len(arguments)):
         name = arguments[number].name
         if name in values:

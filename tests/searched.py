@@ -23,9 +23,9 @@ from partita.planning.prepare import Prepared
 from partita.program.fingerprint import fingerprint
 from partita.search import Problem, SearchState
 from partita.search.bounds.bound import lower_bound, relaxed_problem
-from partita.search.laid import relaxed_starts
 from partita.search.promising import promising
 from partita.search.refine import local_actions
+from partita.search.relaxed_starts import relaxed_starts
 from partita.search.starts import followers
 from partita.tactics import AutomaticPartition
 

@@ -14,7 +14,7 @@ from partita.api import jit, load, plan
 from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
-from partita.cost.idle import IdleAxis
+from partita.cost.idle_axes import IdleAxis
 from partita.decisions import Action, Stage
 from partita.errors import (
     ArgumentError,

@@ -16,16 +16,16 @@ import numpy as np
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
-from partita.cost.idle import IdleAxis
+from partita.cost.idle_axes import IdleAxis
 from partita.errors import TacticError, renamed
 from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
 from partita.mesh import Mesh, MeshInput
 from partita.options import integer
-from partita.planning.alone import alone
 from partita.planning.candidates import Searched
 from partita.planning.meshes import MeshCandidate
+from partita.planning.one_thread import alone
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, TacticReport
 from partita.program import Program
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from partita.run.core import Core
     from partita.saved.rebase import NotKept
     from partita.verify import Verification
-    from partita.verify.given import AsCompiled
+    from partita.verify.compiled_shardings import AsCompiled
     from partita.verify.number_check import NumberCheck
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
@@ -260,7 +260,7 @@ class Plan(Shown, Searched):
 
     def _for(self, platform: str) -> Executable:
         """What runs on devices of a platform."""
-        from partita.planning.elsewhere import elsewhere
+        from partita.planning.other_platforms import elsewhere
 
         spmd = elsewhere(self.done, self.fn, self._marked, self.static, self.closed_over, platform)
         same = spmd is self.spmd

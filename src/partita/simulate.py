@@ -21,7 +21,7 @@ from partita.frontend.trace import Traced
 from partita.mesh import Mesh, MeshInput
 from partita.options import positions, wrong
 from partita.plan import Plan
-from partita.planning.fixed import simulated
+from partita.planning.fixed_layouts import simulated
 from partita.planning.prepare import Prepared, targeted, traced_or_read
 from partita.program import Program
 from partita.program.names import matches, nearest
@@ -110,7 +110,7 @@ def simulate(
     prepared = Prepared(fn, traced, program, mesh, *target)
     made = Plan.of(prepared, prepared.schedule([], decides=True))
     if compile:
-        from partita.verify.given import as_compiled
+        from partita.verify.compiled_shardings import as_compiled
 
         compiled = as_compiled(made, compile if isinstance(compile, str) else None)
         made = dataclasses.replace(made, compiled=compiled)

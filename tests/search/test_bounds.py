@@ -13,7 +13,7 @@ from partita.search import exhaust
 from partita.search.bounds import Bound, lower_bound
 from partita.search.bounds.messages import Edge, Energy, Messages
 from partita.search.bounds.relaxed import Relaxed
-from partita.search.laid import relaxed_starts
+from partita.search.relaxed_starts import relaxed_starts
 from searched import states
 from searching import SIZES, mlp, problem
 

@@ -7,10 +7,10 @@ import pytest
 
 from partita.decisions import ShardClass, ShardColor
 from partita.search.best_first import best_first, plain
-from partita.search.joint import jointly
-from partita.search.learned import Learned
+from partita.search.history import HistoryHeuristic
+from partita.search.neighbourhood import multi_axis_changes
 from partita.search.refine import CHANGES, changes, polish
-from partita.search.small import small_replicated
+from partita.search.small_values import replicate_small_values
 from searching import SIZES, mlp, problem
 
 
@@ -37,7 +37,7 @@ def test_a_color_is_dropped_or_gives_its_place_along_both_axes(axes):
     p = mlp()
     first, second, third = colors(p)[:3]
     moves = (*along(first, *axes), *along(second, *axes))
-    found = set(jointly(p, moves))
+    found = set(multi_axis_changes(p, moves))
     assert along(first, *axes) in found
     assert (*along(second, *axes), *along(first, *axes)) in found
     assert (*along(third, *axes), *along(second, *axes)) in found
@@ -48,14 +48,14 @@ def test_a_color_is_dropped_or_gives_its_place_along_both_axes(axes):
 def test_of_three_axes_two_are_enough():
     p = mlp(mesh="x=2,y=2,z=2")
     first, second = colors(p)[:2]
-    found = set(jointly(p, along(first, 0, 1, 2)))
+    found = set(multi_axis_changes(p, along(first, 0, 1, 2)))
     assert {(), along(first, 1), along(first, 2)} <= found
     assert (*along(second, 0, 1), *along(first, 2)) in found
 
 
 def test_along_one_axis_there_is_nothing_more_to_do():
     p = mlp(mesh="data=4")
-    assert not list(jointly(p, p.moves[:1]))
+    assert not list(multi_axis_changes(p, p.moves[:1]))
 
 
 def test_a_part_is_left_out_of_all_moves_of_a_color():
@@ -66,7 +66,7 @@ def test_a_part_is_left_out_of_all_moves_of_a_color():
         for first in colors(p)
         for second in colors(p)
         for moves in [(*along(first, 0, 1), *along(second, 0, 1))]
-        for each in jointly(p, moves)
+        for each in multi_axis_changes(p, moves)
         for without in [[move.without for move in each if move.color == second]]
         if any(without)
     ]
@@ -75,7 +75,7 @@ def test_a_part_is_left_out_of_all_moves_of_a_color():
 
 
 def test_it_is_among_the_changes_of_a_search():
-    assert jointly in CHANGES
+    assert multi_axis_changes in CHANGES
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -83,7 +83,7 @@ def test_what_is_polished_already_is_not_looked_at_again(sizes):
     p = mlp(sizes)
     for move in p.moves[:4]:
         polished = polish(p, p.replay((move,)), 10_000)
-        small_replicated(p, polished, 10_000)  # which is tried first, always
+        replicate_small_values(p, polished, 10_000)  # which is tried first, always
         before = p.evaluations
         assert polish(p, polished, 10_000, like=polished).key == polished.key
         assert p.evaluations == before
@@ -113,7 +113,7 @@ def test_what_helped_one_plan_is_tried_in_another():
         for found in (polish(p, p.replay(moves), 10_000) for moves in starts(p))
         if any(isinstance(move, ShardClass) for move in found.moves)
     )
-    learned = Learned(p, 10_000)
+    learned = HistoryHeuristic(p, 10_000)
     whole = p.replay(plain(polished.moves))
     assert learned.adapted(whole) is whole
     learned.note(polished)

@@ -6,8 +6,8 @@ import pytest
 
 from partita.decisions import DecisionGroup, ShardClass, ShardColor
 from partita.decisions.group import HARD
-from partita.search.laid import laid
 from partita.search.problem import NOISE
+from partita.search.relaxed_starts import class_by_class
 from partita.search.simplified import FEW, changed, covering, simplified
 from searching import SIZES, mlp
 
@@ -18,7 +18,7 @@ def layouts(tiling):
 
 def every_class_for_itself(problem, moves):
     """The state after moves, as one that lays out every class for itself."""
-    return problem.replay((laid(problem, problem.replay(moves).tiling),))
+    return problem.replay((class_by_class(problem, problem.replay(moves).tiling),))
 
 
 @pytest.mark.parametrize("sizes", SIZES)

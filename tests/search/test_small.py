@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from partita.decisions import DecisionGroup
 from partita.search import Problem
-from partita.search.small import small_replicated
+from partita.search.small_values import replicate_small_values
 from partita.tiling import uses_axis
 from searching import mlp, problem
 
@@ -25,7 +25,7 @@ def with_small_ones(mesh="a=4"):
 
 def test_small_values_leave_an_axis_together():
     of, state = with_small_ones()
-    after = small_replicated(of, state, 10**6)
+    after = replicate_small_values(of, state, 10**6)
     assert not of.better(state, after)
     if after is not state:
         assert isinstance(after.moves[-1], DecisionGroup)
@@ -37,7 +37,7 @@ def test_small_values_leave_an_axis_together():
 def test_what_is_large_keeps_its_axis():
     of = mlp("even")
     state = of.replay(of.moves[:1])
-    after = small_replicated(of, state, 10**6)
+    after = replicate_small_values(of, state, 10**6)
     large = [v for v in of.graph.values if v.value.type.bytes > 2**22]
     assert large
     assert [uses_axis(after.tiling.values[v.index], 0) for v in large] == [
@@ -51,11 +51,11 @@ def test_what_small_values_had_before_the_search_they_keep(monkeypatch):
     of = Problem(of.graph.analysis, of.graph, given, of.mesh, of.cost_model, of.axes)
     state, tried = of.replay([move for move in of.moves if move.axis == 1]), []
     monkeypatch.setattr(of, "step", lambda _, move: tried.append(move))
-    small_replicated(of, state, 10**6)
+    replicate_small_values(of, state, 10**6)
     assert {action.axis for move in tried for action in move.decisions} == {1}
 
 
 def test_no_more_is_evaluated_than_may_be():
     of = mlp("even")
     state = of.replay(of.moves[:1])
-    assert small_replicated(of, state, of.evaluations) is state
+    assert replicate_small_values(of, state, of.evaluations) is state

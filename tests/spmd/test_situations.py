@@ -1,17 +1,17 @@
-"""Situations are told apart by what is around a thing, and by nothing else."""
+"""ZobristHashes are told apart by what is around a thing, and by nothing else."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from partita.spmd.situations import Marks, Situations, View
+from partita.spmd.zobrist import View, ZobristHashes, ZobristKeys
 
 AROUND = [[0, 1], [1], [2], []]
 
 
 def situations(numbers):
-    return Situations(AROUND, 3, seed=0).of(Marks(1).of(np.array(numbers), 10)).tolist()
+    return ZobristHashes(AROUND, 3, seed=0).of(ZobristKeys(1).of(np.array(numbers), 10)).tolist()
 
 
 def test_things_are_told_apart():
@@ -29,21 +29,21 @@ def test_the_same_again_is_the_same_situation():
 
 @pytest.mark.parametrize("changed", [[], [0], [1], [2], [2, 0], [0, 1, 2]])
 def test_after_some_operations_have_changed_it_is_as_if_looked_at_anew(changed):
-    numbers, marks = np.array([0, 1, 2], dtype=np.int32), Marks(1)
+    numbers, marks = np.array([0, 1, 2], dtype=np.int32), ZobristKeys(1)
     now = numbers.copy()
     now[changed] += 5
-    of = Situations(AROUND, 3, seed=0)
+    of = ZobristHashes(AROUND, 3, seed=0)
     found = of.after(of.of(marks.of(numbers, 10)), marks.first(10), numbers, now)
     assert found.tolist() == situations(now)
 
 
 def test_marks_do_not_depend_on_how_many_there_are():
-    few, many = Marks(3), Marks(3)
+    few, many = ZobristKeys(3), ZobristKeys(3)
     assert many.of(np.array([7, 300]), 10_000)[0] == few.of(np.array([7]), 8)[0]
 
 
 def test_nothing_is_around_where_there_are_no_operations():
-    assert len(Situations([[], []], 0, seed=0).of(np.zeros(0, dtype=np.uint64))) == 2
+    assert len(ZobristHashes([[], []], 0, seed=0).of(np.zeros(0, dtype=np.uint64))) == 2
 
 
 def test_a_view_shows_things_by_number():

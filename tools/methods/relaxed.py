@@ -8,8 +8,8 @@ single choices and of pairs; not an integer program finds them but message passi
 from __future__ import annotations
 
 from partita.search import Problem, SearchState, iterated_search
-from partita.search.laid import relaxed_starts
 from partita.search.protocol import SearchProgress
+from partita.search.relaxed_starts import relaxed_starts
 
 STARTS = 2
 """How many of what is proposed the search starts from."""

@@ -5,7 +5,7 @@ works on one after the other, each on what the one before has left: for an all_r
 the fast network first, so that the slow one only sees a share.
 
 How the data of each kind of collective travel is in `partita.program.collectives`; how long each
-way of travelling takes on one network in `partita.cost.travel`.
+way of travelling takes on one network in `partita.cost.transfer_time`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from partita.cost.hardware import Hardware
 from partita.cost.network import Network
 from partita.cost.torus import Along, lay
-from partita.cost.travel import Part, Stage, Time, stages
+from partita.cost.transfer_time import Part, TransferStage, TransferTime, stages
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
 from partita.program.collectives import (
@@ -111,15 +111,15 @@ class Interconnect:
         return [part for axis in axes for part in self.parts[axis]]
 
 
-Times = list[tuple[Stage, Time]]
+Times = list[tuple[TransferStage, TransferTime]]
 
 
-def _to_neighbour(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
+def _to_neighbour(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
     # Some neighbours lie across the slowest network of the axes.
     return [(on[-1], on[-1].to_neighbour(collective.name, size))]
 
 
-def _pairwise(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
+def _pairwise(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
     """On each network what goes to other places there.
 
     With rails, that is nearly everything on each: first to the device nearby that has the same
@@ -134,7 +134,7 @@ def _pairwise(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Tim
     return times[::-1]
 
 
-def _around_rings(on: Sequence[Stage], collective: CollectiveKind, size: int) -> Times:
+def _around_rings(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
     """On each network on what the faster ones have left: the slow one only sees a share.
 
     All but the slowest scatter what is summed, and gather the sums afterwards.
@@ -154,7 +154,7 @@ def _around_rings(on: Sequence[Stage], collective: CollectiveKind, size: int) ->
     return times
 
 
-_TIMES: dict[Travel, Callable[[Sequence[Stage], CollectiveKind, int], Times]] = {
+_TIMES: dict[Travel, Callable[[Sequence[TransferStage], CollectiveKind, int], Times]] = {
     "neighbour": _to_neighbour,
     "pairwise": _pairwise,
     "ring": _around_rings,

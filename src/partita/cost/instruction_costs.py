@@ -14,8 +14,8 @@ from functools import cached_property
 from partita.cost.estimate import Estimate
 from partita.cost.model import CostModel
 from partita.spmd import SpmdProgram
-from partita.spmd.inside import collectives_inside
 from partita.spmd.instructions import Reshard
+from partita.spmd.manual_collectives import collectives_inside
 from partita.spmd.steps import Step
 from partita.tiling import Need
 

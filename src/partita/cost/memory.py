@@ -11,7 +11,7 @@ import numpy as np
 from partita.analysis import Between, ClassGraph
 from partita.cost.hardware import ALONE, UNPADDED, Kernels, TileShape
 from partita.cost.products import made_feature, read_feature
-from partita.cost.stacks import LayerOf, laid_anew, layers_read
+from partita.cost.stacked_layers import LayerOf, laid_anew, layers_read
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType

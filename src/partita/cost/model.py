@@ -27,7 +27,7 @@ from partita.cost.regather import Again, Gathered, Regathering
 from partita.cost.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd import Known, Lowering, ValuePlan
-from partita.spmd.inside import collectives_inside
+from partita.spmd.manual_collectives import collectives_inside
 from partita.spmd.steps import Step
 from partita.tiling import Need, OpForm
 

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from partita.analysis import Analysis
+from partita.cost.bf16_widening import widened
 from partita.cost.fusion import Fusion, analyse_fusion
 from partita.cost.hardware import Hardware
 from partita.cost.kernel_order import KernelOrder
 from partita.cost.layers import Layers
-from partita.cost.widened import widened
 from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 
@@ -99,7 +99,7 @@ class Timing:
 
     @cached_property
     def widened(self) -> list[tuple[int, int, int, str]]:
-        """What is stored in a wider type than the program says, see `partita.cost.widened`."""
+        """What is stored in a wider type than the program says, see `bf16_widening`."""
         if not self._widens:
             return []
         uses, lifetimes = self.analysis.uses, self.lifetimes.tolist()

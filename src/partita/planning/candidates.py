@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from partita.errors import TacticError
 from partita.options import integer
-from partita.planning.alone import alone
+from partita.planning.one_thread import alone
 from partita.planning.schedule import Scheduled, lower_and_cost
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
 from partita.cost.footprint import Footprint, footprint
-from partita.cost.idle import IdleAxis, idle_axes
+from partita.cost.idle_axes import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
 from partita.decisions import Action, Context, Decision, Stage

@@ -21,7 +21,7 @@ from partita.text import Table, Text, new_table, seconds, show_entries, size, ti
 from partita.tiling import entries, local_type
 
 if TYPE_CHECKING:
-    from partita.verify.given import AsCompiled
+    from partita.verify.compiled_shardings import AsCompiled
 
 NARROW = 100
 """Columns of a terminal below which the shards of arguments are left out."""

@@ -10,8 +10,8 @@ from partita.cost.intervals import ITERATIONS, Timeline
 from partita.errors import TacticError
 from partita.escape import printed
 from partita.options import integer, wrong
-from partita.planning.alone import alone
 from partita.planning.meshes import MeshCandidate
+from partita.planning.one_thread import alone
 from partita.planning.schedule import Scheduled
 from partita.spmd import Collective
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from partita.explain import Explanation
     from partita.planning.diff import PlanDiff
     from partita.verify import Verification
-    from partita.verify.given import AsCompiled
+    from partita.verify.compiled_shardings import AsCompiled
 
 # How each is made is loaded when it is used, as for all that only some plans need.
 

@@ -15,7 +15,7 @@ from partita.frontend.files import Module, read
 from partita.frontend.specs import Axes
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean
-from partita.planning.fixed import simulated
+from partita.planning.fixed_layouts import simulated
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
 from partita.saved.rebase import NotKept

@@ -19,8 +19,8 @@ from partita.cost import CostModel
 from partita.decisions import DecisionGroup, ShardClass, ShardColor
 from partita.errors import MeshError
 from partita.mesh import Mesh
-from partita.search.laid import laid
 from partita.search.problem import Move, Problem, SearchState
+from partita.search.relaxed_starts import class_by_class
 from partita.tiling import LAYOUTS, Axes, Layout, Tiling
 
 MESHES = 2
@@ -47,7 +47,7 @@ class Coarse:
             yield tuple(fine for move in state.moves for fine in _along(move, bundles))
             finer = np.array([LAYOUTS[_finer(layout, bundles)] for layout in layouts])
             row = finer[places].astype(state.tiling.row.dtype)
-            yield (laid(self.fine, self.fine.start.tiling.with_row(row)),)
+            yield (class_by_class(self.fine, self.fine.start.tiling.with_row(row)),)
 
 
 def coarsened(

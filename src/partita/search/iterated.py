@@ -26,12 +26,12 @@ from partita.search.bounds import lower_bound
 from partita.search.bounds.bound import relaxed_problem
 from partita.search.bounds.relaxed import Relaxed
 from partita.search.coarse import Coarse, coarsened
-from partita.search.laid import relaxed_starts
-from partita.search.learned import Learned
+from partita.search.history import HistoryHeuristic
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
 from partita.search.promising import promising
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import CHANGES, climb, polish
+from partita.search.relaxed_starts import relaxed_starts
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
 
@@ -130,7 +130,7 @@ class _Search:
         """The best state whose single classes have not been looked at."""
         self.optima: list[SearchState] = []
         """What changes of moves have led to."""
-        self.learned = Learned(problem, self.end)
+        self.learned = HistoryHeuristic(problem, self.end)
         self.patience = PATIENCE << 2 * max(0, len(problem.axes) - MOST_AXES)
         self.idle = self.improved = 0
 

@@ -17,7 +17,7 @@ from partita.decisions import Decision, ShardColor
 from partita.mesh import Mesh
 from partita.search.avoided import Avoided
 from partita.spmd import Lowerer, Lowering
-from partita.spmd.situations import Marks
+from partita.spmd.zobrist import ZobristKeys
 from partita.tiling import LAYOUTS, Node, Propagation, Propagator, Tiling
 
 NOISE = 3e-4
@@ -107,7 +107,7 @@ class Problem:
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
         self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
-        self._marks = Marks(1), Marks(2)
+        self._marks = ZobristKeys(1), ZobristKeys(2)
         """Of layouts, and of classes: states are told apart by sums of their products."""
         self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from partita.decisions import EVERY_COLOR, NOWHERE, ShardClass, ShardColor
-from partita.search.joint import Moves, jointly
+from partita.search.neighbourhood import Moves, multi_axis_changes
 from partita.search.problem import Problem, SearchState
 from partita.search.protocol import SearchProgress, register
-from partita.search.small import small_replicated
+from partita.search.small_values import replicate_small_values
 from partita.search.starts import followers
 from partita.tiling import uses_axis
 
@@ -108,7 +108,7 @@ def polish(
       like: a polished state. If it is given, only classes that are laid out otherwise than there,
         or are near one that is, are looked at first ("don't-look bits").
     """
-    best = small_replicated(problem, state, limit)
+    best = replicate_small_values(problem, state, limit)
     within = None if like is None else _around_changes(problem, like, best)
     while problem.everything and problem.evaluations < limit:
         gains = []
@@ -287,6 +287,6 @@ CHANGES: tuple[Callable[[Problem, Moves], Iterator[Moves]], ...] = (
     _put_first,
     _without_parts,
     _exchanged,
-    jointly,
+    multi_axis_changes,
 )
 """The kinds of changes, in the order in which they are tried."""

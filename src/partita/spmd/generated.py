@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partita.analysis import ClassGraph
-from partita.spmd.decisions import Decisions, connected
+from partita.spmd.memoised import MemoisedByGroup, connected
 from partita.tiling import Forms, OpForm, layout_from_result
 
 _Uses = tuple[tuple[int, int], ...]
@@ -36,7 +36,7 @@ class Generated:
             list(dict.fromkeys(use for op in ops for use, _ in self._uses[op] if use not in order))
             for ops in self._groups
         ]
-        self.decisions = Decisions(outside, self._decide, len(graph.ops), seed=1)
+        self.decisions = MemoisedByGroup(outside, self._decide, len(graph.ops), seed=1)
         """The forms of the classes of a group."""
         unread = [number for number, ops in enumerate(outside) if not ops]
         self.unread = [pair for number in unread for pair in self._decide(number, ())]

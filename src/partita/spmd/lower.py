@@ -22,9 +22,9 @@ from partita.analysis import Between, ClassGraph, ValueClass
 from partita.mesh import Mesh
 from partita.spmd.generated import Generated
 from partita.spmd.reshard import reshard, traffic
-from partita.spmd.situations import Marks, Situations, View
 from partita.spmd.steps import Step
 from partita.spmd.unreduced import NONE, NOTHING, Sums, UnreducedAxes, UnreducedSums
+from partita.spmd.zobrist import View, ZobristHashes, ZobristKeys
 from partita.tiling import LAYOUTS, Forms, Layout, Need, OpForm, Tiling
 
 
@@ -62,7 +62,7 @@ class Situation:
     planned: np.ndarray
     """What happens to value classes: numbers of plans."""
     summed: np.ndarray
-    """Marks of what is decided so, by value class."""
+    """ZobristKeys of what is decided so, by value class."""
     groups: np.ndarray
     """The situations of these groups."""
     generated: np.ndarray
@@ -169,8 +169,8 @@ class Lowerer:
         self._planned: dict[int, int] = {}
         """The numbers of plans, by the situation of the value class."""
         self.known = Known(self._forms.all, [])
-        self._around = Situations(list(map(_around, graph.values)), len(graph.ops), seed=3)
-        self._marks = Marks(4), Marks(5), Marks(6)
+        self._around = ZobristHashes(list(map(_around, graph.values)), len(graph.ops), seed=3)
+        self._marks = ZobristKeys(4), ZobristKeys(5), ZobristKeys(6)
         """Of forms, of layouts, and of what is decided about unreduced values."""
         self._summed: dict[object, int] = {}
         """Numbers of what is decided about one of them."""
@@ -244,7 +244,7 @@ class Lowerer:
         return situation, sums
 
     def _situations(
-        self, of: Situations, before: np.ndarray | None, old: np.ndarray, new: np.ndarray
+        self, of: ZobristHashes, before: np.ndarray | None, old: np.ndarray, new: np.ndarray
     ) -> np.ndarray:
         """The situations of things, given those before if there are, and the numbers of the forms
         of operation classes before and now."""

@@ -10,9 +10,9 @@ from functools import cached_property
 
 from partita.escape import printed
 from partita.program.ir import Operation
-from partita.spmd.inside import collectives_inside
 from partita.spmd.instructions import Collective, LocalProgram, Reshard, Run, inside
 from partita.spmd.lower import Lowering
+from partita.spmd.manual_collectives import collectives_inside
 from partita.spmd.show import show
 from partita.tiling import OpForm
 

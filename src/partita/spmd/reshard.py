@@ -14,7 +14,7 @@
 Steps that shrink the local shard come first, then those that exchange shards, then those that
 enlarge them, so that every step moves as little as it can. What one collective can do is one step:
 axes that go the same way go together. Where that takes several collectives, the cheapest way of all
-is looked for (`ways`).
+is searched for (`cheapest_reshard`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from partita.program.collectives import (
 )
 from partita.program.ir import TensorType
 from partita.program.rule import Halo
-from partita.spmd import ways
+from partita.spmd import cheapest_reshard
 from partita.spmd.steps import Step
 from partita.spmd.windows import window_steps
 from partita.tiling import Axes, Layout, local_type
@@ -72,7 +72,9 @@ def reshard(
     steps = _Path(type_, start, wanted, mesh, combine).walk(set(left))
     if sum(step.is_collective for step in steps) > 1 or _roundabout(steps, wanted):
         sent = traffic(steps, mesh, latency_bytes)
-        less = ways.cheapest(type_, tuple(start), left, wanted, mesh, combine, latency_bytes, sent)
+        less = cheapest_reshard.cheapest(
+            type_, tuple(start), left, wanted, mesh, combine, latency_bytes, sent
+        )
         steps = less or steps
     shard = local_type(type_, wanted, mesh)
     if over := real(tuple(sorted(masked))):
@@ -242,7 +244,9 @@ class _Path:
     ) -> None:
         layouts = (tuple(self.layout), tuple(layout))
         self.steps.append(
-            ways.step(self.type, self.mesh, kind, axes, (dim, split), layouts, self.combine)
+            cheapest_reshard.step(
+                self.type, self.mesh, kind, axes, (dim, split), layouts, self.combine
+            )
         )
         self.layout = layout
 

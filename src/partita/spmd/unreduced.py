@@ -28,7 +28,7 @@ from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.combining import combines
 from partita.program.ir import Operation
 from partita.program.op_traits import CARRY
-from partita.spmd.decisions import Decisions, connected
+from partita.spmd.memoised import MemoisedByGroup, connected
 from partita.tiling import Forms, OpForm
 
 NONE: frozenset[int] = frozenset()
@@ -101,7 +101,7 @@ class UnreducedSums:
             (maker[0], op) for maker, op in makers if maker and maker[0] not in generated
         )
         """The operation classes of every group."""
-        self.decisions = Decisions(self._groups, self._decide, len(graph.ops), seed=2)
+        self.decisions = MemoisedByGroup(self._groups, self._decide, len(graph.ops), seed=2)
         numbers = {op: number for number, ops in enumerate(self._groups) for op in ops}
         self.group_of = {
             v: number

@@ -12,7 +12,7 @@ from dataclasses import replace
 from partita.cost import Hardware
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.estimate import StepTime
-from partita.cost.travel import Part
+from partita.cost.transfer_time import Part
 from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.collectives import Found, HloCollective

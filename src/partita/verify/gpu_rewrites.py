@@ -13,7 +13,7 @@ from partita.program.ir import bits
 from partita.spmd import Reshard, Run, SpmdProgram
 from partita.spmd.instructions import While, inside
 from partita.verify.comparison import Becomes, hlo_collective
-from partita.verify.narrower import NarrowestTypes
+from partita.verify.narrowest_types import NarrowestTypes
 from partita.verify.reading import MOVING, Readers
 
 GPU_REWRITES = {

@@ -26,8 +26,8 @@ from partita.spmd.instructions import Reshard, While
 from partita.stablehlo import mlir
 from partita.stablehlo.internals import platform_of
 from partita.verify.backends.host import Host
-from partita.verify.drawn import drawn
 from partita.verify.number_check import NumberCheck, NumberRow, Origin
+from partita.verify.random_arguments import drawn
 from partita.verify.rounding import SHAKEN, Rounding, as_numbers, distance, largest, shaken
 
 AT_ONCE = 96

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from partita.program.ir import bits
 from partita.spmd import Collective, Reshard, Run, SpmdProgram
 from partita.spmd.instructions import Case, Section, While, inside
-from partita.verify.alike import moved_alike
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
-from partita.verify.narrower import NarrowestTypes
+from partita.verify.mergeable import moved_alike
+from partita.verify.narrowest_types import NarrowestTypes
 from partita.verify.reading import MOVING, Readers
 
 REWRITES = {

@@ -25,7 +25,7 @@ from partita.program.collectives import (
     CollectiveKind,
 )
 from partita.program.ir import TensorType
-from partita.spmd import ways
+from partita.spmd import cheapest_reshard
 from partita.tiling import Axes, Layout
 
 Unreduced = frozenset[int]
@@ -121,7 +121,9 @@ class Shortest:
     def _seconds(self, type_: TensorType, place: Place, move: _Move, combine: str) -> np.ndarray:
         """The least of one step: by whether it is combined, if it is waited for or hidden."""
         kind, axes, dim, split, (after, _) = move
-        step = ways.step(type_, self._mesh, kind, axes, (dim, split), (place[0], after), combine)
+        step = cheapest_reshard.step(
+            type_, self._mesh, kind, axes, (dim, split), (place[0], after), combine
+        )
         key = step.kind, axes, step.bytes, step.after.bytes, step.of_vector
         if key not in self._steps:
             each = [self._model.least(step, combined) for combined in (False, True)]

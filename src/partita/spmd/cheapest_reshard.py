@@ -1,9 +1,9 @@
-"""The cheapest way from one layout to another: all short sequences of steps, by what they send.
+"""Cheapest resharding: Dijkstra's search over sequences of steps, by the bytes that they send.
 
-Where a value takes two collectives or more, the order matters, and so does what is moved together:
-from `P(x, y)` to `P(y, x)` one permutation may do, or three exchanges, where to gather first would
-send the most. The search is Dijkstra's over the layouts that the value can have on the way. No axis
-is added that is not wanted in the end.
+Where a value takes two collectives or more, their order matters, and so does what is moved together:
+from `P(x, y)` to `P(y, x)` one permutation may do, or three exchanges, where gathering first would
+send the most. The nodes are the layouts that the value can have on the way; no axis is added that is
+not wanted in the end.
 """
 
 from __future__ import annotations

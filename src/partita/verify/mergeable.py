@@ -1,4 +1,4 @@
-"""Which collectives of a program move the same, so that a compiler may make one of them."""
+"""Finds collectives that move the same data, so that a compiler may merge them into one."""
 
 from __future__ import annotations
 

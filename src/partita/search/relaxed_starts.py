@@ -1,4 +1,8 @@
-"""Plans that lay out every class for itself, as one move: what to start from that no colors say."""
+"""Starts of a search from the relaxed problem: a layout for each class, as one move.
+
+The relaxation finds plans that no small number of color moves describes. `class_by_class` writes such
+a plan as one group of decisions about single classes, from which a search can go on.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from partita.search.problem import Move, Problem
 from partita.tiling import LAYOUTS, Tiling
 
 
-def laid(problem: Problem, tiling: Tiling) -> DecisionGroup:
+def class_by_class(problem: Problem, tiling: Tiling) -> DecisionGroup:
     """The move that leads from the start of a problem to a tiling, as far as classes can follow.
 
     What has an axis at the start keeps it.
@@ -37,7 +41,7 @@ def relaxed_starts(
     if not problem.everything or not problem.axes:
         return ()
     bound = bound or lower_bound(problem)
-    moves = [(laid(problem, tiling),) for tiling in (bound.tilings if bound else ())]
+    moves = [(class_by_class(problem, tiling),) for tiling in (bound.tilings if bound else ())]
     states = [problem.replay(each, limit) for each in moves]
     return tuple(state.moves for state in problem.different(states, count))
 

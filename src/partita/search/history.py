@@ -1,8 +1,8 @@
-"""What has been worth changing in single classes of one plan is tried in others at once.
+"""History heuristic: changes of single classes that helped one plan are tried on others at once.
 
-To polish a plan takes hundreds of evaluations, most of which help nothing; what has helped is tried
-with a few. So plans can be compared by what would become of them: of two that cost the same, one
-may lead to a better one (the history heuristic: Schaeffer, 1989).
+Polishing a plan takes hundreds of evaluations, most of which help nothing; trying what has helped
+before takes a few. So plans are compared by what they would become: of two that cost the same, one
+may lead to a better one (Schaeffer, *The History Heuristic*, 1989).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from partita.decisions import ShardClass
 from partita.search.problem import Problem, SearchState
 
 
-class Learned:
+class HistoryHeuristic:
     """Changes of single classes that polished plans have."""
 
     def __init__(self, problem: Problem, limit: int) -> None:

@@ -17,7 +17,7 @@ from partita.errors import TraceError, UnsupportedError
 from partita.frontend.calling import Marked, Static
 from partita.frontend.files import Module
 from partita.frontend.trace import trace
-from partita.planning.fixed import fixed
+from partita.planning.fixed_layouts import fixed
 from partita.planning.prepare import Prepared, rewritten
 from partita.planning.schedule import Scheduled
 from partita.program.ir import Operation, Program

@@ -1,10 +1,10 @@
-"""What is decided before is told by numbers: of how operations run, one for each situation.
+"""Hashes of what a lowering decision depends on, updated from one search state to the next.
 
 A search lowers tilings that differ little. What becomes of a value, or of a group of operations,
-depends on how a few operations run, and nearly always the same has been decided for them before. So
-every form has a random mark of 64 bits, and a situation is told by the sum of the marks in it, for
-all values at once. That two situations have the same sum is as unlikely as that two states of a
-search have the same key.
+depends on the forms of a few operation classes, and nearly always these forms have occurred together
+before. So each form has a random key of 64 bits, and the inputs of a decision are hashed by the sum
+of their keys (Zobrist hashing, 1970), for all values at once. If the forms of some classes change,
+only the differences are added.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from partita.sparse import Rows
 T = TypeVar("T")
 
 
-class Marks:
-    """Random marks of numbered things, always the same for the same number."""
+class ZobristKeys:
+    """Random keys of numbered things, always the same for the same number."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._all = self._more(256)
 
     def of(self, numbers: np.ndarray, count: int) -> np.ndarray:
-        """The marks of some of the first `count` things."""
+        """Returns the keys of some of the first `count` things."""
         found: np.ndarray = self.first(count)[numbers]
         return found
 
     def first(self, count: int) -> np.ndarray:
-        """The marks of the first `count` things, and more."""
+        """Returns the keys of at least the first `count` things."""
         if count > len(self._all):
             self._all = np.concatenate([self._all, self._more(2 * count)])
         return self._all
@@ -41,13 +41,13 @@ class Marks:
         return self._random.integers(0, 2**64, count, dtype=np.uint64)
 
 
-class Situations:
-    """Which situation each of several things is in, given the marks of all operation classes."""
+class ZobristHashes:
+    """Hashes of several things, each of the forms of the operation classes that it depends on."""
 
     def __init__(self, around: Sequence[Sequence[int]], count: int, seed: int) -> None:
         """Takes the operation classes on which each of the things depends, of so many classes."""
         filled = [list(ops) or [0] for ops in around]  # one for those without: sums need something
-        self._own = Marks(seed).of(np.arange(len(filled)), len(filled))
+        self._own = ZobristKeys(seed).of(np.arange(len(filled)), len(filled))
         self._ops = np.array([op for ops in filled for op in ops], dtype=np.int64)
         self._starts = np.cumsum([0, *map(len, filled)])[:-1]
         owners = np.repeat(np.arange(len(filled)), list(map(len, filled)))
@@ -58,7 +58,7 @@ class Situations:
         """The things that depend on every operation class."""
 
     def of(self, marks: np.ndarray) -> np.ndarray:
-        """A number of 64 bits for each: equal numbers, equal situations."""
+        """Returns a 64-bit hash for each thing, given the keys of the forms of all classes."""
         if not len(self._own) or not len(marks):
             return self._own
         found: np.ndarray = np.add.reduceat(marks[self._ops], self._starts)
@@ -68,11 +68,11 @@ class Situations:
     def after(
         self, before: np.ndarray, marks: np.ndarray, old: np.ndarray, new: np.ndarray
     ) -> np.ndarray:
-        """The situations after some operation classes have other forms.
+        """Returns the hashes after some operation classes have got other forms.
 
         Args:
-          before: the situations before that.
-          marks: of all forms.
+          before: the hashes before that.
+          marks: the keys of all forms.
           old: the numbers of the forms of all classes before.
           new: those now.
         """

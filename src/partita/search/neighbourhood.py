@@ -1,8 +1,8 @@
-"""Changes of moves along several axes at once.
+"""Neighbours of a plan that change moves along several axes at once.
 
-What moves do axis by axis often helps only when it is done along all of them: a parameter that is
-split along two axes has to go to its other dimension along both, and halfway it is exchanged for
-nothing. A plan on `data=4,model=8` is so found on `data=4,model=4,more=2`, too.
+A change that is made axis by axis often helps only once it is made along all of them: a parameter
+that is sharded along two axes has to move to its other dimension along both; halfway there, it is
+exchanged for nothing. So a plan for `data=4,model=8` is found on `data=4,model=4,more=2`, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.search.starts import followers
 Moves = tuple[Move, ...]
 
 
-def jointly(problem: Problem, moves: Moves) -> Iterator[Moves]:
+def multi_axis_changes(problem: Problem, moves: Moves) -> Iterator[Moves]:
     """A color dropped, put first or last, added, given the place of another, or without a part:
     along two axes or more.
 

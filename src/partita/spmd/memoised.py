@@ -1,8 +1,8 @@
-"""Decisions about groups of operation classes, by how these run; each is made once.
+"""Memoises decisions about groups of operation classes, by a hash of their inputs.
 
-What is decided for a group depends on the forms of a few operation classes alone. So from one
-lowering to the next, only groups are looked at of which a form has changed, and where these forms
-have been together before, it is known what was decided then.
+A decision about a group depends on the forms of a few operation classes alone. From one lowering to
+the next, only the groups are looked at whose forms have changed; a decision for forms that have
+occurred together before is looked up.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from partita.spmd.situations import Situations
+from partita.spmd.zobrist import ZobristHashes
 from partita.tiling import OpForm
 
 T = TypeVar("T")
 
 
-class Decisions(Generic[T]):
+class MemoisedByGroup(Generic[T]):
     """What is decided for each of several groups."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Decisions(Generic[T]):
         """
         self._decide = decide
         self._known: dict[int, T] = {}
-        self.situations = Situations(groups, count, seed)
+        self.situations = ZobristHashes(groups, count, seed)
         """In which each group is."""
         self._decides = np.array([len(ops) > 0 for ops in groups], dtype=bool)
         """Whether there is anything to decide by, for each group."""

@@ -14,14 +14,14 @@ from partita.cost.network import CollectiveTime, Network
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Time:
+class TransferTime:
     """Seconds of a collective on one network."""
 
     waiting: float
     moving: float
 
-    def __add__(self, other: Time) -> Time:
-        return Time(self.waiting + other.waiting, self.moving + other.moving)
+    def __add__(self, other: TransferTime) -> TransferTime:
+        return TransferTime(self.waiting + other.waiting, self.moving + other.moving)
 
     @property
     def total(self) -> float:
@@ -69,7 +69,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stage:
+class TransferStage:
     """What a collective does on one network, along one or several of its parts."""
 
     parts: tuple[Part, ...]
@@ -98,7 +98,9 @@ class Stage:
             found.setdefault(part.link, []).append(part)
         return list(found.values())
 
-    def around(self, kind: str, passes: int, size: float, devices: int | None = None) -> Time:
+    def around(
+        self, kind: str, passes: int, size: float, devices: int | None = None
+    ) -> TransferTime:
         """Passes around the rings: one for an all_gather to, or a reduce_scatter of, `size` bytes.
 
         Several axes of a torus work at the same time, each on a share of the data, so that their
@@ -119,9 +121,9 @@ class Stage:
             bandwidth = self.parts[0].bandwidth
         hops = sum(part.hops for part in self.parts)
         waiting = hops * self.network.latency.value
-        return Time(passes * waiting, passes * (n - 1) / n * size / bandwidth)
+        return TransferTime(passes * waiting, passes * (n - 1) / n * size / bandwidth)
 
-    def pairwise(self, kind: str, size: float) -> Time:
+    def pairwise(self, kind: str, size: float) -> TransferTime:
         """An all_to_all of `size` bytes on each device."""
         n, stated = self.size, self.network.collectives.get(kind)
         if stated is not None:
@@ -132,37 +134,41 @@ class Stage:
             # that go along one axis first make room for those that begin with another.
             waiting = sum(part.size * part.stride / 2 * latency for part in self.parts)
             along = (sum(part.size / 4 / part.bandwidth for part in side) for side in self._sides)
-            return Time(waiting, size * max(along))
+            return TransferTime(waiting, size * max(along))
         times = (
-            Time((part.size - 1) * latency, (part.size - 1) / part.size * size / part.bandwidth)
+            TransferTime(
+                (part.size - 1) * latency, (part.size - 1) / part.size * size / part.bandwidth
+            )
             for part in self.parts
         )
-        return sum(times, Time(0.0, 0.0))
+        return sum(times, TransferTime(0.0, 0.0))
 
-    def permute(self, kind: str, size: float) -> Time:
+    def permute(self, kind: str, size: float) -> TransferTime:
         """A permutation of shards of `size` bytes."""
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, 1, size, 0.0)
         latency = self.network.latency.value
-        found = Time(0.0, 0.0)
+        found = TransferTime(0.0, 0.0)
         for part in self.parts:
             # Around a ring a shard travels a quarter on average, in both directions at once.
             far = part.size / 4 if self.network.topology == "torus" else 1.0
             hops = max(1.0, far) * part.stride
-            found += Time(hops * latency, size * far / part.bandwidth)
+            found += TransferTime(hops * latency, size * far / part.bandwidth)
         return found
 
-    def to_neighbour(self, kind: str, size: float) -> Time:
+    def to_neighbour(self, kind: str, size: float) -> TransferTime:
         """What every device sends to one next to it."""
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, 1, size, 0.0)
         far = max(part.stride for part in self.parts)
-        return Time(far * self.network.latency.value, far * size / self.network.bandwidth.value)
+        return TransferTime(
+            far * self.network.latency.value, far * size / self.network.bandwidth.value
+        )
 
 
-def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> Time:
+def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> TransferTime:
     """The time of a collective of which the network states it, see `CollectiveTime`.
 
     Args:
@@ -177,15 +183,15 @@ def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> Time
         moving = max(moving, min(sent, time.narrow_bytes.value) / time.narrow.value)
     chunks = 2 * math.sqrt(time.chunk.value * moving) if time.chunk else 0.0
     kept = own / time.own.value if time.own else 0.0
-    return Time(waiting, moving + chunks + kept)
+    return TransferTime(waiting, moving + chunks + kept)
 
 
-def stages(parts: Sequence[Part]) -> list[Stage]:
+def stages(parts: Sequence[Part]) -> list[TransferStage]:
     """Parts of axes, those on one network together, the fastest first."""
     found: dict[str, list[Part]] = {}
     for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
         found.setdefault(part.network.name, []).append(part)
-    return [Stage(_joined(each)) for each in found.values()]
+    return [TransferStage(_joined(each)) for each in found.values()]
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -1,10 +1,9 @@
-"""The order in which the elements of arrays lie in memory, where that is not the order of their
-dimensions.
+"""Relayouts: copies of products whose elements are in another order in memory than is needed.
 
-XLA does not move elements for a transpose of a product's result: what is computed of it elementwise
-lies as the product has made it. Where that meets the result of another product, which lies
-otherwise, the second is laid anew. The kernel that does so goes on with what is done to it, up to
-where several others read that, and does not run again for each of them.
+XLA does not move elements for a transpose of a product's result: elementwise operations keep the
+order in which the product has made it. Where that meets the result of another product, in another
+order, the second is copied. The kernel that copies it also runs the elementwise operations behind
+it, up to a value that several others read, and does not run again for each of them.
 """
 
 from __future__ import annotations

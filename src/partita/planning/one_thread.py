@@ -1,7 +1,7 @@
-"""Plans of one program share what has been worked out of it, so one thread at a time works on them.
+"""Lets one thread at a time work on the plans of a program, which share caches.
 
-What is shared are caches: forms of operations, costs, layouts. They number what they hold, so two
-threads must not add to them at once. Running a planned function uses none of them.
+The caches hold forms of operations, costs and layouts. They number their entries, so two threads
+must not add to them at once. Running a planned function uses none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small values kept replicated, all at once: a collective for each costs more than it saves."""
+"""Replicates small values, all at once: a collective for each costs more than it saves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (2**10, 2**14, 2**18, 2**22)
 """Bytes up to which values count as small; which of these it is, is tried."""
 
 
-def small_replicated(problem: Problem, state: SearchState, limit: int) -> SearchState:
+def replicate_small_values(problem: Problem, state: SearchState, limit: int) -> SearchState:
     """The best of a state and of those in which small values leave an axis, one after the other.
 
     Args:

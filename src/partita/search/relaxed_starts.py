@@ -1,7 +1,7 @@
 """Starts of a search from the relaxed problem: a layout for each class, as one move.
 
-The relaxation finds plans that no small number of color moves describes. `class_by_class` writes such
-a plan as one group of decisions about single classes, from which a search can go on.
+The relaxation finds plans that no small number of color moves describes. `class_by_class` writes
+such a plan as one group of decisions about single classes, from which a search can go on.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Cheapest resharding: Dijkstra's search over sequences of steps, by the bytes that they send.
 
-Where a value takes two collectives or more, their order matters, and so does what is moved together:
-from `P(x, y)` to `P(y, x)` one permutation may do, or three exchanges, where gathering first would
-send the most. The nodes are the layouts that the value can have on the way; no axis is added that is
-not wanted in the end.
+Where a value takes two collectives or more, their order matters, and so does what is moved
+together: from `P(x, y)` to `P(y, x)` one permutation may do, or three exchanges, where gathering
+first would send the most. The nodes are the layouts that the value can have on the way; no axis is
+added that is not wanted in the end.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ class Action:
 
     axis: str
     what: str
-    """In words: the dimensions named, or the color."""
+    """Description: the dimensions named, or the color."""
     seeds: tuple[tuple[int, int], ...] = ()
     """The `(value, dimension)` pairs that it started from."""
     color: int | None = None
     """The color group that was tiled as a whole, if it was one."""
     request: str = ""
-    """What the tactic was told, in its own words, if it was: a pattern, or the name of an axis.
+    """Request of the user that it comes from, if any: a pattern, or the name of an axis.
     Several actions can come of one request."""
     move: Any = dataclasses.field(default=None, repr=False)
     """The decision of a search that it is of, a `partita.decisions.Decision`."""

@@ -37,7 +37,7 @@ class ShardColor(Decision, frozen=True, order=True, omit_defaults=True, tag="sha
 
     @property
     def over_classes(self) -> bool:
-        """Whether it is applied to classes."""
+        """True if it is applied to classes."""
         return True
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:

@@ -1,4 +1,4 @@
-"""What a decision is: one choice of a partitioning as data, which can be applied, and kept.
+"""Decisions: single choices of a partitioning as data, which can be applied, and kept.
 
 Tactics and searches produce decisions; reports and explanations read them; a plan file is a list
 of them, see `partita.saved`. Each names values, colors and axes, not the layouts that it leads to.
@@ -38,7 +38,7 @@ TAG = "decision"
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What is decided otherwise when decisions are applied again. Empty fields change nothing."""
+    """Differences to make when decisions are applied again. Empty fields change nothing."""
 
     without: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` seeds that nothing propagates from."""
@@ -48,7 +48,7 @@ class Change:
     """`(group of conflict sets, axis, role)`: the role that gets the axis."""
 
     def winners(self, axis: int) -> dict[int, int]:
-        """For conflicts, the role that gets an axis instead."""
+        """Returns, by conflict, the role that gets an axis instead."""
         return {conflict: role for conflict, along, role in self.roles if along == axis}
 
     def resolved(self, axis: int, roles: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -71,7 +71,7 @@ class Decision(msgspec.Struct, frozen=True, tag_field=TAG):
 
     @property
     def over_classes(self) -> bool:
-        """Whether it is applied by `take`, to the classes of the stage."""
+        """True if it is applied by `take`, to the classes of the stage."""
         return False
 
     @property

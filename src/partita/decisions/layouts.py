@@ -69,7 +69,7 @@ def from_runs(text: str, length: int, known: int, what: str) -> list[int | None]
 
 
 def length(text: str) -> int:
-    """How many numbers a string of runs stands for, if it is one; not more than a file may have.
+    """Returns the count of numbers that a string of runs stands for, up to the limit of a file.
 
     Raises:
       FileError: it stands for more.
@@ -230,7 +230,7 @@ class LayoutReader:
                 raise FileError(f"{what} cannot be split in shards of {factor.size // parts}")
 
     def _check_given(self, op: Operation, layout: Layout, where: str) -> None:
-        """Whether factors of which the program says itself how they are sharded, are sharded so."""
+        """Raises unless factors whose sharding the program gives are sharded like that."""
         if op.given is None:
             return
         for factor, axes, said in zip(op.rule.factors, layout, op.given.axes, strict=True):

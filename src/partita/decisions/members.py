@@ -33,7 +33,7 @@ class ShardClass(Decision, frozen=True, order=True, tag="shard_class"):
     """
 
     kind: Literal["op", "value"]
-    """Whether the class is one of operations or of values."""
+    """Kind of the class: operations or values."""
     member: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     """A member of the class: an operation or a value of the program."""
     axis: Axis
@@ -42,7 +42,7 @@ class ShardClass(Decision, frozen=True, order=True, tag="shard_class"):
 
     @property
     def over_classes(self) -> bool:
-        """Whether it is applied to classes."""
+        """True if it is applied to classes."""
         return True
 
     def take(self, propagator: Propagator, tiling: Tiling) -> Propagation:
@@ -115,7 +115,7 @@ def take_each(propagator: Propagator, tiling: Tiling, each: Iterable[ShardClass]
     """Returns what decisions take, one after the other: each all of its classes, or none."""
     graph, row, known = propagator.graph, tiling.row, propagator.moved.setdefault(tiling.pinned, {})
     now = dict[int, int]()
-    """By the place in the row of a tiling, the number of the layout."""
+    """Layout numbers, by the place in the row of a tiling."""
     taken: dict[str, dict[int, int]] = {"op": {}, "value": {}}
     for decision in each:  # there may be thousands
         kind, axis, at = decision.kind, decision.axis, decision.place

@@ -1,4 +1,4 @@
-"""What the numbers in a decision refer to, declared by their types.
+"""Types of the numbers in a decision, which declare what they refer to.
 
 A decision names colors, values, operations, roles and axes by number. Their fields have the types
 of this module, so that whatever handles decisions of any kind goes by these and knows no kind:
@@ -24,7 +24,7 @@ import msgspec
 from msgspec import inspect
 
 Refers = Literal["axis", "color", "value", "operation", "dim", "role", "decision"]
-"""What a part of a decision refers to."""
+"""Kinds of things that a part of a decision refers to."""
 
 _KEY = "refers to"
 

@@ -30,7 +30,7 @@ def silent(done: int, total: int, text: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What stays the same while a schedule runs."""
+    """Constant part of a schedule: the program, its analysis and the target."""
 
     analysis: Analysis
     mesh: Mesh
@@ -133,7 +133,7 @@ class Stage:
 
     @property
     def tiling(self) -> Tiling:
-        """What has been decided, as a tiling of single operations and values."""
+        """Tiling of single operations and values."""
         return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pinned)
 
     @cached_property
@@ -147,7 +147,7 @@ class Stage:
 
     @cached_property
     def cost_model(self) -> CostModel:
-        """What estimates lowerings of the folded program."""
+        """Cost model of the folded program."""
         context = self.context
         return CostModel(
             self.folded[0],
@@ -160,6 +160,6 @@ class Stage:
 
 
 def read_one_by_one(program: Program, op: Operation, factor: int) -> bool:
-    """Whether an operation in a loop reads one index of a factor each time around."""
+    """Returns whether an operation in a loop reads one index of a factor in each iteration."""
     inside = any(program.regions[r].repeats for r in program.around(op.region))
     return inside and op.traits.reads_window and op.rule.factors[factor].kind == "reduction"

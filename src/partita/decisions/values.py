@@ -23,9 +23,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Value
     dims: tuple[Dim, ...]
     told: str = ""
-    """What the user wrote, from which it comes."""
+    """Text of the user that it comes from."""
     unless_used: bool = False
-    """Whether it is passed over in silence if the axis is in use there already."""
+    """True to skip it silently if the axis is in use there already."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.dims, tuple):
@@ -43,13 +43,13 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
     axis: Axis
     pinned: tuple[Value, ...] = ()
     roles: tuple[Resolved, ...] = ()
-    """For conflicts, the role that gets the axis; if there are none, that of the seeds."""
+    """Roles that get the axis, by conflict; if empty, those of the seeds."""
     colors: bool = False
-    """Whether the color groups of the seeds take the axis as a whole, once it has propagated."""
+    """True if the whole color groups of the seeds take the axis, once it has propagated."""
     folded: bool = False
-    """Whether it is applied to classes."""
+    """True if it is applied to classes."""
     what: str = ""
-    """What it is in words, if it is a part of a strategy, as in the name of a tactic."""
+    """Description, if it is a part of a strategy, as in the name of a tactic."""
     instead: tuple[Resolved, ...] = ()
     """Roles that get the axis instead, as a change says."""
 
@@ -58,7 +58,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
 
     @property
     def over_classes(self) -> bool:
-        """Whether it is applied to classes."""
+        """True if it is applied to classes."""
         return self.folded
 
     def apply(self, stage: Stage) -> Stage:

@@ -1,4 +1,4 @@
-"""What else a search could have decided, as whole plans: for a compiler, or a user, to choose from.
+"""Alternatives to the decision of a search, as whole plans, to choose from.
 
 A search keeps the moves of the best plans that it has seen. They are followed again, and tactics
 that come after it are applied to what they lead to.
@@ -18,7 +18,7 @@ from partita.planning.schedule import Scheduled, lower_and_cost
 
 
 class Searched:
-    """What a plan offers if it has been searched for, which `Plan` inherits."""
+    """Methods of `Plan` for plans that a search has found."""
 
     done: Scheduled
 
@@ -47,7 +47,7 @@ class Searched:
 
 
 def candidates(done: Scheduled) -> Iterator[Scheduled]:
-    """Where a schedule could have come to if its last search had decided otherwise, best first.
+    """Yields the schedule with other decisions of its last search, best first.
 
     Raises:
       TacticError: there was no search, or one inside of another tactic.

@@ -67,7 +67,7 @@ class ShardingChange:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanDiff:
-    """What differs between two plans of one program. Each pair is (before, after)."""
+    """Differences between two plans of one program. Each pair is (before, after)."""
 
     mesh: tuple[str, str]
     hardware: tuple[str, str]
@@ -77,7 +77,7 @@ class PlanDiff:
     costs: tuple[CostChange, ...]
     """Figures of the estimate, those that are equal too."""
     collectives: tuple[TrafficChange, ...]
-    """By kind and axes, those that are equal too."""
+    """Changes of traffic by kind and axes; equal ones are included."""
     shardings: tuple[ShardingChange, ...]
     """Arguments, results and tagged values whose sharding differs."""
 

@@ -1,4 +1,4 @@
-"""What a tactic is worth: said where it makes the step slower, or divides no compute."""
+"""Warns of tactics that make the step slower, or that divide no compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST = 1e-3
 """A change by less than this share is none."""
 
 DIVIDED = 0.75
-"""Of the compute before, what is left at most if an axis, even of two devices, divides most."""
+"""Largest ratio of compute after to before at which an axis counts as dividing the work."""
 
 
 def effect(before: Estimate, after: Estimate) -> str:

@@ -15,12 +15,12 @@ from partita.text import seconds, size
 
 @dataclasses.dataclass
 class _Cost:
-    """What is exchanged because of one dimension."""
+    """Traffic because of one dimension."""
 
     sizes: dict[int, None] = dataclasses.field(default_factory=dict)
-    """Of the parts."""
+    """Sizes of the parts."""
     parts: int = 0
-    """How many there are, if they are equal and the weight is taken apart; else 0."""
+    """Number of parts, if they are equal and the weight is taken apart; else 0."""
     slices: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """The sizes of what is sliced out of each value."""
     whole: int = 0
@@ -30,13 +30,13 @@ class _Cost:
 
     @property
     def is_of_parts(self) -> bool:
-        """Whether the dimension is taken apart, where a single slice only takes something out."""
+        """True if the dimension is taken apart; a single slice only takes something out."""
         several = (sizes for sizes in self.slices.values() if len(sizes) > 1)
         return self.parts > 0 or any(sum(sizes) <= self.whole for sizes in several)
 
 
 def fused_projections(lowering: Lowering, network: Interconnect) -> tuple[str, ...]:
-    """What a step exchanges to shard parts that are fused in a dimension, and how to save it.
+    """Describes what a step exchanges to shard fused parts of a dimension, and how to save it.
 
     Args:
       lowering: the program.
@@ -79,7 +79,7 @@ def _named(lowering: Lowering) -> dict[tuple[int, int], str]:
 
 
 def _used(lowering: Lowering, op: Operation) -> Iterator[tuple[int, int, int, tuple[Step, ...]]]:
-    """Where an operation uses parts of a dimension: it, their sizes, and what is exchanged."""
+    """Yields operations that use parts of a dimension, with the sizes of these and the traffic."""
     program, graph = lowering.graph.program, lowering.graph
     form = lowering.forms[graph.op_class[op.index]]
     if op.takes_apart:

@@ -1,4 +1,4 @@
-"""Which mesh: a program is planned over several of as many devices, and the best plan is taken.
+"""Chooses a mesh: plans a program over several meshes of as many devices, and takes the best plan.
 
 The program is traced and analysed once. Every mesh gets a quick look first, with a small part of
 the budget of each search; the best few are then searched with all of it. Looks tell which mesh it
@@ -44,13 +44,13 @@ class MeshCandidate:
 
     mesh: Mesh
     networks: Mapping[str, str]
-    """Where each axis lies, the inner part first: `"nvlink"`, or `"nvlink 4 x infiniband 2"`."""
+    """Networks of each axis, the inner part first: `"nvlink"`, or `"nvlink 4 x infiniband 2"`."""
     estimate: Estimate
-    """Of the best plan over this mesh."""
+    """Estimate of the best plan over this mesh."""
     budget: int | None
     """Plans that each search could evaluate; None where tactics have no budget."""
     chosen: bool = False
-    """Whether it is the mesh of the plan."""
+    """True if it is the mesh of the plan."""
 
 
 _Rank = tuple[bool, float, float]
@@ -91,13 +91,13 @@ class _Progress:
 
     def __init__(self, send: Progress) -> None:
         self.ended = False
-        """Whether whoever is told has had enough."""
+        """True if the callback has asked to stop."""
         self.total = 0
         """Plans that all searches may evaluate; nothing once they are over."""
         self._send, self._before, self._plans, self._mesh = send, 0, 0, ""
 
     def over(self, mesh: Mesh, plans: int) -> None:
-        """What comes next is over this mesh, and may evaluate so many plans."""
+        """Begins the next mesh, which may evaluate so many plans."""
         self._before += self._plans
         self._mesh, self._plans = str(mesh), plans
 
@@ -152,7 +152,7 @@ def _best(found: Sequence[_Tried]) -> _Tried:
 
 
 def _within(found: Sequence[_Tried], factor: float) -> list[_Tried]:
-    """Those that take at most so much more time, or memory if none fits, than the first."""
+    """Returns those that take at most so much more time, or memory if none fits, than the first."""
     fits, first, _ = found[0].rank
     return [each for each in found if each.rank < (fits, first * factor, math.inf)]
 
@@ -164,7 +164,7 @@ def _candidate(tried: _Tried, chosen: bool, hardware: Hardware) -> MeshCandidate
 
 
 def networks_of(mesh: Mesh, hardware: Hardware) -> dict[str, str]:
-    """Where each axis of a mesh lies, the inner part first.
+    """Returns the networks of each axis of a mesh, the inner part first.
 
     Of an axis that shares a side of a torus it says how far apart its devices are there.
     """
@@ -211,7 +211,7 @@ class _Trials:
         return sorted(found, key=lambda tried: tried.rank)
 
     def _looked(self) -> list[_Tried]:
-        """What a quick look at each mesh finds; without those that do not fit the program."""
+        """Plans each mesh quickly; leaves out those that do not fit the program."""
         found: list[_Tried] = []
         problems: list[Exception] = []
         for mesh, quick in self.looks:
@@ -226,7 +226,7 @@ class _Trials:
         return found
 
     def plan(self, mesh: Mesh, tactics: tuple[Tactic, ...]) -> _Tried:
-        """What tactics come to over a mesh."""
+        """Applies tactics over a mesh."""
         self.progress.over(mesh, _plans(tactics))
         context, outcomes = self.context.over(mesh), list[Outcome]()
         schedule = tuple(with_facts(context.analysis.program, mesh, tactics))

@@ -34,7 +34,7 @@ def elsewhere(
     closed_over: Sequence[np.ndarray],
     platform: str,
 ) -> SpmdProgram:
-    """What runs on devices of a platform: the program of a plan where it can, or its stand-in.
+    """Returns what runs on devices of a platform: the program of a plan if it can, or a substitute.
 
     Args:
       done: the plan.
@@ -75,7 +75,7 @@ def elsewhere(
 
 
 def _calls(program: Program) -> dict[str, Operation]:
-    """What the custom calls of a program call, each with one of them."""
+    """Returns the targets of a program's custom calls, each with one call."""
     inside = (op.work.operations for op in program.operations if op.work)
     operations = itertools.chain(program.operations, *inside)
     return {op.target: op for op in operations if op.target}

@@ -1,4 +1,4 @@
-"""What comes before a schedule: the target, the traced program, and what is known of it."""
+"""Prepares a schedule: the target, the traced program, and what is known of it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Prepared:
     """A function or file that is traced and ready to be partitioned over a mesh."""
 
     fn: Any
-    """What is planned: the function, or the module of a file."""
+    """Function that is planned, or the module of a file."""
     traced: Traced
     program: Program
-    """What is to be partitioned, with the arguments and results of the trace."""
+    """Program to partition, with the arguments and results of the trace."""
     mesh: Mesh
     hardware: Hardware
     capacity: int

@@ -56,7 +56,7 @@ class Replay:
         return None
 
     def is_faithful(self, number: int) -> bool:
-        """Whether the decisions of a tactic, unchanged, lead to what it decided."""
+        """Returns whether the decisions of a tactic, unchanged, lead to its assignment."""
         if number not in self._faithful:
             entry = self.done.history[number]
             again = apply(self.done.before(number), entry.decided)

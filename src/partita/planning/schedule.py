@@ -52,24 +52,24 @@ class TacticReport:
     name: str
     """The tactic, as it names itself."""
     decisions: tuple[str, ...]
-    """What the tactic chose, in its own words."""
+    """Choices of the tactic, in words."""
     tiled: Mapping[str, tuple[Any, ...]]
     """Patterns of arguments and tagged values whose sharding the tactic changed, with the entries
     of the `PartitionSpec` after it."""
     actions: tuple[Action, ...]
-    """Where it put axes, before they propagate from there."""
+    """Places where it put axes, before they propagate from there."""
     decided: tuple[Decision, ...] = dataclasses.field(repr=False)
     """The decisions of the tactic as data; see `Outcome`."""
     refused: tuple[Refusal, ...]
     """Requests that were not met, with the reasons."""
     blocked: tuple[Blocked, ...]
-    """Where axes stopped propagation, and why."""
+    """Places where axes stopped propagating, with reasons."""
     conflicts: tuple[str, ...]
     """Conflicts that were met and not resolved, with the choices."""
     resolved: tuple[str, ...]
     """Conflicts that were met and resolved, with the role that got the axis."""
     warnings: tuple[str, ...]
-    """What was done as asked, but costs more than it looks, or is worth nothing."""
+    """Warnings: requests that were met, but cost more than they seem to, or gain nothing."""
     replicated_uses: tuple[ReplicatedUse, ...]
     """Operations that require replication of dimensions that the tactic sharded, and what is
     gathered for them."""
@@ -84,11 +84,11 @@ class TacticReport:
     effects: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
     """The warnings that come from what it costs, not from the tactic."""
     search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
-    """What its search did, if it was one; not kept in plan files."""
+    """Record of its search, if it was one; not kept in plan files."""
 
     @printed
     def __repr__(self) -> str:
-        """In a line: a history is looked at by printing it."""
+        """Returns one line: a history is looked at by printing it."""
         return (
             f"TacticReport({self.name!r}: tiled {len(self.tiled)}, refused {len(self.refused)}, "
             f"step {seconds(self.before.step_time)} -> {seconds(self.estimate.step_time)}, "
@@ -110,7 +110,7 @@ class TacticReport:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Scheduled:
-    """Where a schedule has come to. As text, one line."""
+    """State of a schedule, lowered and estimated. As text, one line."""
 
     stage: Stage
     lowering: Lowering
@@ -148,7 +148,7 @@ class Scheduled:
 
     @cached_property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-        """What a compiler makes of the collectives that it combines, by kind and axes as in
+        """Collectives after a compiler has combined them, by kind and axes as in
         `estimate.traffic`."""
         return after_combining(self.spmd, self.hardware)
 
@@ -182,12 +182,12 @@ class Scheduled:
 
     @cached_property
     def fused(self) -> tuple[str, ...]:
-        """What it costs to shard projections that are fused, and how to save it."""
+        """Costs of sharding fused projections, and how to save them."""
         return fused_projections(self.lowering, interconnect(self.mesh, self.hardware))
 
     @cached_property
     def footprint(self) -> Footprint:
-        """What lies in memory over the step."""
+        """Memory over the step."""
         stage = self.stage
         timing = stage.context.timing
         return footprint(self.lowering, stage.cost_model.memory, timing, stage.capacity)
@@ -225,7 +225,7 @@ class Scheduled:
         return dataclasses.replace(done, history=(*self.history, report))
 
     def suggestions(self, number: int) -> tuple[Suggestion, ...]:
-        """Those of the refusals of a tactic, by its place in the history; all estimated."""
+        """Returns the suggestions for a tactic, by its place in the history; all estimated."""
         number %= len(self.history)
         stage, refused = self.before(number), self.history[number].refused
         every = dict.fromkeys(each for refusal in refused for each in refusal.suggestions)
@@ -241,7 +241,7 @@ def run_schedule(context: Context, tactics: Sequence[Tactic]) -> Scheduled:
 
 
 def unscheduled(context: Context) -> Scheduled:
-    """Where every schedule begins: nothing is sharded."""
+    """Returns the begin of every schedule: nothing is sharded."""
     stage = Stage(context, replicated(context.analysis.program))
     return Scheduled(stage, *lower_and_cost(stage))
 
@@ -346,7 +346,7 @@ def _effect(before: Scheduled, after: Scheduled) -> tuple[str, ...]:
 
 
 def _tiled(before: Stage, after: Scheduled) -> dict[str, tuple[Any, ...]]:
-    """What users can name and a tactic has changed."""
+    """Returns the shardings that a tactic has changed, of arguments and tagged values."""
     program, mesh = after.lowering.graph.program, after.lowering.mesh
     old, new = before.assignment.values, after.stage.assignment.values
     layouts = [new[v] for v in program.arguments]

@@ -28,7 +28,7 @@ MOST_MESHES = 60
 
 
 def check_devices(devices: object, hardware: Hardware) -> int:
-    """How many devices a mesh should have.
+    """Returns the number of devices that a mesh should have.
 
     Raises:
       OptionError: it is no integer of at least 1.
@@ -48,16 +48,16 @@ def check_devices(devices: object, hardware: Hardware) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Used:
-    """What a schedule says of the axes that it uses."""
+    """Axes that a schedule uses."""
 
     named: tuple[str, ...] = ()
-    """Those that tactics name."""
+    """Axes that tactics name."""
     others: bool = True
-    """Whether there are tactics that take any axes."""
+    """True if there are tactics that take any axes."""
 
     @classmethod
     def by(cls, tactics: Sequence[Tactic]) -> Used:
-        """By tactics.
+        """Returns the axes that tactics use.
 
         Raises:
           AxisError: one names an axis that these meshes never have.
@@ -138,14 +138,14 @@ def _divisors(number: int) -> list[int]:
 
 
 def _usable(mesh: Mesh, sizes: Collection[int]) -> int:
-    """How many devices can do different work: those along axes that divide a dimension."""
+    """Returns how many devices can do different work: those along axes that divide a dimension."""
     return math.prod(
         size for size in mesh.sizes if size == 1 or any(each % size == 0 for each in sizes)
     )
 
 
 def _divided(mesh: Mesh, sizes: Collection[int]) -> int:
-    """How many dimensions the axis divides that divides the fewest."""
+    """Returns the number of dimensions that the axis divides that divides the fewest."""
     return min(sum(each % size == 0 for each in sizes) for size in mesh.sizes)
 
 

@@ -26,7 +26,7 @@ from partita.text import quantity, size
 MOST_FLOPS = 3e11
 """Floating point operations of a step that host devices do in a few seconds, on both sides."""
 MOST_BYTES = 2 << 30
-"""Of arguments and results, unsharded."""
+"""Bytes of arguments and results, unsharded."""
 LEAST = 8
 """No dimension becomes smaller."""
 
@@ -76,7 +76,7 @@ def smaller(done: Scheduled, fn: Any, marked: Marked, static: Static) -> Argumen
 
 
 def changes(before: Arguments, after: Arguments) -> str:
-    """What of the sizes has changed, as a sentence goes on: `128 in place of 4096`."""
+    """Describes the sizes that have changed, as a sentence goes on: `128 in place of 4096`."""
     pairs = zip(_shapes(before), _shapes(after), strict=True)
     changed = {(m, n) for old, new in pairs for n, m in zip(old, new, strict=True) if n != m}
     return ", ".join(f"{new} in place of {old}" for new, old in sorted(changed))
@@ -118,7 +118,7 @@ def _runs(program: Program) -> bool:
 
 
 def _flops(program: Program) -> float:
-    """Of products and convolutions."""
+    """Names of products and convolutions."""
     return sum(
         2.0 * op.times * math.prod(factor.size for factor in op.rule.factors)
         for op in program.operations

@@ -25,7 +25,7 @@ KINDS = {
     "idle": "axes of the mesh along which all devices do the same work",
     "memory": "a plan that does not fit",
 }
-"""What can be strict, and what is a problem then."""
+"""Kinds of strictness, and what is a problem for each."""
 
 Strict = bool | str | Collection[str] | Mapping[str, Any]
 """All kinds; one or some, by name; or a dict of names with True, False, or, for `replicated`, a
@@ -75,7 +75,7 @@ def _unreadable(strict: object) -> Exception:
 
 
 def problems(done: Scheduled, donated: Iterable[int], wanted: Mapping[str, int]) -> list[Problem]:
-    """What a plan has that it may not have.
+    """Returns what a plan has although it must not.
 
     Args:
       done: where its schedule has come to.

@@ -1,4 +1,4 @@
-"""How what decisions number is found again in another program: operations, colors and roles.
+"""Finds the operations, colors and roles that decisions number again in another program.
 
 An operation of a plan is known by what stands around it: both programs are lists of operations in
 short, and the longest common parts of them are the same. A color or a role is known by dimensions
@@ -25,7 +25,7 @@ MOST = 6
 """Places by which a color or a role is known."""
 
 LEAST_SHARE = 0.5
-"""Of the operations of a program what has to be there in another for the two to be aligned: with
+"""Least share of a program's operations that another must have for the two to be aligned: with
 less in common, equal operations stand for different things."""
 
 
@@ -39,7 +39,7 @@ def in_short(program: Program, op: Operation) -> str:
 
 
 def anchors(context: Context, decisions: Iterable[Decision]) -> tuple[AnchorRow, ...]:
-    """Where the colors and roles are found that decisions name."""
+    """Returns places at which the colors and roles are found that decisions name."""
     colors, roles = set[int](), set[int]()
 
     def visit(refers: Refers, item: Any, _: Row) -> Any:
@@ -119,7 +119,7 @@ class _Found:
 
 
 def aligned(then: Sequence[str], now: Sequence[str]) -> dict[int, int]:
-    """For operations of one program their numbers in another, as far as they are there."""
+    """Maps operations of one program to those of another, as far as they are there."""
     matcher = difflib.SequenceMatcher(a=then, b=now, autojunk=len(now) > 2000)
     found = {
         block.a + n: block.b + n

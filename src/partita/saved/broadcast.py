@@ -20,7 +20,7 @@ from partita.planning.schedule import Scheduled
 from partita.saved.restore import Saved, saved_as
 
 FIRST = Path("process 0")
-"""What messages call the plan of the first process."""
+"""Name of the first process's plan in messages."""
 
 _Plan = TypeVar("_Plan")
 
@@ -90,14 +90,14 @@ def same_program(saved: Saved, prepared: Prepared) -> Scheduled:
 
 
 def _from_first(data: bytes) -> bytes:
-    """What the first process sends, in every process."""
+    """Returns the bytes that the first process sends, in every process."""
     length = multihost_utils.broadcast_one_to_all(np.int32(len(data)))
     held = np.frombuffer(data, np.uint8) if data else np.zeros(int(length), np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(held)).tobytes() if length else b""
 
 
 def _of_all(text: str) -> list[str]:
-    """What every process says."""
+    """Returns the texts of all processes."""
     data = text.encode()
     lengths = multihost_utils.process_allgather(np.int32(len(data))).tolist()
     most = max(lengths)

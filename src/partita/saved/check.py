@@ -19,35 +19,35 @@ from partita.saved.schema import CollectiveRow, PlanTable, Tensor
 from partita.text import seconds, show_entries, size, times
 
 STEP, MEMORY = 1.05, 1.02
-"""By how much time and memory of a step may grow unless it is said: the step by 5 %, the peak by
+"""Default tolerances for growth of a step: time by 5 %, the peak of memory by
 2 %. Smaller changes are those of any edit, and would be noise in a review."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PlanCheck:
-    """How a plan differs from a plan file. As text, a diff."""
+    """Differences between a plan and a plan file. As text, a diff."""
 
     names: tuple[str, str]
-    """Of the file, and of what was planned."""
+    """Names of the file and of the plan."""
     failures: tuple[str, ...]
     """Why it does not hold, one line each; empty if it does."""
     sections: tuple[tuple[str, tuple[str, ...]], ...]
-    """What differs: titles with lines that begin with `-`, `+` or a space."""
+    """Differences: titles with lines that begin with `-`, `+` or a space."""
     step_time: tuple[float, float]
     """Seconds, of the file and now."""
     peak_memory: tuple[int, int]
     """Bytes per device, of the file and now."""
     not_kept: tuple[NotKept, ...] = ()
-    """What the tactics of the file could not decide again."""
+    """Decisions of the file that could not be made again."""
 
     @property
     def passed(self) -> bool:
-        """Whether the plan holds."""
+        """True if the plan is within the tolerances."""
         return not self.failures
 
     @property
     def differs(self) -> bool:
-        """Whether there is anything to show, within tolerances or not."""
+        """True if anything differs, within the tolerances or not."""
         return bool(self.sections)
 
     def named(self, before: str, after: str) -> PlanCheck:
@@ -192,14 +192,14 @@ def _amount(row: CollectiveRow) -> tuple[int, int]:
 
 
 def _total(rows: Sequence[CollectiveRow]) -> tuple[int, int]:
-    """Of how many collectives, and how many bytes: what counts, wherever the lines are."""
+    """Returns the number of collectives and their bytes, whatever their lines."""
     return sum(row.count for row in rows), sum(row.bytes for row in rows)
 
 
 def _others(
     rows: Sequence[CollectiveRow], same: Counter[tuple[int, int]]
 ) -> Iterator[CollectiveRow]:
-    """Those that are not on the other side as well."""
+    """Yields the rows that the other side does not have."""
     left = Counter(same)
     for row in rows:
         if left[_amount(row)]:

@@ -40,7 +40,7 @@ def take_up(
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
 ) -> tuple[Prepared, Scheduled, tuple[NotKept, ...]]:
-    """What a plan file says of a program, lowered and estimated anew, as `partita.load` does.
+    """Applies a plan file to a program, lowers and estimates it, as `partita.load` does.
 
     With `rebase`, the program and the mesh may have changed since; then the last that is returned
     could not be kept.

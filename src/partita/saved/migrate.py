@@ -129,7 +129,7 @@ def _without(row: Raw, field: str, **more: str) -> Raw:
 
 
 _MIGRATIONS: tuple[Callable[[Raw], Raw], ...] = (_from_1, _from_2, _from_3)
-"""By the format that they lead on from."""
+"""Migrations, by the format that they start from."""
 
 _DIM = re.compile(r"(.+) dim (\d+)")
 

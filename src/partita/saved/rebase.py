@@ -36,7 +36,7 @@ from partita.text import show_entries
 from partita.tiling import replicated
 
 MOST_ORDERS = 4
-"""In how many orders shardings are placed, to find one in which none is in the way of another."""
+"""Number of orders in which shardings are placed, to find one in which all fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +79,14 @@ def _keeps_given(again: _Again) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Again:
-    """What a tactic of a file decided, where it is still possible."""
+    """Decisions of a tactic of a file, as far as they are still possible."""
 
     name: str
     decided: tuple[Decision, ...] = dataclasses.field(repr=False)
     said: Outcome = dataclasses.field(repr=False)
-    """What it said beside: decisions, and what is refused now."""
+    """Rest of its report: texts, and what fails now."""
     placed: tuple[Placement, ...] = dataclasses.field(default=(), repr=False)
-    """What stands for its decisions, if these are layouts of another program."""
+    """Placements in place of its decisions, if these are layouts of another program."""
 
     def apply(self, stage: Stage) -> Outcome:
         """Applies its decisions."""
@@ -138,7 +138,7 @@ def _placed(row: Row, saved: Saved, context: Context) -> Iterator[Placement]:
 
 
 def _in_some_order(stage: Stage, placements: Sequence[Placement]) -> Outcome:
-    """What placements lead to, those first that others would get in the way of."""
+    """Applies placements, those first that others would make impossible."""
     for _ in range(MOST_ORDERS):
         outcome = in_turn(stage, placements) if placements else Outcome(stage.assignment)
         layouts = outcome.assignment.values

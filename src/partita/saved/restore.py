@@ -84,7 +84,7 @@ class Saved:
         )
 
     def is_for(self, program: Program, traced: Traced) -> bool:
-        """Whether the plan is for a program; the arguments are those of `check_program`."""
+        """Returns whether the plan is for a program; takes the arguments of `check_program`."""
         return not self._differences(program, traced, fingerprint(program))
 
     def check_program(self, program: Program, traced: Traced) -> None:
@@ -109,7 +109,7 @@ class Saved:
         )
 
     def differences(self, program: Program, traced: Traced) -> list[str]:
-        """How a program differs from that of the plan, in lines; the arguments are as above.
+        """Returns lines on how a program differs from that of the plan; takes the same arguments.
 
         Raises:
           FileError: it does not, and the file lists other operations nevertheless.
@@ -133,7 +133,7 @@ class Saved:
         return [*shown, *([f"  and {more} differences more"] if more else []), *written]
 
     def restore(self, context: Context) -> Scheduled:
-        """Where the schedule had come to: its decisions applied, lowered and estimated anew.
+        """Applies the decisions of the plan, and lowers and estimates it anew.
 
         Args:
           context: of the same program, on the mesh of the plan.
@@ -186,7 +186,7 @@ class Saved:
         return differences(self._fingerprint(), now, program)
 
     def _fingerprint(self) -> Fingerprint:
-        """That of the program which the file is for."""
+        """Returns the fingerprint of the program that the file is for."""
         said = self.table.program
         kinds, what = said.text.kinds, f"{str(self.path)!r}: `order`"
         order = from_runs(said.text.order, len(said.text.checks) // 2, len(kinds), what)
@@ -222,7 +222,7 @@ def saved_as(data: bytes, path: Path) -> Saved:
 
 
 def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[str]:
-    """How lists of arguments or results differ: in names, types and order."""
+    """Returns the differences between lists of arguments or results: names, types and order."""
     old, new = ({t.name: t.type for t in tensors} for tensors in (then, now))
     found = [f"{what} {name} ({old[name]}) is gone" for name in old if name not in new]
     found += [f"{what} {name} ({new[name]}) is new" for name in new if name not in old]

@@ -26,7 +26,7 @@ ColorNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 """A color group; -1 stands for all of them."""
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Entry = str | tuple[str, ...] | None
-"""Of a `PartitionSpec`."""
+"""Entry of a `PartitionSpec`."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ class ProgramTable(_Table, frozen=True, omit_defaults=True):
     operations: OperationList
     donate_argnames: tuple[str, ...] = ()
     specs: SpecsTable | None = None
-    """Of a plan of `simulate`: the program is partitioned as XLA does from them."""
+    """Shardings given to `simulate`: the program is partitioned as XLA does from them."""
 
 
 class TrafficTable(_Table, frozen=True):
@@ -106,7 +106,7 @@ class TrafficTable(_Table, frozen=True):
 
 
 class OffloadedTable(_Table, frozen=True):
-    """What moves to the memory of the host and back."""
+    """Traffic to the memory of the host and back."""
 
     count: Count
     bytes: Count
@@ -143,7 +143,7 @@ class RefusalTable(_Table, frozen=True):
 
 
 class AnchorRow(_Table, frozen=True, omit_defaults=True):
-    """Where a color or a role of decisions is found: its number is that of this program only."""
+    """Places at which a color or a role is found; its number holds for this program only."""
 
     nodes: tuple[tuple[Literal["op", "result", "value"], Count, Count], ...]
     """Operations with a factor, results by their place among all, and other values, each with a
@@ -160,13 +160,13 @@ class CollectiveRow(_Table, frozen=True):
     source: str
     """The line, empty where it is not known."""
     value: str
-    """What the first of them moves."""
+    """Value that the first of them moves."""
     count: Count
     bytes: Count
 
 
 class TacticTable(_Table, frozen=True, omit_defaults=True):
-    """What a tactic decided, and what it said; see `TacticReport`."""
+    """Decisions of a tactic, and its report; see `TacticReport`."""
 
     name: str
     decided: tuple[dict[str, Any], ...]
@@ -198,7 +198,7 @@ class PlanTable(_Table, frozen=True):
     estimate: EstimateTable
     collectives: tuple[CollectiveRow, ...]
     layouts: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
-    """Of the layout of every operation and value; empty in files of earlier formats."""
+    """SHA-256 of all layouts; empty in files of earlier formats."""
     anchors: tuple[AnchorRow, ...]
     history: tuple[TacticTable, ...]
 

@@ -21,7 +21,7 @@ from partita.saved.schema import AnchorRow, PlanTable
 from partita.tiling import Node
 
 Gone = tuple[str, str]
-"""What could not be kept, and why."""
+"""Decision that could not be kept, and the reason."""
 
 
 class Translator:
@@ -34,7 +34,7 @@ class Translator:
         self._anchors = {(row.color, row.role): row for row in table.anchors}
         self.gone: list[Gone] = []
         self._same = keep.text(fingerprint(self._program)) == table.program.text
-        """Whether it is the same program after all, but for what is known of its operations."""
+        """True if the program is the same, except for what is known of its operations."""
 
     def decisions(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """The decisions that are left, of those that rows stand for."""
@@ -67,7 +67,7 @@ class Translator:
     # ------------------------------------------------------------------------------- references
 
     def _visit(self, refers: Refers, item: Any, row: Row) -> Any:
-        """What a number or a name of the file is in this program and mesh."""
+        """Returns the number or name in this program and mesh of one in the file."""
         match refers:
             case "axis":
                 return item if self._has(item) else LOST
@@ -130,7 +130,7 @@ class Translator:
         return [propagator.conflict_of[role], role]
 
     def _has(self, axis: str) -> bool:
-        """Whether the mesh has an axis; what is to lie along another one is lost."""
+        """Returns whether the mesh has an axis; decisions along another one are lost."""
         if axis in self._context.mesh.names:
             return True
         gone = (f"everything along {axis}", f"mesh {self._context.mesh} has no axis {axis}")

@@ -97,7 +97,7 @@ class AutomaticPartition:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         said = [", ".join(self.axes) if self.axes else "all axes"]
         if self.memory is not None:
             said.append(f"memory={self.memory}")
@@ -137,7 +137,7 @@ class AutomaticPartition:
         )
 
     def candidates(self, stage: Stage, searched: SearchRecord) -> Iterator[Outcome]:
-        """What it could have decided, the best first: by what it has seen and what it starts from.
+        """Yields what else it could have decided, best first, of the plans seen and its starts.
 
         Nothing is searched.
 
@@ -159,7 +159,7 @@ class AutomaticPartition:
         searched: SearchRecord,
         warnings: tuple[str, ...] = (),
     ) -> Outcome:
-        """What it decides if it takes over this state of its problem."""
+        """Returns the outcome if it decides on this state of its problem."""
         graph, capacity = problem.graph, problem.cost_model.capacity
         refused = tuple(
             self._indivisible(stage, {axis for move in best.moves for axis in move.axes})
@@ -229,7 +229,7 @@ class AutomaticPartition:
         return [axis for axis in axes if mesh.sizes[axis] > 1]
 
     def _problem(self, stage: Stage) -> Problem:
-        """What is searched: the stage, with what keeps its layout pinned."""
+        """Returns the search problem: the stage, with values that keep their layout pinned."""
         axes = self._axes(stage)
         start = stage.pinned(self._pins(stage, axes)).within(self._capacity(stage))
         context, colors = stage.context, self._colors(stage)
@@ -257,7 +257,7 @@ class AutomaticPartition:
         return capacity
 
     def _pins(self, stage: Stage, axes: Sequence[int]) -> set[tuple[int, int]]:
-        """What keeps its layout, with each axis that might change it."""
+        """Returns the values that keep their layout, each with the axes that might change it."""
         program, layouts = stage.context.analysis.program, stage.assignment.values
         values = {
             shared
@@ -322,7 +322,7 @@ def _progress_text(best: SearchState) -> str:
 
 
 def _decisions(stage: Stage, problem: Problem, best: SearchState) -> list[str]:
-    """What was chosen, in words: at the end, single classes, and how far it is from the best."""
+    """Returns the choices in words; at the end single classes, and the gap to the lower bound."""
     if not best.moves:
         complete = f", of {problem.complete} plans in all" if problem.complete else ""
         return [f"nothing: no move helps{complete}"]

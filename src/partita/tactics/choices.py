@@ -1,4 +1,4 @@
-"""What else a search could have decided, for a compiler to choose from.
+"""Alternatives to the decision of a search, for a compiler to choose from.
 
 Of the plans near the best most are alike, to a compiler as to the cost model. So these are plans
 that are apart: the best that the search has seen and, in turn with them, the best of what it

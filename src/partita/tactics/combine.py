@@ -12,7 +12,7 @@ from partita.tiling import Assignment
 
 
 def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
-    """What several outcomes say together; each thing once.
+    """Joins several outcomes into one; equal entries once.
 
     Args:
       outcomes: of steps that were taken one after the other.
@@ -36,7 +36,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
 
 
 def in_turn(stage: Stage, tactics: Iterable[Tactic]) -> Outcome:
-    """What tactics decide one after the other, as the outcome of one."""
+    """Applies tactics one after the other; returns one outcome."""
     outcomes: list[Outcome] = []
     for tactic in tactics:
         outcome = tactic.apply(stage)
@@ -52,7 +52,7 @@ def in_turn(stage: Stage, tactics: Iterable[Tactic]) -> Outcome:
 def while_pinned(
     stage: Stage, pins: Iterable[tuple[int, int]], tactics: Iterable[Tactic]
 ) -> Outcome:
-    """What tactics decide one after the other while values are pinned, and only then.
+    """Applies tactics one after the other, with values pinned meanwhile; returns one outcome.
 
     Args:
       stage: what has been decided so far.
@@ -77,7 +77,7 @@ class _From:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return self.tactic.name
 
     def apply(self, stage: Stage) -> Outcome:

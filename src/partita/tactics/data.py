@@ -39,7 +39,7 @@ class DataParallel:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"DataParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:

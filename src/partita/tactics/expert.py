@@ -38,7 +38,7 @@ class ExpertParallel:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"ExpertParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:

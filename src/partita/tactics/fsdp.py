@@ -40,7 +40,7 @@ class FullyShardedDataParallel:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"FullyShardedDataParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
@@ -57,7 +57,7 @@ class _Examples:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return self.of.name
 
     def apply(self, stage: Stage) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a program says itself of how it is sharded: facts, placed before any tactic.
+"""Shardings that a program gives itself: facts, placed before any tactic.
 
 They decide the same from any stage, and no change of other decisions touches them.
 """
@@ -45,18 +45,18 @@ class GivenShardings:
     """
 
     given: tuple[GivenSharding, ...]
-    """Of arguments and results."""
+    """Shardings of arguments and results."""
     operations: tuple[Operation, ...] = ()
-    """Those that the program gives a sharding."""
+    """Operations that the program gives a sharding."""
     propagates: bool = True
-    """Whether axes propagate from operations and results; from arguments they always do."""
+    """True if axes propagate from operations and results; from arguments they always do."""
     decides: bool = False
-    """Whether a conflict that is met is resolved: for the role of what is given a sharding, or else
+    """True to resolve conflicts: for the role of the value that is given a sharding, or else
     for the role that comes first in the program."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         said = dict.fromkeys(map(_said, self._unnamed))
         return f"Shardings in the program ({len(self.given) + len(said)})"
 
@@ -126,7 +126,7 @@ class GivenPropagation:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return "Propagate from the shardings in the program"
 
     def apply(self, stage: Stage) -> Outcome:
@@ -171,7 +171,7 @@ class PropagateGiven(Decision, frozen=True, tag="propagate_given"):
 
 
 def _actions(program: Program, mesh: Mesh) -> Iterator[Action]:
-    """Where arguments and results get axes."""
+    """Yields the axes of arguments and results."""
     placed = given_layouts(program, mesh)
     for given in program.given:
         for value in sharing_a_buffer(program, given.value):
@@ -226,7 +226,7 @@ def _title(op: Operation) -> str:
 
 
 def _said(op: Operation) -> str:
-    """What the program says of an operation: of its result, or of operands and results.
+    """Describes the sharding that the program gives an operation: of its result, or of both sides.
 
     Of a computation that is manual over some axes, all operands and results say the same: these.
     """

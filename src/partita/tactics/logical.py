@@ -64,7 +64,7 @@ class LogicalAxes:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         shown = (f"{name} -> {' x '.join(_tuple(axes)) or 'none'}" for name, axes in self._rules)
         return f"LogicalAxes({', '.join(shown)})"
 
@@ -130,7 +130,7 @@ class _Named:
 
     @property
     def fits(self) -> bool:
-        """Whether there are no more names than dimensions."""
+        """True if there are no more names than dimensions."""
         return len(self.dims) <= self.rank
 
     @property
@@ -143,11 +143,11 @@ class _Named:
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    """Which mesh axes the names of an array lead to."""
+    """Mesh axes that the names of an array lead to."""
 
     array: _Named
     axes: Mapping[tuple[int, str], tuple[str, ...]]
-    """Those of every (dimension, name)."""
+    """Mesh axes by (dimension, name)."""
     unknown: tuple[str, ...]
     """Names that are those of no rule and no axis."""
     taken: tuple[tuple[str, str], ...]
@@ -240,7 +240,7 @@ def _outer_first(given: Iterable[_Given], mesh: Mesh) -> list[str]:
 
 
 def _others(given: Iterable[_Given], stage: Stage) -> set[tuple[int, int]]:
-    """For every array with names, and what shares its buffer, the axes that it does not name."""
+    """Returns the axes that arrays with names, and values that share their buffers, do not name."""
     mesh, program = stage.context.mesh, stage.context.analysis.program
     found = set()
     for each in given:
@@ -267,7 +267,7 @@ def _unknown(given: Iterable[_Given], mesh: Mesh) -> list[Refusal]:
 
 
 def _decisions(given: Iterable[_Given]) -> tuple[str, ...]:
-    """What became of every name, each once."""
+    """Describes the result for every name, each once."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for each in given:
         for (_, name), axes in each.axes.items():

@@ -59,7 +59,7 @@ class ManualPartition:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         requests = ", ".join(f"{pattern}: {dims}" for pattern, dims in self.patterns.items())
         along = "" if self.axis is None else f" -> {self.axis}"
         return f"ManualPartition({requests}{along})"
@@ -97,7 +97,7 @@ class ManualPartition:
                 axes_of(spec, len(program.values[value].type.shape), name)
 
     def _by_axis(self, mesh: Mesh) -> Iterator[tuple[int, dict[str, Dims | None]]]:
-        """What patterns ask for along one axis after the other: of several axes of a dimension, the
+        """Returns the requests of patterns, axis by axis: of several axes of a dimension, the
         outer one comes first."""
         rows = {pattern: axes_of(spec, len(spec), pattern) for pattern, spec in self._specs.items()}
         places = {  # for each pattern and axis: how deep in which dimension

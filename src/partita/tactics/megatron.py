@@ -38,7 +38,7 @@ EMBEDDINGS = _names("embed embedding embeddings embed_tokens tok_embeddings wte 
 OUTPUTS = _names("output lm_head unembed unembedding logits_dense")
 
 _INNER = _names("kernel w weight embedding")
-"""What libraries call the array inside of a layer that has the name."""
+"""Names that libraries give the array inside of a named layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Megatron:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"Megatron({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
@@ -152,6 +152,6 @@ def _color(stage: Stage, request: Request) -> int:
 
 
 def _decisions(widths: Sequence[tuple[Request, str]]) -> tuple[str, ...]:
-    """What was taken for what, repeated structure once."""
+    """Describes which argument was taken for which part, repeated structure once."""
     said = (f"{pattern(request.name)} dim {request.dims[0]} as {what}" for request, what in widths)
     return tuple(dict.fromkeys(said))

@@ -48,7 +48,7 @@ _CHECKS: dict[str, Callable[[Any, str], None]] = {
     "vocabulary": _truth,
     "memory": _memory,
 }
-"""How fields of tactics are checked, by their names: they mean the same in all of them."""
+"""Checks of the fields of tactics, by name: a name means the same in all of them."""
 
 
 def check(tactic: Any) -> None:

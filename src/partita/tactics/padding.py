@@ -1,4 +1,4 @@
-"""What it would be worth to pad: heavy dimensions whose sizes the axes of a mesh do not divide.
+"""Estimates the gain of padding heavy dimensions that the axes of a mesh do not divide.
 
 Nothing is padded here. The plan that was found is estimated for the program in which such a
 dimension is a little longer, with its color split along axes, too; who finds that worth it pads
@@ -28,10 +28,10 @@ HEAVY = 0.02
 """The share of all data that a dimension has to be part of."""
 
 WASTE = 0.1
-"""How much longer a dimension may become."""
+"""Largest ratio of a padded size to the original one."""
 
 WORTH = 0.01
-"""Of the step, or of memory that does not suffice, what has to be gained."""
+"""Least gain, as a share of the step, or of the memory that does not suffice."""
 
 CLIMBED = 100
 """Plans that are evaluated to fit the plan to a padded dimension."""
@@ -128,7 +128,7 @@ def _padded(
 
 
 def _divided(stage: Stage, program: Program) -> bool:
-    """Whether what is decided so far divides the sizes of another program, too."""
+    """Returns whether the decisions so far divide the sizes of another program, too."""
     mesh = stage.context.mesh
     return all(
         length % mesh.size(along) == 0

@@ -1,4 +1,4 @@
-"""How XLA's partitioner runs operations, once Shardy has given every value a sharding.
+"""Rules by which XLA's partitioner runs operations, once Shardy has given every value a sharding.
 
 The partitioner goes through a program operation by operation. Most are run as their result is
 sharded, and operands are moved to fit. A reduction is run as its operand is sharded. Products weigh
@@ -31,7 +31,7 @@ class ProductRule:
 
     name: str
     decides: Callable[[Product, int], int | None]
-    """For a product and an axis: the factor that the axis splits; None if the rule does not
+    """Function from a product and an axis to the factor that the axis splits; None if it does not
     apply."""
     experiments: tuple[tuple[str, str, str], ...]
     """Products of `f32[192,320]` and `f32[320,448]` over a mesh `x=4,y=2` that show it: the axes of
@@ -78,7 +78,7 @@ PRODUCTS = (
         (("x,-", "y,-", "x,-"),),
     ),
 )
-"""How an axis is decided in a product. Where no rule applies, operands are gathered over it."""
+"""Rules for an axis in a product. If none applies, operands are gathered over it."""
 
 
 def as_xla_does(stage: Stage, placed: Mapping[int, Layout]) -> Outcome:

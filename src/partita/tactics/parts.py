@@ -92,7 +92,7 @@ def as_patterns(patterns: Patterns) -> tuple[str, ...]:
 
 
 def matched(program: Program, patterns: Patterns) -> list[tuple[str, int]]:
-    """What patterns match, as (name, value), each value once."""
+    """Returns the matches of patterns as (name, value), each value once."""
     found: dict[int, str] = {}
     for pattern in as_patterns(patterns):
         for name, value in match(program, pattern):

@@ -48,7 +48,7 @@ class Pinned:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"{self.tactic.name} up to {', '.join(self.at)}"
 
     @property

@@ -32,7 +32,7 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return ", ".join(f"{request.name}: {request.dims}" for request in self.shard.requests)
 
     def apply(self, stage: Stage) -> Outcome:
@@ -138,7 +138,7 @@ def place_named(
 
 
 def chosen_roles(stage: Stage, resolve: int | None, name: str) -> dict[int, int]:
-    """For every conflict, its role of this number; none if there is no number.
+    """Returns the role with this number of every conflict; none without a number.
 
     Args:
       stage: whose program has the conflicts.
@@ -187,7 +187,7 @@ def _asked(name: str, dims: Sequence[int]) -> str:
 
 
 def _misfit(propagator: Propagator, tiling: Tiling, request: Request, axis: int) -> bool:
-    """Whether it is the size of the one dimension requested that stands in the way."""
+    """Returns whether a request fails because of the size of its one dimension."""
     if len(request.dims) != 1:
         return False
     refusal = propagator.refusal(tiling, ("value", request.value, request.dims[0]), axis)

@@ -20,7 +20,7 @@ class Product:
     summed: frozenset[int]
     """The factors that are summed over."""
     sizes: tuple[int, int, int]
-    """Of both operands and the result."""
+    """Layouts of both operands and the result."""
 
     @property
     def sides(self) -> tuple[Layout, Layout, Layout]:
@@ -39,7 +39,7 @@ class Product:
 
 
 def is_product(op: Operation) -> bool:
-    """Whether the partitioner treats an operation as a product; convolutions have other ways."""
+    """Returns whether the partitioner treats an operation as a product; convolutions are not."""
     return op.traits.product and not op.traits.convolution and len(op.operands) == 2
 
 

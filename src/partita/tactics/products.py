@@ -1,4 +1,4 @@
-"""What a parameter's dimensions are for, read off the first product or look-up that it goes into.
+"""Purposes of a parameter's dimensions, read off the first product or look-up that it goes into.
 
 A weight `[embed, heads, head-dim]` goes into a product that sums over `embed`; `heads` and
 `head-dim` are its *own*: the other operand has none of them. The experts' weights `[experts, embed,
@@ -21,7 +21,7 @@ DimPurpose = Literal["own", "summed", "shared", "looked up"]
 
 
 def dim_purposes(analysis: Analysis, value: int) -> tuple[DimPurpose | None, ...]:
-    """What each dimension of a value is for in the first product or look-up that it goes into.
+    """Returns the purpose of each dimension of a value in its first product or look-up.
 
     Args:
       analysis: of the program.
@@ -61,13 +61,13 @@ def dims_for(analysis: Analysis, value: int, *wanted: DimPurpose) -> Iterator[in
 
 
 def _passes(op: Operation) -> bool:
-    """Whether it may be on the way from a parameter to its product."""
+    """Returns whether it may come between a parameter and its product."""
     traits = op.traits
     return traits.elementwise or traits.read_through or traits.slices or op.kind in PASSING
 
 
 def _purpose(op: Operation, number: int, dim: int) -> DimPurpose | None:
-    """What a dimension of an operand is for in a product or a look-up."""
+    """Returns the purpose of a dimension of an operand in a product or a look-up."""
     factor = op.rule.leading(op.rule.operands[number][dim])
     if factor is None:
         return None

@@ -1,4 +1,4 @@
-"""What a tactic is: it takes a stage, decides something, and says what it did.
+"""Tactics: each takes a stage, decides something, and reports it.
 
 A new tactic is one file with one class that has a `name` and an `apply`. What it decided is in its
 `Outcome` twice: as the layouts that came of it, and as decisions (`partita.decisions`), from which
@@ -69,18 +69,18 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class Blocked:
-    """Where an axis stopped propagation, and why: all places of one reason."""
+    """Places at which an axis stopped propagating for one reason."""
 
     axis: str
     reason: str
     count: int
-    """How many operations and values it did not reach for this reason."""
+    """Number of operations and values that it did not reach for this reason."""
     example: str
     """The first of them, in the user's words."""
 
     @property
     def is_composition(self) -> bool:
-        """Whether earlier decisions have the axis there, which is how tactics compose."""
+        """True if earlier decisions have the axis there, which is how tactics compose."""
         return self.reason == f"{self.axis} is already used there"
 
     @printed
@@ -91,20 +91,20 @@ class Blocked:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a tactic decided."""
+    """Result of a tactic."""
 
     assignment: Assignment
     decisions: tuple[str, ...] = ()
-    """What it chose, in its own words, one line each."""
+    """Choices of the tactic in words, one line each."""
     refused: tuple[Refusal, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Conflicts that were met and not resolved, with the choices."""
     warnings: tuple[str, ...] = ()
-    """What was done as asked, but costs more than it looks."""
+    """Warnings: requests that were met, but cost more than they seem to."""
     actions: tuple[Action, ...] = ()
     """The tile actions, in order."""
     blocked: tuple[Blocked, ...] = ()
-    """Where propagation stopped."""
+    """Places where propagation stopped."""
     resolved: tuple[str, ...] = ()
     """Conflicts that were met and resolved, with the role that got the axis."""
     memory: int | None = None
@@ -116,7 +116,7 @@ class Outcome:
     )
     """Finds further refusals, which takes time: called only for a plan that is taken."""
     search: SearchRecord | None = None
-    """What a search did, if the tactic was one."""
+    """Record of the search, if the tactic was one."""
 
     @property
     def directives(self) -> tuple[Decision, ...]:
@@ -135,7 +135,7 @@ class Tactic(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         ...
 
     def apply(self, stage: Stage) -> Outcome:
@@ -148,7 +148,7 @@ class Tactic(Protocol):
 
 
 def searches(tactic: Tactic) -> bool:
-    """Whether a tactic says of itself, by an attribute `searches`, that it searches.
+    """Returns whether a tactic has a true attribute `searches`.
 
     What the program says itself of how it is sharded goes first then, as for `AutomaticPartition`.
     """

@@ -15,7 +15,7 @@ class Recorded:
     name: str
     decided: tuple[Decision, ...] = dataclasses.field(default=(), repr=False)
     said: Outcome | None = dataclasses.field(default=None, repr=False)
-    """What the tactic reported."""
+    """Report of the tactic."""
 
     def apply(self, stage: Stage) -> Outcome:
         """Applies the decisions."""

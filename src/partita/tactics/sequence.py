@@ -50,7 +50,7 @@ class SequenceParallel:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"SequenceParallel({self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
@@ -71,7 +71,7 @@ class _Sequence:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return self.of.name
 
     def apply(self, stage: Stage) -> Outcome:

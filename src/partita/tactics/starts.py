@@ -1,4 +1,4 @@
-"""What a search starts from: ready-made tactics, and their combinations, on all choices of axes.
+"""Starts of a search: ready-made tactics, and their combinations, on all choices of axes.
 
 A strategy is what the tactics of one mesh axis do together. Which of them a program has is told by
 the names of its arguments, as for the tactics themselves; a program without such names has none.
@@ -59,8 +59,9 @@ _STRATEGIES: tuple[tuple[str, ...], ...] = (
     ("examples", "optimizer and gradients"),
     ("examples", "optimizer"),
 )
-"""By the parts that an axis shards: FSDP, data parallelism, Megatron, with sequence parallelism,
-experts, and both, the same with what is left of the parameters along their axis, ZeRO 2 and 1."""
+"""Strategies, by the parts that an axis shards: FSDP, data parallelism, Megatron, the same with
+sequence parallelism, experts, experts and Megatron; the last four again with the rest of the
+parameters along their axis; ZeRO 2 and 1."""
 
 _ORDER = (
     "examples",
@@ -71,7 +72,7 @@ _ORDER = (
     "optimizer and gradients",
     "optimizer",
 )
-"""In which order parts take their axes, as experts compose tactics."""
+"""Order in which parts take their axes, as experts compose tactics."""
 
 
 _COMPUTED = _ORDER[:4]
@@ -87,11 +88,11 @@ class _Known:
         self._moves: dict[tuple[str, int], tuple[ShardValues, ...]] = {}
 
     def has(self, strategy: Sequence[str]) -> bool:
-        """Whether the program has all parts of a strategy."""
+        """Returns whether the program has all parts of a strategy."""
         return all(self._found(part) for part in strategy)
 
     def moves(self, chosen: Sequence[tuple[int, Sequence[str]]]) -> tuple[Move, ...]:
-        """What strategies do together, each on its axis."""
+        """Returns the moves of strategies together, each on its axis."""
         return tuple(
             move
             for part in _ORDER
@@ -146,7 +147,7 @@ def _ordered(context: Context, shard: ShardValues) -> ShardValues:
 
 
 def _placements(stage: Stage, part: str) -> Iterable[ShardValues]:
-    """What the tactic of a part places, along the first axis of the mesh."""
+    """Returns the placements of the tactic of a part, along the first axis of the mesh."""
     first = stage.context.mesh.names[0]
 
     def placed(requests: Iterable[Request], colors: bool = False) -> list[ShardValues]:

@@ -1,4 +1,4 @@
-"""What an axis met on its way: where it stopped, conflicts, loops that now exchange; in words."""
+"""Reports on a propagation, in words: stops of the axis, conflicts, loops that now exchange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partita.tiling import Assignment, Node, Propagation, Propagator, Stop
 def after_propagation(
     stage: Stage, propagation: Propagation, axis: int, roles: Mapping[int, int]
 ) -> Outcome:
-    """Where the propagation of an axis has led, and what it met.
+    """Returns the outcome of a propagation: its layouts, and what the axis met.
 
     Args:
       stage: that it started from.
@@ -71,7 +71,7 @@ def _micro(program: Program, index: int, devices: int) -> str:
 
 
 def _blocked(propagator: Propagator, stops: Sequence[Stop], axis: int) -> tuple[Blocked, ...]:
-    """Where something else than a size stopped the axis, each reason once."""
+    """Returns the places where something other than a size stopped the axis, each reason once."""
     places: dict[str, list[Node]] = {}
     for stop in stops:
         if stop.divides:

@@ -24,7 +24,7 @@ Again = Callable[[Iterable[Request], Iterable[Request]], Tactic]
 def suggestions(
     stage: Stage, requests: Sequence[Request], misfits: Sequence[Request], axis: int, again: Again
 ) -> tuple[Suggestion, ...]:
-    """What can be done instead of a tactic that was refused requests because of their sizes.
+    """Returns suggestions in place of a tactic whose requests failed because of their sizes.
 
     Args:
       stage: what had been decided before the tactic.
@@ -95,7 +95,7 @@ def _in_another_dimension(
 
 
 def _names(stage: Stage, requests: Sequence[Request]) -> str:
-    """What requests are for: arguments, if some are, repeated structure written once."""
+    """Names the values of requests: arguments, if there are some, repeated structure once."""
     values = stage.context.analysis.program.values
     arguments = [request for request in requests if values[request.value].producer is None]
     names = list(dict.fromkeys(pattern(request.name) for request in arguments or requests))

@@ -1,4 +1,4 @@
-"""Where what XLA executes may differ from what the rules of the partitioner say."""
+"""Finds places where XLA may execute something else than the rules of the partitioner say."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def _beyond_rules(op: Operation, values: Sequence[Layout]) -> bool:
-    """Whether an operand is sharded along a dimension that is not plainly parallel, and of whose
-    partitioning the rules know nothing."""
+    """Returns whether an operand is sharded along a dimension that is not plainly parallel and that
+    the rules do not cover."""
     rule = op.rule
     if op.kind in _KNOWN:
         return False
@@ -101,8 +101,8 @@ def _gathered_again(program: Program, mesh: Mesh, values: Sequence[Layout]) -> l
 
 
 def _gathers(product: Product, mesh: Mesh) -> Iterator[tuple[int, Axes, Axes]]:
-    """What a product gathers because the other operand agrees with the result: which operand, over
-    which axes, and inside of groups along which axes."""
+    """Yields what a product gathers since the other operand agrees with the result: the number of
+    the operand, the axes, and those along which it is gathered inside of groups."""
     kept = [_kept(product, side) for side in (0, 1)]
     moves = [_elsewhere(product, side, kept[1 - side]) for side in (0, 1)]
     local = [
@@ -119,7 +119,7 @@ def _gathers(product: Product, mesh: Mesh) -> Iterator[tuple[int, Axes, Axes]]:
 
 
 def _divides(product: Product, side: int, kept: Axes) -> bool:
-    """Whether devices can be divided into groups by an operand: it agrees with the result in all
+    """Returns whether an operand divides devices into groups: it agrees with the result in all
     axes by which it is split where it is not summed."""
     factors = (product.factors(axis)[side] for axis in product.axes if axis not in kept)
     return bool(kept) and all(f is None or f in product.summed for f in factors)
@@ -135,7 +135,7 @@ def _kept(product: Product, side: int) -> Axes:
 
 
 def _elsewhere(product: Product, side: int, axes: Axes) -> Axes:
-    """Of the axes along which the other operand is kept, those that split this one elsewhere."""
+    """Returns axes that the other operand keeps and that split another dimension of this one."""
     found = []
     for axis in axes:
         place = product.factors(axis)

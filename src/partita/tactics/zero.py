@@ -70,7 +70,7 @@ class ZeRO:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"ZeRO({self.stage}, {self.axis})"
 
     def apply(self, stage: Stage) -> Outcome:
@@ -171,12 +171,12 @@ def _reached(program: Program, start: set[int]) -> set[int]:
 
 
 def _tensors(program: Program, named: Iterable[tuple[str, int]]) -> list[int]:
-    """What is no scalar."""
+    """Returns the tensors that are no scalars."""
     return [value for _, value in named if program.values[value].type.shape]
 
 
 def _taken(program: Program, found: TrainState) -> tuple[str, ...]:
-    """What was taken for what: arguments only, as results follow."""
+    """Describes which argument was taken for what; results follow."""
     inputs = set(program.arguments)
     said = []
     for what, tensors in (("parameters", found.parameters), ("optimizer state", found.optimizer)):

@@ -60,7 +60,7 @@ _STRATEGIES: tuple[tuple[str, ...], ...] = (
     ("examples", "optimizer"),
 )
 """Strategies, by the parts that an axis shards: FSDP, data parallelism, Megatron, the same with
-sequence parallelism, experts, experts and Megatron; the last four again with the rest of the
+sequence parallelism, experts, experts and Megatron; three of these with the rest of the
 parameters along their axis; ZeRO 2 and 1."""
 
 _ORDER = (

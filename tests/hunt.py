@@ -110,7 +110,9 @@ class Hunt:
     def save(self, number: int) -> None:
         self.next = number
         kept = {"next": number, "counts": self.counts, "faults": self.faults}
-        self.state.write_text(json.dumps(kept, indent=1))
+        fresh = self.state.with_suffix(".new")
+        fresh.write_text(json.dumps(kept, indent=1))
+        fresh.replace(self.state)  # others read it at any moment
 
 
 def write(folder: Path, text: str) -> None:

@@ -35,7 +35,7 @@ def verify(
     verbose: bool = False,
     compiler_options: Mapping[str, str | bool] | None = None,
 ) -> Verification:
-    """Compiles a plan and compares; `Plan.verify` says what the arguments are.
+    """Compiles a plan and compares it with its prediction; `Plan.verify` documents the arguments.
 
     A program that does not fit is a result, not an error.
 
@@ -94,8 +94,8 @@ def collectives_of(
 
 
 def _cut(found: Found) -> Found:
-    """A sum of which each device keeps a shard, as the reduce_scatter that compilers for
-    accelerators make of it and that for hosts does not."""
+    """Replaces a sum of which each device keeps only a shard by a reduce_scatter. Compilers for
+    accelerators make this rewrite themselves; the one for hosts does not."""
     if not found.cut or found.collective.kind != ALL_REDUCE.name:
         return found
     collective = dataclasses.replace(found.collective, kind=REDUCE_SCATTER.name)
@@ -103,7 +103,7 @@ def _cut(found: Found) -> Found:
 
 
 def _computed_again(module: HloModule) -> int:
-    """How many operations the compiler computes once more than the program, to save memory."""
+    """Returns how many operations the compiler rematerialises to save memory."""
     return sum(
         ".remat" in instruction.name and instruction.opcode not in NOTHING
         for computation in module.computations.values()
@@ -112,7 +112,8 @@ def _computed_again(module: HloModule) -> int:
 
 
 def _compared(plan: Predicted, backend: Backend, form: Form, found: list[Found]) -> Comparison:
-    """The collectives of a plan, as the devices move them, beside those that were compiled."""
+    """Compares the collectives of a plan, in the types that devices move, with the compiled
+    ones."""
     return side_by_side(
         [dataclasses.replace(c, bytes=_moved(plan, c, backend)) for c in plan.collectives],
         plan.mesh,
@@ -123,7 +124,7 @@ def _compared(plan: Predicted, backend: Backend, form: Form, found: list[Found])
 
 
 def _moved(plan: Predicted, collective: Collective, backend: Backend) -> int:
-    """Bytes of what the devices move, which may be of a wider type than that of the program."""
+    """Returns the bytes that devices move, possibly in a wider type than the program's."""
     wider, own = backend.widening(collective.dtype), plan.spmd.collective_steps
     if wider == 1 or bits(collective.dtype) >= 8 or collective.index >= len(own):
         return collective.bytes * wider

@@ -30,16 +30,16 @@ _FORWARDING = (
     *("bitcast", "convert", "copy", "copy-start", "copy-done", "reshape", "transpose"),
     *(f"{opcode}-done" for opcode in ALL_REDUCE.hlo.opcodes),
 )
-"""Instructions behind which there is still the same tensor."""
+"""Opcodes that forward the same tensor."""
 _CUT_OUT = (*_FORWARDING, "get-tuple-element", "slice", "slice-start", "slice-done")
-"""Instructions behind which there is a part of it."""
+"""Opcodes that forward a tensor or a part of it."""
 _JOINED = 'custom_call_target="ConcatBitcast"'
-"""What makes one tensor of parts that were copied one by one."""
+"""Custom call that joins separately copied parts into one tensor."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class HloCollective:
-    """What a collective is, whoever says so: kind, payload per device, and who takes part."""
+    """A collective, predicted or compiled: kind, payload in bytes per device, and device groups."""
 
     kind: str
     bytes: int
@@ -52,13 +52,14 @@ class Found:
 
     collective: HloCollective
     times: int
-    """How often it runs per step."""
+    """Number of executions per step."""
     asynchronous: bool
-    """Whether other work can run between its start and its end."""
+    """True if other work can run between its start and its end."""
     cut: bool = False
-    """A sum of which every device only keeps a shard."""
+    """True for a sum of which every device keeps only a shard."""
     padded: bool = False
-    """A reduce_scatter whose shards the compiler has padded; its payload is told without that."""
+    """True for a reduce_scatter whose shards the compiler has padded; `bytes` excludes the
+    padding."""
     patch: bool = False
     """Moves what, because of such padding, has come to another device than it belongs to."""
     instruction: str = ""
@@ -133,7 +134,8 @@ class Reader:
     def collectives(
         self, computation: Computation, instruction: HloInstruction
     ) -> list[HloCollective]:
-        """What an instruction moves, or the one that it starts; nothing if it is no collective."""
+        """Returns the collectives of an instruction, or of the one that it starts; empty if it is
+        none."""
         if instruction.opcode == "async-start":
             computation = self._module.computations[instruction.called[0][1]]
             inside = computation.root
@@ -172,9 +174,9 @@ class Reader:
             yield Found(collective, 1, False, padded=padded is not None)
 
     def _put_together(self, computation: Computation, instruction: HloInstruction) -> list[int]:
-        """Bytes of what a GPU's compiler has put one behind the other to sum it at once.
+        """Returns bytes of the vectors that a GPU's compiler has concatenated to sum them at once.
 
-        Such a sum is no operation of the program, and has no name of one.
+        Such a sum is not an operation of the program, and has no `op_name`.
         """
         if not instruction.opcode.startswith(ALL_REDUCE.hlo.opcodes):
             return []
@@ -183,7 +185,8 @@ class Reader:
         return self._pieces(computation, instruction.operands[0])
 
     def _pieces(self, computation: Computation, name: str) -> list[int]:
-        """Bytes of the vectors that a vector is put together of; of itself, if of none."""
+        """Returns bytes of the vectors that a vector is concatenated from, or of itself if it is
+        not."""
         around, made = computation, computation.instructions.get(name)
         if made is None:
             return []
@@ -217,7 +220,8 @@ class Reader:
                 yield instruction, channel[1] if channel else instruction.name
 
     def _is_cut(self, computation: Computation, name: str, place: int | None = None) -> bool:
-        """Whether everyone who reads a tensor only reads a shard of it, by the device's number.
+        """Returns whether all readers of a tensor read only a shard of it, chosen by the device's
+        number.
 
         Args:
           computation: where it is made.
@@ -242,8 +246,8 @@ class Reader:
     def _passed_on(
         self, computation: Computation, name: str, reader: HloInstruction
     ) -> list[tuple[Computation, str]] | None:
-        """As what a reader passes a tensor on, each in its computation; nothing if it cuts it, and
-        None if it reads the whole."""
+        """Returns the values that a reader forwards a tensor as, each with its computation. The
+        list is empty if it reads a slice; None means that it reads the whole tensor."""
         if reader.opcode == "dynamic-slice":
             return [] if reader.operands[0] == name else None
         if reader.opcode in _FORWARDING or reader.opcode == "get-tuple-element":
@@ -267,12 +271,12 @@ class Reader:
         return known.get(name, [])
 
     def _is_patch(self, computation: Computation, permute: HloInstruction) -> bool:
-        """Whether a permutation moves a part of what a padded reduce_scatter gives."""
+        """Returns whether a permutation moves a part of the result of a padded reduce_scatter."""
         # Text before it is compiled names operands otherwise.
         return bool(permute.operands) and self._is_padded(computation, permute.operands[0])
 
     def _is_padded(self, computation: Computation, name: str) -> bool:
-        """Whether a tensor is, or is cut out of, what a padded reduce_scatter gives."""
+        """Returns whether a tensor is the result of a padded reduce_scatter, or a slice of it."""
         waiting = [name]
         while waiting:
             source = computation.instructions.get(waiting.pop())
@@ -285,7 +289,7 @@ class Reader:
         return True
 
     def _scatters_padded(self, source: HloInstruction) -> bool:
-        """Whether an instruction is a fusion with a padded reduce_scatter."""
+        """Returns whether an instruction is a fusion that contains a padded reduce_scatter."""
         if source.opcode != "fusion":
             return False
         inner = self._module.computations.get(source.called[0][1])
@@ -312,7 +316,7 @@ def opcodes() -> dict[str, CollectiveKind]:
 
 
 def _sizes(instruction: HloInstruction, form: HloForm) -> list[int]:
-    """Bytes of what comes out of a collective, for each of its operands."""
+    """Returns bytes of a collective's result, for each of its operands."""
     sizes = shapes(instruction.type)
     if form.start_holds_operands and instruction.opcode.endswith("-start"):
         sizes = sizes[: 2 * len(instruction.operands)]  # context of the transfer comes last
@@ -321,7 +325,7 @@ def _sizes(instruction: HloInstruction, form: HloForm) -> list[int]:
 
 
 def _before_padding(computation: Computation, name: str) -> int | None:
-    """Bytes of what is padded to give the operand of a collective; None if nothing is."""
+    """Returns bytes of the operand of a collective before padding; None if it is not padded."""
     pad = computation.instructions.get(name)
     if pad is None or pad.opcode != "pad":
         return None

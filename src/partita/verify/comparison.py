@@ -1,4 +1,4 @@
-"""Predicted beside compiled: the collectives of a plan, and those that XLA makes of it.
+"""Comparison of a plan's predicted collectives with those that XLA compiles from it.
 
 Collectives in loops count once, or as often as the loops run.
 """
@@ -24,23 +24,23 @@ AGREEMENTS = {
     "all are the same",
     "different": "anything else",
 }
-"""How near compiled collectives are to those predicted."""
+"""Degrees of agreement between compiled and predicted collectives, the closest first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Becomes:
-    """What a compiler may make of a collective."""
+    """A rewrite that a compiler may apply to a collective."""
 
     rewrite: str
     """Its name, one of `Backend.rewrites`."""
     collective: HloCollective | None
-    """None if nothing is left of it."""
+    """Resulting collective; None if the collective disappears."""
     always: bool = True
-    """Whether it does so for certain; otherwise it may."""
+    """True if the compiler always applies it; otherwise it may."""
     cut: bool = False
-    """Whether it must be seen in the compiled program that every device only keeps a shard."""
+    """True if the compiled program must show that every device keeps only a shard."""
     of: int = 1
-    """How many executions of the planned one become one."""
+    """Number of executions of the planned collective that become one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Rewritten:
     planned: HloCollective
     made: HloCollective | None
     of: int = 1
-    """How many executions of the planned one became one."""
+    """Number of executions of the planned collective that became one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How often each collective was predicted and how often it was compiled."""
+    """Counts of each collective, predicted and compiled."""
 
     mesh: Mesh
     predicted: Counter[HloCollective]
@@ -66,17 +66,17 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether prediction and compiled program agree in kind, count, bytes and groups."""
+        """True if prediction and compiled program agree in kind, count, bytes and groups."""
         return self.predicted == self.compiled and not self.rewritten
 
     @property
     def explained(self) -> bool:
-        """Whether they agree, once the known rewrites are done."""
+        """True if they agree once the known rewrites are applied."""
         return self.foreseen == self.compiled
 
     @property
     def agreement(self) -> str:
-        """How near the two are, the first of `AGREEMENTS` that holds."""
+        """Degree of agreement: the first of `AGREEMENTS` that holds."""
         if self.equal:
             return "equal"
         if self.explained:
@@ -87,7 +87,7 @@ class Comparison:
 
     @property
     def foreseen(self) -> Counter[HloCollective]:
-        """What was predicted, after the known rewrites."""
+        """Predicted collectives after the known rewrites."""
         left = Counter(self.predicted)
         for each, times in self.rewritten.items():
             left[each.planned] -= times
@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def rewrites(self) -> dict[str, int]:
-        """How often each of the known rewrites was done, by name."""
+        """Number of times each known rewrite was applied, by name."""
         counts: Counter[str] = Counter()
         for each, times in self.rewritten.items():
             counts[each.rewrite] += times
@@ -142,8 +142,7 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
     """Compares a plan's collectives with the text of a compiled program.
 
     Args:
-      collectives: as predicted, `plan.collectives`; one in a loop counts once, as it stands in the
-        text once.
+      collectives: as predicted, `plan.collectives`; one in a loop counts once, as in the text.
       mesh: the plan's mesh.
       compiled_text: `plan.jit().lower(...).compile().as_text()`.
 
@@ -206,19 +205,20 @@ def _rewritten(
     compiled: Counter[HloCollective],
     cut: Counter[HloCollective],
 ) -> Counter[Rewritten]:
-    """The rewrites that lead from what was planned to what was compiled, as far as any do.
+    """Returns rewrites that lead from the planned to the compiled collectives, as far as possible.
 
-    What is compiled is dealt out: first to what has but one way to go, then to the others. Of
-    these, first to what is rewritten for certain, then to what can stay as it is, and last to what
-    may have been rewritten. What stays as it is gives way to what could only become the same, if
-    it may have become something else that is left.
+    Compiled collectives are assigned first to planned ones that have only one outcome, then to the
+    others. Among these, certain rewrites come first, then collectives that can stay unchanged, and
+    last those that may have been rewritten. An unchanged collective is reassigned in favour of one
+    that could only become the same, if another of its possible results is still unassigned.
     """
     left, done = Counter(compiled), Counter[Rewritten]()
     every = [_Open(collective, becomes, times) for (collective, becomes), times in planned.items()]
     every.sort(key=lambda one: len(one.becomes))
 
     def rewrite(one: _Open, become: Becomes, times: int) -> int:
-        """Up to so many of one, as far as that is left; how many."""
+        """Rewrites up to `times` executions, as far as results are left; returns how many it
+        did."""
         collective = become.collective
         if collective is not None:
             made = min(times // become.of, left[collective])
@@ -263,15 +263,15 @@ def _rewritten(
 
 @dataclasses.dataclass
 class _Open:
-    """A planned collective, and how often it is not yet known what has become of it."""
+    """A planned collective, and the number of its executions whose outcome is not yet known."""
 
     collective: HloCollective
     becomes: tuple[Becomes, ...]
     times: int
     stays: int = 0
-    """How often it is taken to have stayed as it is."""
+    """Number of executions assumed to be unchanged."""
 
     @property
     def uncertain(self) -> bool:
-        """Whether the compiler may rewrite it, but need not."""
+        """True if the compiler may, but need not, rewrite it."""
         return not all(become.always for become in self.becomes)

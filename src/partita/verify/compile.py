@@ -36,13 +36,13 @@ def compiler_options(given: Sequence[str]) -> Options:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What a compiler made of a plan."""
+    """Result of compiling a plan."""
 
     text: str
     """The compiled program, as HLO."""
     memory: Memory
     seconds: float
-    """How long compiling took."""
+    """Compile time in seconds."""
 
 
 class OutOfMemoryError(VerifyError):
@@ -128,6 +128,6 @@ def _descriptor(stream: Any) -> int | None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first; the name of its type if it says nothing."""
+    """Returns the first line of an error's message; the name of its type if there is no message."""
     message = str(error).strip()
     return message.splitlines()[0] if message else type(error).__name__

@@ -1,8 +1,8 @@
-"""What XLA compiles from the shardings that a user gave, priced with the cost model.
+"""Collectives that XLA compiles from a user's own shardings, priced with the cost model.
 
-A plan of `simulate` says what the compiler does with the user's shardings, by rules. Here the
-compiler itself has the last word: the original program with these shardings and no others is
-compiled, and the collectives of what comes out are priced as those of a plan are.
+A plan of `simulate` applies rules to predict what the compiler does with the user's shardings. Here
+the compiler itself has the last word. The original program is compiled with these shardings and no
+others, and the resulting collectives are priced as those of a plan are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CompiledTraffic:
     group: str
     """The axes of the mesh, or the number and size of the groups."""
     count: int
-    """How many run per step."""
+    """Number of executions per step."""
     bytes: int
     """Their payload per device, summed."""
     seconds: float
@@ -51,20 +51,20 @@ class CompiledTraffic:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AsCompiled:
-    """What XLA compiles from the given shardings, beside the quick answer. `print` it."""
+    """Comparison of XLA's program for the given shardings with the quick answer. `print` it."""
 
     verification: Verification
-    """The quick answer beside the compiled program."""
+    """Comparison of the quick answer with the compiled program."""
     traffic: tuple[CompiledTraffic, ...]
     time: StepTime | None
-    """Of a step as compiled; None if the program did not fit. Collectives are priced by the cost
-    model. Where the compiler does not estimate computing, that is as in the quick answer, and so is
-    the share of collectives that overlaps with it."""
+    """Time of a step as compiled; None if the program did not fit. Collectives are priced by the
+    cost model. Where the compiler does not estimate computing, compute time and the overlapped
+    share of collectives are those of the quick answer."""
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Where the quick answer differs from what was compiled, known rewrites of the compiler
-        apart; empty if it does not."""
+        """Differences between the quick answer and the compiled program, known rewrites of the
+        compiler excepted; empty if there are none."""
         found = self.verification.collectives
         return () if found is None else tuple(_differences(found))
 
@@ -158,8 +158,9 @@ def _lines(module: HloModule, lines: Lines, found: list[Found]) -> list[str]:
 def _narrower(
     plan: Predicted, made: Verification, compiled: list[Found]
 ) -> dict[HloCollective, int]:
-    """How many times fewer bytes devices of the plan move than those compiled for, by collective:
-    as the predicted one that is equal, else as all of its kind if these are alike."""
+    """Returns, by collective, how many times fewer bytes the plan's devices move than those
+    compiled for. The factor is that of the equal predicted collective, or of all of its kind if
+    they have the same."""
     widening = made.backend.widening
     equal: dict[HloCollective, int] = {}
     of_kind: dict[str, set[int]] = defaultdict(set)
@@ -234,7 +235,7 @@ def _time(plan: Predicted, found: list[Found]) -> StepTime:
 
 
 def _by_link(plan: Predicted, found: list[Found]) -> list[list[float]]:
-    """For every link the seconds per step of each collective."""
+    """Returns, for every link, the seconds per step of each collective."""
     rows = [_links(plan, each) for each in found]
     return [[row[n] for row in rows] for n in range(interconnect(plan.mesh, plan.hardware).links)]
 

@@ -59,9 +59,9 @@ def _as_instructions(found: list[Found]) -> list[Found]:
 def collective_seconds(
     collective: HloCollective, networks: Interconnect, hardware: Hardware
 ) -> list[tuple[int, float]]:
-    """The links that a collective uses, each with the seconds it takes.
+    """Returns the links that a collective uses, each with the seconds it takes.
 
-    Groups that follow no axes of the mesh are taken for rings on the fastest network.
+    Groups that follow no axes of the mesh count as rings on the fastest network.
     """
     axes = axes_of(collective.groups, networks.mesh)
     if axes is None:
@@ -72,7 +72,7 @@ def collective_seconds(
 
 
 def axes_of(groups: DeviceGroups, mesh: Mesh) -> Axes | None:
-    """The axes along which these groups lie, as positions; None if there are none such."""
+    """Returns the axes, as positions, that have these device groups; None if no axes have them."""
     if not groups:
         return tuple(range(len(mesh.names)))
     wanted = {frozenset(group) for group in groups}

@@ -1,6 +1,6 @@
-"""What XLA's GPU compiler makes of the collectives that a plan makes explicit, and when.
+"""Rewrites that XLA's GPU compiler applies to the collectives that a plan makes explicit.
 
-It keeps them one to one, but for these. `tests/verify/test_gpu_rewrites.py` compiles each again.
+It keeps all others one to one. `tests/verify/test_gpu_rewrites.py` compiles each rewrite again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GPU_REWRITES = {
 
 
 def on_gpu(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
-    """What the compiler makes of collectives: for each of `spmd.collectives` all it may be."""
+    """Returns, for each of `spmd.collectives`, all rewrites that the compiler may apply to it."""
     own, types = spmd.collective_steps, NarrowestTypes(spmd)
     stacked = dict(_stacked(spmd))
     found: list[tuple[Becomes, ...]] = []
@@ -61,7 +61,8 @@ def _stacked(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
 
 
 def _only_stacked(spmd: SpmdProgram, loop: While, readers: Readers, buffer: int) -> bool:
-    """Whether all that is read of a buffer goes to its place in a stack, which nothing reads."""
+    """Returns whether a buffer is only ever written to its slot in a stack, which nothing else
+    reads."""
     results = loop.body.results
     while True:
         reading = readers.of.get(buffer, [])

@@ -29,10 +29,10 @@ class HloInstruction:
 
     name: str
     type: str
-    """As written: `f32[8]{0}`, or `(f32[8]{0}, s32[])`."""
+    """HLO type as written: `f32[8]{0}`, or `(f32[8]{0}, s32[])`."""
     opcode: str
     text: str
-    """What stands between the parentheses; the value of a constant."""
+    """Text between the parentheses; the value of a constant."""
     attributes: str
     root: bool
 
@@ -115,7 +115,7 @@ def _instruction(line: str) -> HloInstruction | None:
 
 
 def _closing(line: str, start: int) -> int:
-    """The position behind the parenthesis that closes the one at `start`; 0 if none does."""
+    """Returns the position after the parenthesis that closes the one at `start`; 0 if none does."""
     depth = 0
     for match in _PARENTHESIS.finditer(line, start):
         depth += 1 if match[0] == "(" else -1

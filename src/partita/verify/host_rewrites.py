@@ -1,6 +1,6 @@
-"""What XLA makes on a host of the collectives that a plan makes explicit, and when.
+"""Rewrites that XLA's compiler for hosts applies to the collectives that a plan makes explicit.
 
-It keeps all but these one to one. `tests/verify/test_host_rewrites.py` compiles each again.
+It keeps all others one to one. `tests/verify/test_host_rewrites.py` compiles each rewrite again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MOVED_AS = {"bf16": 32, "f8E8M0FNU": 32, "f4E2M1FN": 16, "i4": 8, "ui4": 8}
 
 
 def widening(dtype: str) -> int:
-    """How many times wider a host moves an element type than the program says."""
+    """Returns how many times wider a host moves an element type than the program declares it."""
     own = bits(dtype)
     return _MOVED_AS.get(dtype, 16 if dtype.startswith("f8") else own) // own
 
 
 def on_host(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
-    """What the compiler makes of collectives: for each of `spmd.collectives` all it may be."""
+    """Returns, for each of `spmd.collectives`, all rewrites that the compiler may apply to it."""
     own, repeated = spmd.collective_steps, _repeated(spmd)
     folded = {
         number

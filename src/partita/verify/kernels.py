@@ -1,8 +1,9 @@
 """The time of one kernel of a compiled program, where its compiler estimates none.
 
-A kernel that streams through memory takes as long as its bytes; a product or convolution as long as
-that or its FLOPs, whichever is longer; and each its start. What a kernel reads is seen in the text
-of the program: of an operand that it slices, the slice; of what it updates in place, the update.
+A kernel that streams through memory takes as long as its bytes. A product or convolution takes as
+long as its bytes or its FLOPs, whichever is longer. Each kernel adds its launch time. The bytes are
+read from the program's text: for a sliced operand only the slice, for a value updated in place only
+the update.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Kernels:
 
 
 def _target(kernel: HloInstruction) -> str:
-    """What a custom call runs; empty for all else."""
+    """Returns the target of a custom call; empty for other instructions."""
     found = _TARGET.search(kernel.attributes)
     return found[1] if found else ""
 
@@ -144,7 +145,7 @@ def _size(computation: Computation, name: str) -> int:
 
 
 def _made(kernel: HloInstruction) -> int:
-    """Bytes of what an instruction writes; the space that a library is lent does not count."""
+    """Returns bytes that an instruction writes, without the workspace of a library call."""
     sizes = shapes(kernel.type)
     return sizes[0] if kernel.opcode == "custom-call" and len(sizes) == 2 else sum(sizes)
 

@@ -1,8 +1,8 @@
-"""How often every computation of a compiled program runs in one step.
+"""Executions per step of every computation in a compiled program.
 
-XLA writes the trip count of a loop beside it where it knows one; the TPU compiler does not, and
-partly unrolls loops besides. There it is found by following the loop's counter: where it starts,
-what every iteration adds, and what the condition compares it with.
+XLA annotates a loop with its trip count if it knows one. The TPU compiler does not, and also
+unrolls loops in part. There the trip count follows from the loop's counter: its start, what every
+iteration adds, and the limit that the condition compares it with.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FORWARDING = ("copy", "bitcast", "convert", "copy-start", "copy-done")
 
 @dataclasses.dataclass(frozen=True)
 class Executions:
-    """How often the computations of a program run per step, those inside of fusions apart."""
+    """Executions per step of a program's computations, with the insides of fusions kept apart."""
 
     times: dict[str, int]
-    """Of every computation that instructions are run from, by name."""
+    """Executions of every computation whose instructions are run directly, by name."""
     fused: dict[str, int]
-    """Of every computation that is the inside of a fusion."""
+    """Executions of every computation that is the inside of a fusion, by name."""
     unknown: tuple[str, ...]
     """Loops whose trip count could not be found; they count once."""
 
@@ -66,11 +66,11 @@ def executions(module: HloModule) -> Executions:
 
 
 def trip_count(module: HloModule, around: Computation, loop: HloInstruction) -> int | None:
-    """How often the body of a loop runs; None if that cannot be told.
+    """Returns how often the body of a loop runs; None if that is unknown.
 
     Args:
       module: the program.
-      around: the computation that the loop stands in.
+      around: the computation that contains the loop.
       loop: a `while` instruction.
     """
     known = _KNOWN.search(loop.attributes)
@@ -94,7 +94,7 @@ def trip_count(module: HloModule, around: Computation, loop: HloInstruction) -> 
 
 
 class _Carried:
-    """What a loop carries, by its place in the tuple."""
+    """Values that a loop carries, by place in the tuple."""
 
     def __init__(self, around: Computation, loop: HloInstruction, body: Computation) -> None:
         self._around = around
@@ -117,7 +117,7 @@ class _Carried:
 
 
 def _comparison(module: HloModule, condition: Computation) -> tuple[str, int, str] | None:
-    """What a condition is: `(direction, place of the counter, name of the limit)`."""
+    """Parses a condition as `(direction, place of the counter, name of the limit)`."""
     root = condition.root
     assert root is not None
     inner, names = condition, {}
@@ -146,7 +146,8 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
 def _place(computation: Computation, name: str) -> int | None:
-    """Which element of the carried tuple an instruction forwards, if it does only that."""
+    """Returns the place of the carried tuple's element that an instruction forwards unchanged, or
+    None."""
     instruction = computation.instructions.get(name)
     while instruction is not None and instruction.opcode in _FORWARDING:
         instruction = computation.instructions.get(instruction.operands[0])
@@ -160,7 +161,7 @@ def _place(computation: Computation, name: str) -> int | None:
 
 
 def _step(body: Computation, counter: int, entry: _Carried) -> int | None:
-    """What one iteration adds to the counter."""
+    """Returns the increment of the counter per iteration."""
     root = body.root
     assert root is not None
     if root.opcode != "tuple" or counter >= len(root.operands):

@@ -15,7 +15,7 @@ class Memory:
     """Bytes per device, all of them alive at the peak."""
 
     arguments: int
-    """What goes in; donated buffers serve as results, too."""
+    """Bytes of the arguments; donated buffers are reused for results."""
     outputs: int
     """Results that have buffers of their own."""
     temporaries: int
@@ -28,7 +28,7 @@ class Memory:
 
 
 def memory_of(analysis: Any) -> Memory:
-    """What `compiled.memory_analysis()` says."""
+    """Converts `compiled.memory_analysis()`."""
     return Memory(
         analysis.argument_size_in_bytes,
         analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
@@ -37,10 +37,11 @@ def memory_of(analysis: Any) -> Memory:
 
 
 def predicted_memory(plan: Predicted) -> Memory:
-    """What a plan predicts, split as a compiler's figures are.
+    """Returns a plan's predicted memory, split like a compiler's figures.
 
-    Its peak is a moment, of which a result need not be part; a compiler keeps buffers of results
-    during the whole step. What does not belong to arguments and results is called temporary.
+    The predicted peak is at one moment, when a result need not be live yet; a compiler keeps
+    buffers of results during the whole step. Everything except arguments and results is called
+    temporary.
     """
     program, spmd, estimate = plan.program, plan.spmd, plan.estimate
     outputs = sum(

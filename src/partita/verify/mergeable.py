@@ -12,10 +12,10 @@ from partita.stablehlo import mlir
 
 
 def moved_alike(spmd: SpmdProgram) -> dict[int, int]:
-    """For the result of every move the first that is moved alike, itself if none before is.
+    """Maps the result of every move to the first result of an equal move, or to itself.
 
-    What is moved must be computed by the same operations from the same. Sums count as alike that
-    differ in factors only which are the same for all summands: the compiler takes those out.
+    Moves are equal if the same operations compute their operands from the same inputs. Sums that
+    differ only in factors common to all summands count as equal: the compiler factors those out.
     """
     with mlir.context():
         module = mlir.parse(spmd.program.module)
@@ -34,11 +34,11 @@ class _Numbering:
     def __init__(self, spmd: SpmdProgram, operations: dict[int, Any]) -> None:
         self._spmd = spmd
         self._operations = operations
-        """In MLIR, by number: they tell all that an operation does."""
+        """MLIR operations by number; they determine completely what an operation does."""
         self._first: dict[tuple[object, ...], int] = {}
         self._same: dict[int, int] = {}
         self._sums: dict[int, int] = {}
-        """Of sums, the first that differs in common factors only."""
+        """First sum that differs only in common factors, by sum."""
         self._makers: dict[int, Run] = {}
         self.moved: dict[int, int] = {}
 

@@ -24,7 +24,7 @@ class NarrowestTypes:
 
         Args:
           spmd: the program.
-          passed: the steps and operations behind a collective that conversions are moved across.
+          passed: the steps and operations after a collective that conversions are moved across.
         """
         self.spmd = spmd
         self._passed = passed
@@ -36,18 +36,19 @@ class NarrowestTypes:
         self.results = frozenset(spmd.results)
 
     def before(self, move: Reshard) -> int:
-        """Bits of what a collective moves only a wider form of."""
+        """Returns bits of the narrower type that the operand of a collective was converted from."""
         return self._before(move.input) if self._is_narrowed(move) else self._bits(move.input)
 
     def after(self, move: Reshard) -> int:
-        """Bits of the widest of what is read of what a collective has moved."""
+        """Returns bits of the widest type in which the result of a collective is read."""
         return self._after(move.output) if self._is_narrowed(move) else self._bits(move.input)
 
     def _is_narrowed(self, move: Reshard) -> bool:
         return move.step.kind in _NARROWED and self._float(move.input)
 
     def _before(self, buffer: int) -> int:
-        """Bits of what a buffer is only a wider form of, wherever its elements come from."""
+        """Returns bits of the narrowest type that a buffer was converted from, through data
+        movement."""
         narrowest = self._bits(buffer)
         while (maker := self.makers.get(buffer)) is not None:
             kind, read = self._kind(maker), self._read(maker)
@@ -58,7 +59,7 @@ class NarrowestTypes:
         return narrowest
 
     def _after(self, buffer: int) -> int:
-        """Bits of the widest of what is read of a buffer, wherever its elements go."""
+        """Returns bits of the widest type in which a buffer is read, through data movement."""
         known: dict[int, int] = {}
         waiting = [buffer]
         while waiting:
@@ -73,8 +74,8 @@ class NarrowestTypes:
         return known[buffer]
 
     def _passes_on(self, buffer: int) -> tuple[list[int], list[int]]:
-        """What a buffer is converted to, and what its elements are only moved to; both empty if it
-        is read as it is."""
+        """Returns the conversions of a buffer, and the results that only move its elements. Both
+        are empty if an operation reads the buffer unconverted."""
         converted: list[int] = []
         passed: list[int] = []
         if buffer in self.results:

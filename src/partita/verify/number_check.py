@@ -24,20 +24,20 @@ class NumberRow:
     shape: tuple[int, ...]
     difference: float
     """Largest difference, relative to the largest finite element of the original; infinite where
-    whole numbers differ, or the elements that are no finite numbers."""
+    integers or non-finite elements differ."""
     largest: float
     """The largest finite element of the original."""
     tolerance: float
     """The largest difference that rounding explains, by types and number of roundings."""
     rounding: float | None
-    """How far rounding moves the original, measured; None where the difference is within the
+    """Measured effect of rounding on the original; None where the difference is within the
     tolerance anyway."""
     finite: bool
-    """Whether the original's elements are all finite."""
+    """True if the original's elements are all finite."""
 
     @property
     def ok(self) -> bool:
-        """Whether rounding explains the difference."""
+        """True if rounding explains the difference."""
         if self.difference <= self.tolerance:
             return True
         return self.rounding is not None and self.difference <= SHAKEN * self.rounding
@@ -48,7 +48,7 @@ class Origin:
     """The first value in program order that differs by more than rounding can do."""
 
     what: str
-    """What makes it: an operation, a loop, or a collective; with the source line."""
+    """Producer of the value: an operation, a loop, or a collective; with the source line."""
     value: str
     """The value, as `print(plan.program)` shows it."""
     difference: float
@@ -66,15 +66,15 @@ class NumberCheck:
     """The function."""
     mesh: Mesh
     arguments: str
-    """What both were run with."""
+    """Description of the arguments that both were run with."""
     rows: tuple[NumberRow, ...]
     origin: Origin | None
-    """Where a difference begins; None where there is none, or it was not found."""
+    """Value where a difference begins; None if there is none, or it was not found."""
     notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether rounding explains all differences, those of intermediate values included."""
+        """True if rounding explains all differences, those of intermediate values included."""
         return self.origin is None and all(row.ok for row in self.rows)
 
     @printed
@@ -116,7 +116,7 @@ class NumberCheck:
         return Group(Text(title, style="bold"), Text(self.arguments), Text(), table, *lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the report shows, as data for JSON; infinite differences are null."""
+        """Returns the report as data for JSON; infinite differences are null."""
         return {
             "program": self.name,
             "mesh": dict(self.mesh),

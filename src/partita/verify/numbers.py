@@ -40,13 +40,13 @@ SEEDS = 2
 def check_numbers(
     executable: Executable, arguments: tuple[Any, Any] | None, seed: int, notes: Sequence[str] = ()
 ) -> NumberCheck:
-    """Runs a plan and the original on host devices; `Plan.check_numbers` says more.
+    """Runs a plan and the original on host devices; `Plan.check_numbers` documents the rest.
 
     Args:
       executable: of the plan, as it runs on hosts.
-      arguments: `(args, kwargs)` but for static ones; drawn if None.
-      seed: of what is drawn.
-      notes: what else the report says.
+      arguments: `(args, kwargs)` without static ones; drawn at random if None.
+      seed: of the random arguments.
+      notes: further lines of the report.
 
     Raises:
       MeshError: this process has too few host devices.
@@ -71,7 +71,8 @@ def check_numbers(
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """What may be no finite number, in a type that numpy knows."""
+    """Converts narrow floating-point arrays to float32, for numpy to test which elements are
+    finite."""
     small = array.dtype.itemsize < 4 and array.dtype.kind not in "biu"
     return array.astype(np.float32) if small else array
 
@@ -113,7 +114,7 @@ class _Check:
 
     @functools.cached_property
     def rounding(self) -> Rounding:
-        """What rounding does to the program's values."""
+        """Effect of rounding on the program's values."""
         return Rounding(self.program)
 
     @functools.cached_property
@@ -132,7 +133,7 @@ class _Check:
 
     @functools.cached_property
     def _original(self) -> Callable[[Sequence[Any]], list[np.ndarray]]:
-        """The program as it was traced, on one device."""
+        """Runs the program as traced, on one device."""
         return self._numbers(*self._alone(self.executable))
 
     def _alone(self, executable: Executable) -> tuple[Executable, jax.sharding.Mesh]:
@@ -145,7 +146,8 @@ class _Check:
     def _numbers(
         self, executable: Executable, mesh: jax.sharding.Mesh
     ) -> Callable[[Sequence[Any]], list[np.ndarray]]:
-        """What an executable makes of flat arguments, as numbers; it takes over none of them."""
+        """Returns a function from flat arguments to an executable's results as numbers; donates
+        none."""
         planned = executable.jit(mesh, donate_argnums=())
 
         def run(leaves: Sequence[Any]) -> list[np.ndarray]:
@@ -160,7 +162,7 @@ class _Check:
         theirs: Sequence[np.ndarray],
         number: int,
     ) -> float:
-        """How far rounding moves a result of the original."""
+        """Measures how much rounding changes a result of the original."""
         found = 0.0
         for seed in range(SEEDS):
             moved = _shaken(self.leaves, self.rounding.coarsest, seed)
@@ -250,13 +252,13 @@ def _row(
 
 
 def _has_numbers(program: Program, value: int) -> bool:
-    """Whether JAX gives arrays of its type: those of 64 bits, if it is not set to, only inside."""
+    """Returns whether JAX makes arrays of a value's type: 64-bit types need `jax_enable_x64`."""
     dtype = mlir.element_types().get(program.values[value].type.dtype)
     return dtype is not None and jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 
 def _made_by(program: Program, mesh: Mesh, point: Point) -> str:
-    """What makes a value, in words."""
+    """Describes the producer of a value in words."""
     item, producer = point.instruction, program.values[point.value].producer
     op = None if producer is None else program.operations[producer]
     where = f" at {op.source}" if op is not None and op.source else ""

@@ -1,4 +1,4 @@
-"""What verification asks of a plan."""
+"""Protocol of the parts of a plan that verification reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Predicted(Protocol):
 
     @property
     def timeline(self) -> Timeline:
-        """One step in time, as it is priced."""
+        """One step in time, as priced."""
         ...
 
     def lower(self, mesh: Any = None, form: Form = "partitioned") -> Any:

@@ -1,8 +1,8 @@
-"""A profile of a real run beside the prediction: operation by operation, where names match.
+"""Comparison of a profiled run with the prediction: operation by operation, where names match.
 
-`jax.profiler.trace(folder)` leaves a trace of what ran, in which every kernel has the name of its
-HLO instruction. The compiled program says which operation and line of the user's that is. Of a
-fused kernel it says one, that of its root, so part of a step has no counterpart; how much is told.
+`jax.profiler.trace(folder)` leaves a trace of a run, in which every kernel has the name of its HLO
+instruction. The compiled program gives the operation and the user's source line of each. A fused
+kernel only has those of its root, so part of a step has no counterpart; the report says how much.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Profile:
-    """Predicted beside measured. Seconds per step and device; printed, a report."""
+    """Comparison of predicted and measured times, in seconds per step and device; prints as a
+    report."""
 
     module: str
     """The compiled program that the trace is of."""
     runs: int
-    """How often it ran in the trace, on all devices together."""
+    """Number of runs in the trace, on all devices together."""
     operations: tuple[Measured, ...]
     """Operations that both have, longest first."""
     predicted_rest: float
@@ -93,12 +94,12 @@ class Profile:
 
 
 def profile(timeline: Timeline, program: str, folder: str | Path) -> Profile:
-    """Lays a profile beside a prediction.
+    """Compares a profile with a prediction.
 
     Args:
-      timeline: the step as it is predicted.
-      program: the compiled program, as HLO, of which the profile is.
-      folder: that `jax.profiler.trace` was given.
+      timeline: the predicted step.
+      program: the profiled program, compiled, as HLO.
+      folder: the argument of `jax.profiler.trace`.
 
     Raises:
       FileError: there is no trace in the folder, or none of this program.
@@ -155,12 +156,12 @@ def _kernels(module: HloModule, name: str, folder: str | Path) -> tuple[dict[str
 
 
 def _same(of: str, name: str) -> bool:
-    """Whether a trace's module is the program: some write a number behind its name."""
+    """Returns whether a trace's module is the program; some traces append a number to its name."""
     return re.sub(r"\(\d+\)$", "", of) == name
 
 
 class _Args(msgspec.Struct, frozen=True):
-    """What an event is of: an instruction, and the module that has it."""
+    """Instruction of an event, and the module that contains it."""
 
     hlo_op: str | None = None
     hlo_module: str = ""
@@ -209,7 +210,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _keys(module: HloModule, program: str) -> dict[str, Key]:
-    """Of every instruction the operation and line; of collectives their kind."""
+    """Returns the operation and line of every instruction; for collectives, their kind."""
     lines, found = Lines(program), dict[str, Key]()
     kinds = {code: kind for kind, each in COLLECTIVES.items() for code in each.hlo.opcodes}
     for computation in module.computations.values():

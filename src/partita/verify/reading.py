@@ -1,4 +1,4 @@
-"""What reads the buffers of an SPMD program."""
+"""Readers of the buffers of an SPMD program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOVING = frozenset(
 
 
 class Readers:
-    """What reads each buffer of some instructions, and of the sections among them."""
+    """Readers of each buffer, among some instructions and sections."""
 
     def __init__(self, items: Iterable[Instruction | Section]) -> None:
         self.of: dict[int, list[Instruction | Section]] = {}

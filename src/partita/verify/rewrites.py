@@ -1,6 +1,6 @@
-"""What the TPU compiler makes of the collectives that a plan makes explicit, and when.
+"""Rewrites that the TPU compiler applies to the collectives that a plan makes explicit.
 
-It keeps most of them one to one. The rules by which it does not were found with libtpu 0.0.52, by
+It keeps most of them one to one. The rules for the others were found with libtpu 0.0.52, by
 compiling single collectives for topologies of v5e, v5p and v6e and following them from pass to
 pass; `tests/verify/test_rewrites.py` compiles them again.
 """
@@ -45,11 +45,11 @@ _LANES = 128
 """Elements in a row of a TPU's registers."""
 _PRODUCTS = {"dot_general", "convolution"}
 _PUT_TOGETHER = {"concatenate", "select"}
-"""Operations of which the elements are some of those that they read."""
+"""Operations whose results consist of elements of their operands."""
 
 
 def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
-    """What the TPU compiler makes of collectives: for each of `spmd.collectives` all it may be.
+    """Returns, for each of `spmd.collectives`, all rewrites that the TPU compiler may apply to it.
 
     Args:
       spmd: the program.
@@ -136,15 +136,15 @@ def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
 
 
 class _Body(Readers):
-    """What reads each buffer of a loop's body, that in loops and branches inside included."""
+    """Readers of each buffer of a loop's body, inner loops and branches included."""
 
     def __init__(self, loop: While) -> None:
         super().__init__(inside((*loop.condition.instructions, *loop.body.instructions)))
         self.loop = loop
 
     def only_add(self, spmd: SpmdProgram, buffer: int) -> bool:
-        """Whether a buffer, wherever its elements are moved, is only added to something that the
-        loop carries, which nothing else reads."""
+        """Returns whether a buffer, through data movement, is only added to a loop-carried value
+        that nothing else reads."""
         while len(reading := self.of.get(buffer, [])) == 1 and buffer not in self.loop.body.results:
             (item,) = reading
             if isinstance(item, Reshard) and item.step.kind in MOVING:
@@ -161,7 +161,8 @@ class _Body(Readers):
         return False
 
     def _is_total(self, before: int, after: int) -> bool:
-        """Whether the loop carries on `after` as `before`, and only this addition reads that."""
+        """Returns whether the loop carries `after` as the next `before`, and only this addition
+        reads it."""
         arguments, results = self.loop.body.arguments, self.loop.body.results
         if before not in arguments or results.count(after) != 1 or before in results:
             return False
@@ -172,13 +173,13 @@ class _Body(Readers):
 
 
 def _runs_along_sides(topology: str) -> bool:
-    """Whether a sum over all devices runs along the sides of the torus at once."""
+    """Returns whether a sum over all devices runs along all sides of the torus at once."""
     sides = [side for side in map(int, re.findall(r"\d+", topology.partition(":")[2])) if side > 1]
     return len(sides) == 3 or (len(sides) == 2 and sides[0] == sides[1] >= 4)
 
 
 def _converted(spmd: SpmdProgram) -> Iterator[int]:
-    """What collectives move in float32 and is read in a narrower type alone."""
+    """Yields buffers that collectives move in float32 and that are read only in a narrower type."""
     types = NarrowestTypes(spmd, MOVING | _PUT_TOGETHER)
     for move in spmd.collective_steps:
         if move.step.before.dtype == "f32" and types.after(move) == bits("bf16"):
@@ -186,7 +187,8 @@ def _converted(spmd: SpmdProgram) -> Iterator[int]:
 
 
 def _rounded(spmd: SpmdProgram) -> set[int]:
-    """The buffers of which products alone read the elements, wherever those are moved before."""
+    """Returns buffers whose elements are read only by products, if necessary after data
+    movement."""
     readers: dict[int, list[tuple[str, Iterable[int]]]] = {}
 
     def note(buffers: Iterable[int], kind: str = "other", made: Iterable[int] = ()) -> None:

@@ -1,13 +1,13 @@
-"""Rounding: how far apart two evaluations of a program may be, of which one adds in another order.
+"""Rounding: how far two evaluations of a program may differ if one adds in another order.
 
-A partitioned program adds up the same numbers as the original, in another order. What that moves
+A partitioned program adds up the same numbers as the original, in another order. The difference
 grows with the number of roundings on the way to a value, as their square root if they are
-independent, and is counted in the last place of the coarsest type on the way. What is only moved,
-whole numbers and booleans are exact.
+independent. Its unit is the last place of the coarsest type on the way. Data movement, integers and
+booleans are exact.
 
-Programs can amplify rounding (a softmax of large scores, a chaotic recurrence), and whole numbers
-can depend on it (the place of the largest element). So what exceeds the tolerance is compared with
-what rounding does to the original: arguments that differ in the last place.
+Programs can amplify rounding (a softmax of large scores, a chaotic recurrence), and integers can
+depend on it (the place of the largest element). So a difference above the tolerance is compared
+with the effect of rounding on the original: its arguments are changed in the last place.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from partita.stablehlo import mlir
 PLACES = 8.0
 """Last places by which a single rounding may move a value; errors of a few add up."""
 LARGEST_TOLERANCE = 0.1
-"""Of the largest element of a value: a lost or repeated shard moves it further."""
+"""Largest tolerance, relative to the largest element of a value: a lost or repeated shard causes a
+larger difference."""
 SHAKEN = 4.0
-"""How many times what rounding does to the original a partitioned program may differ by."""
+"""Largest accepted ratio of a partitioned program's difference to the effect of rounding on the
+original."""
 
 
 def epsilon(dtype: Any) -> float:
@@ -65,12 +67,12 @@ class Rounding:
         self.coarsest = max(coarse, default=0.0)
 
     def tolerance(self, value: int) -> float:
-        """How far a value may differ, relative to its largest element."""
+        """Returns the tolerance of a value, relative to its largest element."""
         return self._tolerances[value]
 
 
 def _roundings(op: Operation) -> float:
-    """How often, about, an operation rounds on the way to one element: sums pairwise."""
+    """Estimates how often an operation rounds on the way to one element; sums are pairwise."""
     traits = op.traits
     moves = traits.free or traits.slices or traits.looks_up or traits.constant or traits.renames
     if moves or traits.transposes or traits.rearranges or traits.reads_window:
@@ -80,8 +82,8 @@ def _roundings(op: Operation) -> float:
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Largest difference relative to the largest finite element of `theirs`; infinite where
-    whole numbers differ, or other elements are no finite numbers."""
+    """Returns the largest difference relative to the largest finite element of `theirs`; infinite
+    where integers or non-finite elements differ."""
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return math.inf
     if not jnp.issubdtype(ours.dtype, jnp.inexact):

@@ -1,10 +1,10 @@
 """The time of a compiled step from its schedule, where a compiler estimates no cycles.
 
-The instructions of a compiled program are followed in their order, as a device runs them: kernels
-one after the other, and beside them, on each link, the collectives that have been started. Where
-one ends, the device waits for it. What a kernel takes is in `partita.verify.kernels`, what a
-collective takes in the cost model: so this says what a schedule makes of the same rates, not how
-fast a device is.
+The instructions of a compiled program are followed in their order, as a device runs them. Kernels
+run one after the other; collectives that have been started run at the same time, on each link.
+Where a collective ends, the device waits for it. Kernel times come from `partita.verify.kernels`,
+collective times from the cost model. So this shows the effect of a schedule at the same rates, not
+how fast a device is.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ def scheduled_time(module: HloModule, runs: Executions, mesh: Mesh, hardware: Ha
 
 @dataclasses.dataclass
 class _Clock:
-    """What a device has done so far, in seconds."""
+    """A device's work so far, in seconds."""
 
     now: float = 0.0
     computed: float = 0.0
     waited: float = 0.0
     moved: float = 0.0
-    """Collectives that other work could run beside, on all links."""
+    """Seconds of collectives that can overlap with other work, on all links."""
 
     @property
     def time(self) -> StepTime:
-        """What was waited for is exposed; of the rest, nothing is longer than computing."""
+        """Time of a step: waiting is exposed, other transfers are hidden, up to compute time."""
         hidden = min(max(self.moved - self.waited, 0.0), self.computed)
         return StepTime(self.computed, self.waited, (hidden,))
 
     def add(self, other: _Clock, times: int) -> None:
-        """Does another's work so many times."""
+        """Adds another clock's work, `times` over."""
         self.now += times * other.now
         self.computed += times * other.computed
         self.waited += times * other.waited
@@ -73,7 +73,7 @@ class _Device:
         self._done: dict[str, _Clock] = {}
 
     def run(self, computation: Computation) -> _Clock:
-        """What running a computation once takes; at its end, nothing is in flight."""
+        """Returns the time of running a computation once; at its end, nothing is in flight."""
         if computation.name in self._done:
             return self._done[computation.name]
         clock = _Clock()
@@ -137,5 +137,5 @@ class _Device:
 
 
 def _waits(instruction: HloInstruction) -> bool:
-    """Whether nothing else runs beside a collective."""
+    """Returns whether no other work overlaps with a collective."""
     return not instruction.opcode.endswith("-start") or _SYNCHRONOUS in instruction.attributes

@@ -1,4 +1,4 @@
-"""Tables of what was predicted beside what was compiled, and the same as plain data."""
+"""Tables that compare predicted with compiled figures, and the same as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prediction beside what a compiler made of it: what was found, and the report of it."""
+"""Comparison of a prediction with a compiler's result: the findings, and their report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from partita.verify.profile import Profile, profile
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Verification:
-    """A prediction beside what was compiled; printed, a report. Made by `Plan.verify`."""
+    """Comparison of a prediction with the compiled program, from `Plan.verify`; prints as a
+    report."""
 
     plan: Predicted
     backend: Backend
@@ -32,10 +33,10 @@ class Verification:
     form: Form
     predicted_memory: Memory
     memory: Memory | None
-    """As the compiler assigns it; None if the program did not fit."""
+    """Memory that the compiler assigns; None if the program did not fit."""
     collectives: Comparison | None
-    """By executions per step where the compiler may unroll loops, as they stand in the program on
-    host devices. None if the program did not fit."""
+    """Collectives by executions per step where the compiler may unroll loops; on host devices, as
+    they appear in the program's text. None if the program did not fit."""
     time: StepTime | None
     """Compute by the compiler's cycles, collectives by the cost model; None where the compiler
     estimates none, or the hardware file has no clock."""
@@ -43,7 +44,7 @@ class Verification:
     unknown_loops: tuple[str, ...]
     """Loops of the compiled program whose trip count is not known; they count once."""
     seconds: float | None
-    """How long compiling took."""
+    """Compile time in seconds."""
     computed_again: int = 0
     """Operations that the compiler has run once more than the program, to save memory."""
     program: str = dataclasses.field(default="", compare=False)
@@ -56,16 +57,16 @@ class Verification:
 
     @property
     def estimate(self) -> Estimate:
-        """What was predicted."""
+        """Predicted time and memory."""
         return self.plan.estimate
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What must not differ and does; empty if the prediction holds.
+        """Differences that must not occur; empty if the prediction holds.
 
-        Some compilers keep the collectives that a plan makes explicit but for known rewrites, a
-        host's for one. Others rewrite some, and a compiler that partitions by itself chooses its
-        own: differences there are told, and are no failure.
+        Some compilers keep the collectives that a plan makes explicit, apart from known rewrites;
+        the one for hosts does. Others rewrite some, and a compiler that partitions by itself
+        chooses its own: differences there are reported, but are not problems.
         """
         found = []
         kept = self.form == "partitioned" and self.backend.keeps_collectives
@@ -79,19 +80,20 @@ class Verification:
 
     @property
     def exceeds(self) -> bool:
-        """Whether what a compiler made that refuses nothing needs more than the plan may use."""
+        """True if a compiler that does not enforce the memory limit needs more than the plan may
+        use."""
         if self.memory is None or self.backend.refuses or self.backend.topology is None:
             return False
         return self.memory.peak > self.estimate.capacity
 
     @property
     def widened(self) -> bool:
-        """Whether the devices move wider types than the plan; sizes are those of the wider ones."""
+        """True if the devices move wider types than the plan; sizes are those of the wider ones."""
         return any(self.backend.widening(c.dtype) > 1 for c in self.plan.collectives)
 
     @property
     def passed(self) -> bool:
-        """Whether there are no `problems`."""
+        """True if there are no `problems`."""
         return not self.problems
 
     @printed
@@ -108,7 +110,7 @@ class Verification:
         )
 
     def profile(self, folder: str | Path) -> Profile:
-        """A profile that `jax.profiler.trace(folder)` made of the same program, beside the
+        """Compares a profile that `jax.profiler.trace(folder)` made of the same program with the
         prediction.
 
         Raises:
@@ -130,7 +132,7 @@ class Verification:
         return Group(*parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the report shows, as data for JSON. Times in seconds, sizes in bytes."""
+        """Returns the report as data for JSON. Times in seconds, sizes in bytes."""
         plan, memory = self.plan, self.out_of_memory
         comparison = self.collectives
         return {

@@ -64,26 +64,27 @@ class Gpu(Backend):
 
     @classmethod
     def of(cls, topology: str | None) -> Self | None:
-        """Of what begins as a GPU of which there is a file that says what the compiler needs."""
+        """Returns this backend if the topology begins with the name of a GPU whose hardware file
+        holds what the compiler needs."""
         kind, _, _ = (topology or "").partition(":")
         return cls(topology) if topology and kind in kinds() else None
 
     @classmethod
     def described(cls) -> str:
-        """How its topologies are spelled, with the GPUs that there are."""
+        """Spelling of its topologies, with the available GPUs."""
         return f"{cls.spelling} (GPUs: {', '.join(kinds())})"
 
     @property
     def device_type(self) -> str | None:
-        """Of the hardware file that its name is."""
+        """Device type in the topology's name, which is also the name of its hardware file."""
         return self.topology.partition(":")[0]
 
     def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
-        """A mesh of the GPUs of the topology, which this machine need not have.
+        """Returns a mesh of the topology's GPUs, which this machine need not have.
 
         Raises:
-          VerifyError: the compiler is not installed, or the topology is spelled otherwise.
-          MeshError: the topology has another number of devices, or cannot be laid out so.
+          VerifyError: the compiler is not installed, or the topology is misspelled.
+          MeshError: the topology has another number of devices, or cannot be arranged as the mesh.
         """
         parts = _TOPOLOGY.fullmatch(self.topology)
         if parts is None:
@@ -124,20 +125,21 @@ class Gpu(Backend):
     def time(
         self, module: HloModule, runs: Executions, found: list[Found], plan: Predicted
     ) -> StepTime | None:
-        """As its schedule has it: this compiler orders for what it knows of a GPU."""
+        """Returns the time of the compiled schedule, because this compiler orders instructions by
+        what it knows of the GPU."""
         return scheduled_time(module, runs, plan.mesh, plan.hardware)
 
     def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
-        """What `partita.verify.gpu_rewrites` has found out."""
+        """Returns the rewrites that `partita.verify.gpu_rewrites` documents."""
         return on_gpu(spmd)
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
-        """Whether collectives of one kind are combined."""
+        """Returns options that leave products to cuBLAS, and without combiners unless `combine`."""
         return dict(_UNTUNED) if combine else _UNTUNED | _COMBINERS_OFF
 
 
 def is_installed() -> bool:
-    """Whether there is JAX's plugin for CUDA."""
+    """Returns whether JAX's plugin for CUDA is installed."""
     try:
         return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
     except ModuleNotFoundError:  # there is no plugin at all
@@ -146,14 +148,15 @@ def is_installed() -> bool:
 
 @functools.cache
 def kinds() -> tuple[str, ...]:
-    """The device types that the compiler can be told of."""
+    """Returns the device types whose hardware file describes them to XLA's compiler."""
     return tuple(name for name in cost.device_types() if cost.load(name).xla_target)
 
 
 def as_proto(target: XlaTarget, name: str) -> str:
-    """What XLA's compiler reads of a GPU: a `GpuTargetConfigProto`, as text.
+    """Returns the description of a GPU that XLA's compiler reads: a `GpuTargetConfigProto`, as
+    text.
 
-    What all GPUs have in common, and no hardware file says, is from CUDA's programming guide.
+    Limits that all GPUs share, and that no hardware file holds, come from CUDA's programming guide.
     """
     major, minor = target.compute_capability.rstrip("af").split(".")
     feature = {"a": "ACCELERATED_FEATURES", "f": "FAMILY_COMPATIBLE_FEATURES"}

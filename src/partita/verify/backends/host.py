@@ -30,7 +30,7 @@ _QUICKLY: Options = {
 
 @dataclasses.dataclass(frozen=True)
 class Host(Backend):
-    """XLA for CPUs. It keeps collectives as they are, but for a few, and loops as loops."""
+    """XLA for CPUs. It keeps loops as loops, and all but a few collectives as they are."""
 
     spelling: ClassVar[str] = "host for the host devices of this process"
     counts_executions: ClassVar[bool] = False
@@ -43,18 +43,18 @@ class Host(Backend):
 
     @classmethod
     def of(cls, topology: str | None) -> Self | None:
-        """Of no topology, or of that which is called `host`."""
+        """Returns this backend for no topology, or for one called `host`."""
         return cls(None) if topology in (None, "host") else None
 
     @property
     def target(self) -> str:
-        """What is compiled for."""
+        """Name of the compilation target."""
         return "host devices"
 
     def prepare(self, devices: int) -> None:
-        """Gives this process at least so many host devices, if JAX has not made them yet.
+        """Gives this process at least `devices` host devices, if JAX has not created them yet.
 
-        What the user has set in `XLA_FLAGS` stays, if it is enough.
+        A larger count that the user has set in `XLA_FLAGS` is kept.
         """
         if devices > MOST_DEVICES:
             raise MeshError(
@@ -90,7 +90,7 @@ class Host(Backend):
         return widening(dtype)
 
     def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
-        """What `partita.verify.host_rewrites` has found out."""
+        """Returns the rewrites that `partita.verify.host_rewrites` documents."""
         return on_host(spmd)
 
 

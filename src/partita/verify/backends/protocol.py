@@ -1,8 +1,8 @@
-"""What a backend of verification is: a compiler, and the devices that it compiles for.
+"""Protocol of a verification backend: a compiler, and the devices that it compiles for.
 
 A backend is one module of this package. Its class, a frozen dataclass derived from `Backend`, is
-what the module calls `BACKEND`. It must have a `spelling`, `of` and `device_mesh`; everything else
-has a default, that of a compiler of which nothing is known.
+the module's `BACKEND`. It must define `spelling`, `of` and `device_mesh`. Everything else has a
+default, which suits a compiler of which nothing is known.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ class Backend(abc.ABC):
     topology: str | None
 
     spelling: ClassVar[str]
-    """How its topologies are spelled, with an example, as messages and help list it."""
+    """Spelling of its topologies, with an example, for messages and help."""
     extra: ClassVar[str | None] = None
     """The extra of partita that its compiler comes with; None if partita needs it anyway."""
     compiler: ClassVar[str | None] = None
-    """The package that its compiler is in, beside jaxlib."""
+    """Package that holds its compiler, in addition to jaxlib."""
 
     counts_executions: ClassVar[bool] = True
-    """Whether collectives are compared by how often they run. That can be told of a compiler that
-    unrolls loops, too; otherwise one in a loop counts once, as it stands in the program."""
+    """True if collectives are compared by executions per step, which works even if the compiler
+    unrolls loops. Otherwise a collective in a loop counts once, as in the program's text."""
     keeps_collectives: ClassVar[bool] = False
-    """Whether it compiles the collectives that a plan makes explicit as they are, so that others
-    are a failure of the prediction."""
+    """True if it compiles a plan's explicit collectives unchanged, so that any other collective is
+    a failure of the prediction."""
     refuses: ClassVar[bool] = True
-    """Whether it refuses what does not fit; else what it needs is held against the capacity."""
+    """True if compiling fails for programs that do not fit. Otherwise the compiled memory is
+    compared with the capacity."""
     widening_note: ClassVar[str] = ""
-    """What a report says where `widening` counts more bytes."""
+    """Note in the report where `widening` counts more bytes."""
     rewrites: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What it is known to make of collectives, by name: what it does, and when."""
+    """Known rewrites of collectives, by name: what the compiler does, and when."""
 
     @classmethod
     @abc.abstractmethod
@@ -71,34 +72,35 @@ class Backend(abc.ABC):
 
     @classmethod
     def described(cls) -> str:
-        """How its topologies are spelled, and which there are, as messages and help say it."""
+        """Spelling of its topologies, and the available ones, for messages and help."""
         return cls.spelling
 
     @property
     def target(self) -> str:
-        """What is compiled for, as messages and reports say it."""
+        """Name of the compilation target, for messages and reports."""
         return self.topology or "devices"
 
     @property
     def device_type(self) -> str | None:
-        """The device type that plans must be for, by name; None if these devices stand for any."""
+        """Device type that plans must be for, by name; None if these devices can stand for any
+        type."""
         return None
 
     def prepare(self, devices: int) -> None:
-        """Makes this process ready for meshes of so many devices, before JAX looks for any."""
+        """Prepares this process for meshes of `devices` devices, before JAX looks for any."""
         return
 
     @abc.abstractmethod
     def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
-        """The devices as a mesh that programs are lowered for.
+        """Returns the devices as a mesh that programs are lowered for.
 
         Raises:
-          MeshError: there is another number of devices, or they cannot be laid out so.
+          MeshError: the number of devices differs, or they cannot be arranged as the mesh.
           VerifyError: the compiler is not installed, or knows no such topology.
         """
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
-        """What the compiler is told; `Plan.verify` says what the arguments are."""
+        """Returns the compiler's options; `Plan.verify` documents the arguments."""
         return {}
 
     def compile(self, lowered: Lowered, options: Options) -> Compiled:
@@ -138,7 +140,8 @@ class Backend(abc.ABC):
         return None, None
 
     def cycles(self, module: HloModule, runs: Executions) -> int:
-        """The compiler's own estimate of what computing takes, collectives apart; 0 if none.
+        """Returns the compiler's own estimate of compute cycles without collectives; 0 if it has
+        none.
 
         Args:
           module: the compiled program.
@@ -149,7 +152,7 @@ class Backend(abc.ABC):
     def time(
         self, module: HloModule, runs: Executions, found: list[Found], plan: Predicted
     ) -> StepTime | None:
-        """The time of a step as it was compiled; None if neither compiler nor schedule tell it.
+        """Returns the time of a step as compiled; None if neither compiler nor schedule gives it.
 
         Args:
           module: the compiled program.
@@ -160,9 +163,11 @@ class Backend(abc.ABC):
         return compiled_time(self.cycles(module, runs), found, plan.mesh, plan.hardware)
 
     def widening(self, dtype: str) -> int:
-        """How many times wider than the program the devices move an element type."""
+        """Returns how many times wider the devices move an element type than the program declares
+        it."""
         return 1
 
     def known_rewrites(self, spmd: SpmdProgram) -> Sequence[Sequence[Becomes]]:
-        """What the compiler may make of each of `spmd.collectives`; each is in `rewrites`."""
+        """Returns the possible rewrites of each of `spmd.collectives`, all of them named in
+        `rewrites`."""
         return ()

@@ -31,7 +31,7 @@ from partita.verify.loops import Executions
 from partita.verify.rewrites import REWRITES, on_tpu
 
 _TPU = re.compile(r"tpu|v\d(?!\d)", re.IGNORECASE)
-"""How a TPU's topology begins. A `v100` is a GPU."""
+"""Prefix of a TPU's topology. A `v100` is a GPU."""
 
 # What libtpu otherwise asks a cloud machine's metadata server for, and reports that it cannot.
 # Nothing of it reaches the compiled program.
@@ -45,7 +45,7 @@ _WITHOUT_TPU = {
 }
 
 _FILES = "tpu_"
-"""How the names of hardware files of TPUs begin."""
+"""Prefix of the names of TPU hardware files."""
 
 _WINDOWED_EINSUM_OFF: Options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 _COMBINER_OFF: Options = {
@@ -57,11 +57,11 @@ _SAID = (
     re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
     re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
 )
-"""How the compiler says what a program needs, and what there is."""
+"""Error messages in which the compiler gives the memory needed and the memory available."""
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _UNKNOWN = 2**63 - 1
-"""What stands for the cycles of fusions that another unit of the chip runs."""
+"""Placeholder for the cycles of fusions that run on another unit of the chip."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,27 +77,28 @@ class Tpu(Backend):
 
     @classmethod
     def of(cls, topology: str | None) -> Self | None:
-        """Of what begins as a TPU does; which there are, only the compiler knows."""
+        """Returns this backend if the topology begins like a TPU's; only the compiler knows which
+        exist."""
         return cls(topology) if topology and _TPU.match(topology) else None
 
     @classmethod
     def described(cls) -> str:
-        """How its topologies are spelled, with the TPUs that there are hardware files of."""
+        """Spelling of its topologies, with the TPUs that have hardware files."""
         known = cost.device_types()
         kinds = [name.removeprefix(_FILES) for name in known if name.startswith(_FILES)]
         return f"{cls.spelling} (TPUs: {', '.join(kinds)})"
 
     @property
     def device_type(self) -> str | None:
-        """That of the chip; None if there is no file of it."""
+        """Device type of the chip; None if it has no hardware file."""
         return cost.device_type_of(f"TPU {self.topology.partition(':')[0]}")
 
     def device_mesh(self, mesh: Mesh) -> jax.sharding.Mesh:
-        """A mesh of the devices of the topology, which this machine need not have.
+        """Returns a mesh of the topology's devices, which this machine need not have.
 
         Raises:
           VerifyError: libtpu is not installed, or it knows no such topology.
-          MeshError: the topology has another number of devices, or cannot be laid out so.
+          MeshError: the topology has another number of devices, or cannot be arranged as the mesh.
         """
         if importlib.util.find_spec("libtpu") is None:
             raise VerifyError(
@@ -128,7 +129,7 @@ class Tpu(Backend):
         return made
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
-        """Whether windows of an einsum are moved one by one, and sums are combined."""
+        """Returns options that enable or disable windowed einsums and combining of sums."""
         options: Options = {} if windowed_einsum else dict(_WINDOWED_EINSUM_OFF)
         return options if combine else options | _COMBINER_OFF
 
@@ -158,9 +159,10 @@ class Tpu(Backend):
         return (_bytes(said[1], said[2]), _bytes(said[3], said[4])) if said else (None, None)
 
     def cycles(self, module: HloModule, runs: Executions) -> int:
-        """The compiler's estimates, summed; what loops contain counts as often as they run.
+        """Returns the sum of the compiler's estimates; those in loops count as often as the loop
+        runs.
 
-        It writes one beside every fusion, copy and call, but none beside collectives.
+        The compiler annotates every fusion, copy and call with its cycles, but no collectives.
         """
         total = 0
         for name, times in runs.times.items():
@@ -171,7 +173,7 @@ class Tpu(Backend):
         return total
 
     def known_rewrites(self, spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
-        """What `partita.verify.rewrites` has found out."""
+        """Returns the rewrites that `partita.verify.rewrites` documents."""
         return on_tpu(spmd, self.topology)
 
 

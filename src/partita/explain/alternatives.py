@@ -1,6 +1,6 @@
 """Alternatives to a plan: one decision changed, all others kept, and the result estimated.
 
-What the tactics decided is followed again from the changed decision on, see `planning.replay`.
+The decisions of the tactics are replayed from the changed one on, see `planning.replay`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from partita.text import seconds, size
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """What a plan would cost if one decision were another. Seconds and bytes per device."""
+    """Estimated cost of a plan with one decision changed. Seconds, and bytes per device."""
 
     change: str
-    """What would be decided otherwise, in words."""
+    """Changed decision, in words."""
     collectives: tuple[str, ...]
-    """By what the value would be moved then."""
+    """Collectives that would move the value then."""
     step_time: float
     peak_memory: int
     fits: bool
@@ -50,14 +50,14 @@ class Candidate:
 
     text: str = dataclasses.field(compare=False)
     position: int
-    """Of the first tactic whose decisions are followed again."""
+    """Index of the first tactic whose decisions are replayed."""
     change: Change = UNCHANGED
     pinned: frozenset[tuple[int, int]] = frozenset()
     """`(value, axis)` pairs: values that are pinned from that tactic on."""
     seeds: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` from which axes propagate after the last tactic."""
     again: bool | None = None
-    """Whether copies are gathered again, or kept; by default what is better."""
+    """True to gather copies again, False to keep them; None chooses the better."""
 
 
 class Costing:

@@ -1,4 +1,4 @@
-"""Which changes are worth costing for a collective: those that avoid it, or make it another one.
+"""Changes worth costing for a collective: those that avoid it, or turn it into another one.
 
 - leave out the action that brought the axis here;
 - pin the nearest value that has a name along it;
@@ -29,13 +29,13 @@ MOST_REQUESTS = 4
 def candidates(
     view: PlanView, group: CollectiveGroup, causes: list[Node], rivals: list[Node]
 ) -> Iterator[Candidate]:
-    """The changes to cost, those that say most about the collective first.
+    """Yields the changes to cost, the most informative about the collective first.
 
     Args:
       view: of the plan.
-      group: collectives that are alike.
+      group: equivalent collectives.
       causes: nodes whose axes make the collective necessary.
-      rivals: nodes at its uses that hold these axes otherwise.
+      rivals: nodes at its uses that have these axes on another dimension.
     """
     reshard = group.reshards[0]
     for axis in reshard.step.axes:
@@ -145,7 +145,7 @@ def _regathered(view: PlanView, reshard: Reshard) -> Iterator[Candidate]:
 
 
 def _scattered(view: PlanView, group: CollectiveGroup, axis: int) -> Iterator[Candidate]:
-    """Shards sums that are kept replicated along the axis that they are over."""
+    """Shards replicated sums along the axis that they reduce over."""
     if group.reshards[0].step.kind != ALL_REDUCE.name:
         return
     value, end = group.values[0], len(view.done.history)

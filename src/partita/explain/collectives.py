@@ -37,15 +37,15 @@ class CollectiveExplanation:
     axes: tuple[str, ...]
     bytes: int
     count: int
-    """How often it runs per step."""
+    """Number of executions per step."""
     seconds: float
-    """Of one execution."""
+    """Time of one execution."""
     hidden: bool
-    """Whether it can run under other work."""
+    """True if it can overlap with other work."""
     value: str
-    """What is moved."""
+    """Value that it moves."""
     type: str
-    """Of the value, before it is sharded."""
+    """Type of the value, before sharding."""
     made_by: str
     """The operation that makes the value, with its source line; of an argument, its name."""
     uses: tuple[str, ...]
@@ -62,7 +62,7 @@ class CollectiveExplanation:
 
     @property
     def total_seconds(self) -> float:
-        """Of all executions of all that are alike."""
+        """Time of all executions of all equivalent collectives."""
         return self.seconds * self.count * len(self.alike)
 
     @printed
@@ -101,13 +101,13 @@ class CollectiveExplanation:
 def explain_group(
     view: PlanView, group: CollectiveGroup, costing: Costing, index: int | None = None
 ) -> CollectiveExplanation:
-    """Explains a collective that stands for all that are alike.
+    """Explains a collective, which represents all equivalent ones.
 
     Args:
       view: of the plan.
       group: the collectives.
       costing: of alternatives.
-      index: the number of the one that is asked for; the first by default.
+      index: number of the collective to explain; the first by default.
     """
     at = 0 if index is None else group.indices.index(index)
     reshard, value = group.reshards[at], group.values[at]
@@ -253,7 +253,7 @@ class _Reasons:
         self._blame(("value", self.value, reshard.step.dim), axis)
 
     def _made(self, reshard: Reshard, axis: int) -> None:
-        """A value is made in another layout than it is kept in."""
+        """Explains a value that is produced in another layout than its own."""
         program = self.view.program
         v = program.values[self.value]
         assert v.producer is not None
@@ -276,7 +276,7 @@ class _Reasons:
         self._exchanged(reshard, axis)
 
     def _needed(self, reshard: Reshard, axis: int) -> None:
-        """A use needs a value in another layout than it is kept in."""
+        """Explains a use that needs a value in another layout than its own."""
         assert reshard.use is not None
         dim, name = reshard.step.dim, self.view.mesh.names[axis]
         kept = f"it is kept sharded along {name} on dim {dim}"

@@ -17,7 +17,7 @@ from partita.planning.schedule import Scheduled
 from partita.spmd import Collective
 
 EVERY = "collectives"
-"""What stands for all collectives of a plan."""
+"""Placeholder for all collectives of a plan."""
 
 ALTERNATIVES = 6
 """Alternatives whose cost is estimated unless one says otherwise."""
@@ -61,12 +61,12 @@ def explain(done: Scheduled, what: str | int | Collective, budget: int) -> Expla
     """Explains values or collectives of a plan.
 
     Args:
-      done: what the plan is made of.
+      done: the scheduled plan.
       what: a name or pattern, `%123`, `file.py:12`, a collective or its number, or `collectives`.
       budget: most alternatives to estimate.
 
     Raises:
-      UnknownNameError: there is no such thing.
+      UnknownNameError: no value or collective matches.
     """
     view = PlanView(done)
     if isinstance(what, str):

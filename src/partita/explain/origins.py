@@ -1,7 +1,7 @@
-"""Where the axes of a dimension come from: the tactic, its action, and the way it propagates.
+"""Origins of a dimension's axes: the tactic, its action, and the path along which it propagated.
 
-A tactic took an axis on the nodes (dimensions of values, factors of operations) whose layout has it
-after the tactic and had it not before. The way from an action to one of them is a shortest path
+A tactic put an axis on those nodes (dimensions of values, factors of operations) whose layout has
+it after the tactic and not before. The path from an action to one of them is a shortest path
 through the name graph that stays on such nodes.
 """
 
@@ -36,9 +36,9 @@ class Decision:
     axis: str
     tactic: str
     position: int
-    """Of the tactic in the plan's history."""
+    """Index of the tactic in the plan's history."""
     action: str
-    """Where the tactic put the axis, in words; empty if it does not say."""
+    """Place where the tactic put the axis, in words; empty if unknown."""
     color: int | None
     """The color group that the action tiled as a whole, if it did."""
     chain: tuple[str, ...]
@@ -65,7 +65,7 @@ class LeftOut:
     axis: str
     tactic: str
     position: int
-    """Of the tactic in the plan's history."""
+    """Index of the tactic in the plan's history."""
     reason: str
 
     @printed
@@ -78,12 +78,12 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True)
 class Trail:
-    """How a node got an axis."""
+    """Path by which a node got an axis."""
 
     position: int
     action: Action | None
     path: tuple[Node, ...]
-    """From a seed of the action to the node; empty if there is no such way."""
+    """Nodes from a seed of the action to this node; empty if there is no such path."""
 
 
 class Origins:
@@ -120,11 +120,11 @@ class Origins:
         return next(n for n in range(len(self.done.history)) if axis in self.axes(node, n + 1))
 
     def gained(self, node: Node, axis: int, position: int) -> bool:
-        """Whether a node took an axis with the tactic at a position."""
+        """Returns whether a node took an axis with the tactic at a position."""
         return axis in self.axes(node, position + 1) and axis not in self.axes(node, position)
 
     def trail(self, node: Node, axis: int) -> Trail | None:
-        """How a node got an axis; None if it has it not."""
+        """Returns the path by which a node got an axis; None if it does not have it."""
         position = self.took(node, axis)
         if position is None:
             return None
@@ -148,7 +148,8 @@ class Origins:
         return Trail(position, action, tuple(path))
 
     def _is_local(self, action: Action, node: Node, position: int) -> bool:
-        """Whether an action of the tactic at a position put its axis just there."""
+        """Returns whether an action of the tactic at a position put its axis on exactly this
+        node."""
         move, (kind, index, place) = action.move, node
         if not isinstance(move, ShardClass) or (move.kind, move.place) != (kind, place):
             return False
@@ -163,7 +164,7 @@ class Origins:
         return self._folded[position]
 
     def decision(self, node: Node, axis: int, where: str) -> Decision | None:
-        """How a node got an axis; `where` is the node in words."""
+        """Returns the decision that gave a node an axis; `where` is the node in words."""
         trail = self.trail(node, axis)
         if trail is None:
             return None
@@ -218,7 +219,7 @@ class Origins:
         return f"{name} did not propagate up to it"
 
     def free(self, node: Node, axis: int) -> bool:
-        """Whether a node could take an axis after all tactics."""
+        """Returns whether a node could still take an axis after all tactics."""
         return not self._refusal(node, axis, len(self.done.history)) and self.size(node) > 1
 
     def size(self, node: Node) -> int:
@@ -226,7 +227,7 @@ class Origins:
         return self.propagator.size(node)
 
     def near(self, node: Node, axis: int, position: int) -> bool:
-        """Whether a neighbour of a node took an axis with the tactic at a position."""
+        """Returns whether a neighbour of a node took an axis with the tactic at a position."""
         neighbours = self.propagator.neighbours.get(node, ())
         return any(self.gained(other, axis, position) for other in neighbours)
 
@@ -243,7 +244,7 @@ class Origins:
         return f"{op.title} at {op.source}" if op.source else op.title
 
     def _kept_from(self, node: Node, axis: int, position: int) -> str | None:
-        """Why a node has not taken an axis; None if nobody wanted it there."""
+        """Returns why a node has not taken an axis; None if nothing wanted the axis there."""
         if self._wanted(node, axis, position) or self.near(node, axis, position):
             return self.reason(node, axis, position)
         for other in self.propagator.neighbours.get(node, ()):
@@ -297,7 +298,8 @@ class Origins:
         return (graph.ops if kind == "op" else graph.values)[index].colors[place]
 
     def _propagate(self, position: int, axis: int) -> dict[Node, Node | None]:
-        """For every node that a tactic's seeds reach, the one before it on a shortest path."""
+        """Returns, for every node that a tactic's seeds reach, its predecessor on a shortest
+        path."""
         key = (position, axis)
         if key not in self._parents:
             name = self.mesh.names[axis]
@@ -321,7 +323,8 @@ class Origins:
         return self._parents[key]
 
     def nearest(self, node: Node, axis: int, values: set[int]) -> int | None:
-        """Of some values, the one nearest to a node over nodes that took the axis with it."""
+        """Returns the one of some values nearest to a node, through nodes that took the axis with
+        it."""
         position = self.took(node, axis)
         if position is None:
             return None

@@ -19,23 +19,23 @@ MOST_MOVES = 4
 
 @dataclasses.dataclass(frozen=True)
 class ValueExplanation:
-    """How a value is sharded, and why; for values that are alike, said once."""
+    """Sharding of a value, with its reasons; equivalent values share one explanation."""
 
     name: str
     """The user's name for it, indices that differ as `[*]`; or its operation and source line."""
     count: int
-    """How many values this holds for."""
+    """Number of values that this holds for."""
     type: str
     sharding: tuple[str | tuple[str, ...] | None, ...]
-    """The entries of the `PartitionSpec` of the layout it is kept in."""
+    """Entries of the `PartitionSpec` of its layout."""
     shard: str
-    """Type of what one device has."""
+    """Type of one device's shard."""
     decisions: tuple[Decision, ...]
     """Who sharded which dimension along which axis, and how it came there. Of the first value."""
     left_out: tuple[LeftOut, ...]
     """Axes that tactics wanted on a dimension, or nearly had there, and why it has them not."""
     notes: tuple[str, ...]
-    """What else is to be said of its layout."""
+    """Further notes on its layout."""
     moves: tuple[str, ...]
     """Its collectives, and the operations that they are for. Of the first value."""
 
@@ -61,7 +61,7 @@ class ValueExplanation:
 
 
 def explain_values(view: PlanView, found: list[tuple[str, int]]) -> list[ValueExplanation]:
-    """Explains values, those that are alike together.
+    """Explains values, equivalent ones together.
 
     Args:
       view: of the plan.

@@ -1,4 +1,4 @@
-"""What explanations read of a plan: names of values, their collectives, and what is alike."""
+"""View of a plan for explanations: names of values, their collectives, and equivalent ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partita.text import relative, size
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveGroup:
-    """Collectives that are alike: the same reshard for the same lines of the user's."""
+    """Equivalent collectives: the same reshard for the same lines of the user's code."""
 
     indices: tuple[int, ...]
     reshards: tuple[Reshard, ...]
@@ -60,7 +60,7 @@ class PlanView:
 
     @cached_property
     def groups(self) -> list[CollectiveGroup]:
-        """The collectives of a step, those that are alike together, in program order."""
+        """Returns the collectives of a step, equivalent ones together, in program order."""
         rows: dict[object, list[int]] = {}
         steps = self.done.spmd.collective_steps
         for number, reshard in enumerate(steps):
@@ -95,7 +95,7 @@ class PlanView:
         return self.done.spmd.buffers[reshard.input].value
 
     def plan(self, value: int) -> ValuePlan:
-        """How a value is kept and moved."""
+        """Returns the layout of a value and how it is moved."""
         return self.lowering.plans[self.lowering.graph.value_class[value]]
 
     def title(self, value: int) -> str:
@@ -125,7 +125,7 @@ class PlanView:
         return self.lowering.regathered.get(self.lowering.graph.value_class[value], Between.NONE)
 
     def need(self, op: int, number: int) -> object:
-        """How an operation needs an operand."""
+        """Returns the form in which an operation needs an operand."""
         return self.lowering.forms[self.lowering.graph.op_class[op]].need(number)
 
     def uses(self, reshard: Reshard) -> list[str]:
@@ -142,7 +142,7 @@ class PlanView:
         return self.interconnect.seconds(reshard.step)
 
     def hidden(self, reshard: Reshard) -> bool:
-        """Whether a reshard overlaps with other work."""
+        """Returns whether a reshard overlaps with other work."""
         value, timing = self.moved(reshard), self.context.timing
         if reshard.step.kind not in self.context.hardware.overlapped:
             return False
@@ -161,7 +161,7 @@ class PlanView:
         )
 
     def select(self, what: str) -> list[tuple[str, int]]:
-        """The values that a name, a pattern, a number or a source line stands for.
+        """Returns the values that a name, a pattern, a number or a source line refers to.
 
         Raises `UnknownNameError`, with the closest names, if there are none.
         """
@@ -196,7 +196,7 @@ class PlanView:
                     )
 
     def alike(self, value: int) -> list[int]:
-        """The values that users name like this one, but for indices, and that are of its type."""
+        """Returns the values of the same type whose names differ only in indices."""
         name, type_ = pattern(self.names[value]), self.program.values[value].type
         return [
             other
@@ -211,5 +211,5 @@ def show_step(axes: Iterable[str], kind: str, bytes_: int) -> str:
 
 
 def together(names: Iterable[str]) -> str:
-    """Names that are alike but for indices, written once."""
+    """Joins names that differ only in indices into one pattern."""
     return shared_pattern(list(names))

@@ -1,4 +1,4 @@
-"""From a plan to its data: what `--json` prints, and the details that a page shows besides."""
+"""Conversion of a plan to data: the output of `--json`, and the further details of the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POSITIONS = 1200
 """At how many positions at most a page says what is in memory."""
 
 ALIVE = 60
-"""How many kinds of values that are alive at the peak a page lists by themselves."""
+"""Number of kinds of values live at the peak that a page lists individually."""
 
 _KINDS = ("compute", "wait", "exposed", "hidden")
 

@@ -56,7 +56,7 @@ class ExchangeData:
 
 @dataclasses.dataclass(frozen=True)
 class SplitData:
-    """Arguments and results that are alike: the sharding in each plan; None where it is not."""
+    """Arguments or results with equal shardings: the sharding in each plan; None where absent."""
 
     name: str
     count: int
@@ -71,7 +71,7 @@ class ComparisonData:
     plans: list[SideData]
     collectives: list[ExchangeData]
     shardings: list[SplitData]
-    """What is not sharded alike in all."""
+    """Arguments and results whose shardings differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def side_of_plan(name: str, plan: Scheduled) -> Side:
 
 
 def side_of_file(path: str | Path, name: str = "") -> Side:
-    """A plan file, as it is; no program is needed.
+    """Reads a plan file as a side to compare; no program is needed.
 
     Raises:
       FileError: it cannot be read.
@@ -150,7 +150,8 @@ def comparison(sides: Sequence[Side]) -> ComparisonData:
 
 
 def _shardings(sides: Sequence[Side]) -> list[SplitData]:
-    """What is not sharded alike in all plans; what has names alike once."""
+    """Returns tensors whose shardings differ between plans; names that differ in indices are
+    grouped."""
     names = dict.fromkeys(name for side in sides for name in side.tensors)
     groups: dict[tuple[str, str, tuple[tuple[object, ...] | None, ...]], list[str]] = {}
     for name in names:
@@ -178,7 +179,8 @@ def shown(entries: Entries | None) -> str:
 
 
 def change(values: Sequence[float]) -> str:
-    """By how much the last of two values differs from the first; nothing for more than two."""
+    """Returns the relative change from the first of two values to the second; empty for other
+    counts."""
     if len(values) != 2 or values[0] == values[1] or not values[0]:
         return ""
     return f"{values[1] / values[0] - 1:+.1%}"
@@ -242,7 +244,7 @@ def _many(found: ComparisonData) -> RenderableType:
 
 
 def best_first(sides: Sequence[Side]) -> list[Side]:
-    """Those that fit by time, the others behind them by peak memory."""
+    """Sorts plans: those that fit by time, then the others by peak memory."""
 
     def rank(side: Side) -> tuple[bool, float]:
         e = side.data.estimate

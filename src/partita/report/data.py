@@ -50,7 +50,7 @@ class EstimateData:
 
 @dataclasses.dataclass(frozen=True)
 class SuggestionData:
-    """What to do instead of what was refused; without figures where they were not estimated."""
+    """Suggestion in place of a refused action; without figures if they were not estimated."""
 
     text: str
     step_time: float | None
@@ -81,12 +81,12 @@ class ProposalData:
     fits: bool
     collectives: dict[str, int]
     shardings: dict[str, Entries]
-    """Of the arguments, where they are not replicated in all of these plans."""
+    """Shardings of the arguments, unless they are replicated in all of these plans."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchData:
-    """What a search did."""
+    """Record of a search."""
 
     evaluations: int
     curve: list[list[float]]
@@ -96,7 +96,7 @@ class SearchData:
 
 @dataclasses.dataclass(frozen=True)
 class TacticData:
-    """What one tactic did."""
+    """Record of one tactic."""
 
     name: str
     decisions: list[str]
@@ -115,12 +115,12 @@ class TacticData:
     refusals: list[RefusalData]
     """`refused`, with the suggestions of each."""
     search: SearchData | None
-    """Of a tactic that searched, unless the plan was loaded."""
+    """Search of the tactic, if it searched and the plan was not loaded."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ArgumentData:
-    """Arguments that are alike and sharded alike."""
+    """Arguments that are equivalent, with equal shardings."""
 
     name: str
     count: int
@@ -128,31 +128,32 @@ class ArgumentData:
     sharding: Entries
     shape: list[int]
     shard: list[int]
-    """The shape of what one device has."""
+    """Shape of one device's shard."""
     bytes: int
-    """Of one of them, on one device."""
+    """Bytes of one of them, on one device."""
     purpose: str
     """`parameters`, `optimizer state` or `inputs`; empty where the program is not at hand."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MoveData:
-    """Collectives that are alike, with their reason."""
+    """Equivalent collectives, with their reason."""
 
     number: int
-    """Of the first, in `Plan.collectives`."""
+    """Number of the first one in `Plan.collectives`."""
     kind: str
     axes: list[str]
     bytes: int
     """Payload of one execution."""
     count: int
-    """Executions per step, of all that are alike."""
+    """Executions per step, of all of them."""
     seconds: float
-    """Of one execution, by itself."""
+    """Time of one execution, by itself."""
     exposed_seconds: float
-    """Of all of them, what compute waits for: after combining, which saves latencies."""
+    """Exposed time of all of them, which compute waits for: after combining, which saves
+    latencies."""
     hidden_seconds: float
-    """Of all of them, what goes on under compute."""
+    """Time of all of them that overlaps with compute."""
     value: str
     type: str
     source: str
@@ -193,7 +194,7 @@ class MemoryData:
 
     peak: int
     at: float
-    """Where the peak is: a share of the kernels of the step."""
+    """Position of the peak, as a share of the kernels of the step."""
     where: str
     capacity: int
     breakdown: dict[str, int]
@@ -210,21 +211,21 @@ class DecisionData:
 
     text: str
     strategy: list[str]
-    """What each axis does."""
+    """Role of each axis."""
     binds: str
-    """What a faster step would have to change first."""
+    """Bottleneck that a faster step would have to change first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DetailsData:
-    """What takes a while to find out, and what only the page and `Plan.report` have."""
+    """Details that take a while to compute, and that only the page and `Plan.report` have."""
 
     moves: list[MoveData]
     """Collectives, longest first."""
     timeline: TimelineData
     memory: MemoryData
     notes: list[str]
-    """What to know of the program beside its plan."""
+    """Notes on the program, apart from its plan."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +249,7 @@ class PlanData:
     collectives: list[TrafficData]
     arguments: list[ArgumentData]
     verified: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """What `Verification.as_dict` says of each compilation that was asked for."""
+    """Output of `Verification.as_dict` for each requested compilation."""
     details: DetailsData | None = None
 
 

@@ -10,11 +10,11 @@ from partita.report.data import ArgumentData, DecisionData
 from partita.text import seconds, size
 
 _MOST = 0.5
-"""The share of bytes of a kind from which on an axis is said to shard it."""
+"""Share of the elements of a kind from which an axis counts as sharding it."""
 
 
 def purposes_of(plan: Scheduled) -> list[str]:
-    """What every argument of the program is for."""
+    """Returns the purpose of every argument of the program."""
     analysis = plan.stage.context.analysis
     found = purposes(plan.program, analysis.uses)
     return [found[value] for value in plan.program.arguments]
@@ -41,7 +41,7 @@ def decision(plan: Scheduled, arguments: list[ArgumentData]) -> DecisionData:
 
 
 def _role(axis: str, arguments: list[ArgumentData], idle: bool) -> str:
-    """What an axis does, read off the arguments that it shards."""
+    """Describes the role of an axis, from the arguments that it shards."""
     said = list(_roles(axis, arguments))
     if not said:
         said = ["idle, all its devices do the same"] if idle else ["activations only"]
@@ -75,7 +75,7 @@ def _dims(argument: ArgumentData, axis: str) -> list[int]:
 
 
 def _share(axis: str, arguments: list[ArgumentData], purpose: str) -> float:
-    """Of the elements of all arguments of a kind, the share of those that an axis splits."""
+    """Returns the share of elements that an axis shards, among all arguments of a kind."""
     total = split = 0.0
     for each in arguments:
         if each.purpose == purpose:
@@ -93,7 +93,7 @@ def _product(shape: list[int]) -> int:
 
 
 def _binds(plan: Scheduled) -> str:
-    """What limits the step."""
+    """Describes what limits the step."""
     e = plan.estimate
     if not e.fits:
         return "Memory binds: the plan needs more than there is."

@@ -22,7 +22,7 @@ def history(plan: Scheduled) -> RenderableType:
 
 
 def _entry(entry: TacticReport) -> Iterator[Branch]:
-    """What one tactic did."""
+    """Yields the record of one tactic."""
     for decision in entry.decisions:
         yield f"chose {decision}", ()
     for label, tiled in entry.tiled.items():

@@ -12,7 +12,7 @@ from partita.report.data import as_json
 
 
 def summary(plan: Scheduled, meshes: Sequence[MeshCandidate] = ()) -> dict[str, Any]:
-    """What a report shows, as data that JSON can hold. Times in seconds, sizes in bytes."""
+    """Returns the report as data for JSON. Times in seconds, sizes in bytes."""
     found: dict[str, Any] = as_json(collect(plan, meshes))
     del found["details"]
     return found

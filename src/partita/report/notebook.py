@@ -1,7 +1,7 @@
 """A plan as the output of a notebook's cell: HTML without scripts or styles of the whole page.
 
-Notebooks may show it trusted or not, light or dark, beside others of its kind. So colours are
-translucent or the notebook's own, styles stand on elements, and pictures are SVG.
+Notebooks may show it trusted or not, light or dark, next to other cells. So colours are translucent
+or the notebook's own, styles are set on elements, and pictures are SVG.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partita.report.page.markup import Html, join, listing, sharding, tag
 from partita.text import seconds, size
 
 WIDE, LANE = 900, 18
-"""Of the timeline, and how high one of its lanes is."""
+"""Width of the timeline, and height of one of its lanes, in pixels."""
 
 MOST = 12
 """Rows of a table."""
@@ -40,7 +40,7 @@ def cell(plan: Scheduled, meshes: Sequence[MeshCandidate] = ()) -> str:
 
 
 def _timeline(timeline: Timeline) -> Html:
-    """The step as a picture; of what is narrower than a pixel, neighbours are drawn as one."""
+    """Draws the step as a picture; neighbours narrower than a pixel are drawn as one."""
     high = len(timeline.lanes) * (LANE + 4)
     scale = WIDE / timeline.step_time if timeline.step_time else 0.0
     bars: list[Html] = []
@@ -94,7 +94,7 @@ def _collectives(found: PlanData) -> Html:
 
 
 def _arguments(found: PlanData) -> Html:
-    """Those that are sharded first."""
+    """Lists the arguments, sharded ones first."""
     rows = [
         (f"{each.name} ×{each.count}" if each.count > 1 else each.name, each.type, shown)
         for each in sorted(found.arguments, key=lambda each: not any(each.sharding))

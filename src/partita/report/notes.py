@@ -1,4 +1,4 @@
-"""What to know of a program beside its plan: constants, unknown loops, what nothing can shard."""
+"""Notes on a program, apart from its plan: constants, unknown loops, what nothing can shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGE = 2**16
 
 
 def constants_are_large(plan: Scheduled) -> bool:
-    """Whether what all constants take is worth a line."""
+    """Returns whether the memory of all constants is worth a line."""
     return plan.estimate.constant_memory >= LARGE
 
 
@@ -39,7 +39,8 @@ def constants(plan: Scheduled) -> Iterator[RenderableType]:
 
 
 def notes(plan: Scheduled) -> Iterator[RenderableType]:
-    """What memory makes a plan do, and what the program has that it can do little about."""
+    """Yields notes on what a lack of memory makes a plan do, and on parts of the program that it
+    cannot improve."""
     opaque: dict[str, int] = {}
     for op in plan.program.operations:
         if not op.rule.known:
@@ -69,7 +70,7 @@ def notes(plan: Scheduled) -> Iterator[RenderableType]:
 
 
 def _unreached(plan: Scheduled) -> Iterator[tuple[str, str]]:
-    """Large results made of constants alone, beside sharded arguments of the same type.
+    """Yields large results computed from constants alone, if sharded arguments have the same type.
 
     `jnp.zeros_like` of a sharded parameter is one: only its shape is the parameter's.
     """

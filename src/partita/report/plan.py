@@ -1,8 +1,7 @@
 """A plan as text: the result first, then what it is made of, then how it came about.
 
-Result (time, memory, idle axes), the meshes of which that of the plan was chosen, collectives,
-arguments, constants, what to know of the program;
-then the history of tactics, and the colors.
+The result comes first (time, memory, idle axes), then the candidate meshes, collectives, arguments,
+constants, and notes on the program. The history of tactics and the colors follow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan can be looked at as: text, explanations, a page, a trace, a notebook's cell."""
+"""Views of a plan: text, explanations, a page, a trace, a notebook's cell."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Shown:
     @property
     @alone
     def timeline(self) -> Timeline:
-        """One step in time: when everything begins and ends, as it is priced."""
+        """One step in time: predicted start and end of every operation and collective."""
         return self.done.timeline
 
     @alone
     def explain(self, what: str | int | Collective, alternatives: int = 6) -> Explanation:
-        """Why values are split as they are, or what a collective is for and what else would cost.
+        """Explains the shardings of values, or a collective's purpose and its alternatives' cost.
 
         Args:
           what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
@@ -57,7 +57,7 @@ class Shown:
         return explain(self.done, what, alternatives)
 
     def diff(self, other: Shown) -> PlanDiff:
-        """What is otherwise in another plan of the same program; meshes and hardware may differ.
+        """Compares this plan with another one of the same program; meshes and hardware may differ.
 
         Raises `TacticError` if the programs have other arguments or results.
         """
@@ -88,11 +88,11 @@ class Shown:
     def report(
         self, path: str | Path, verified: Verification | Sequence[Verification] = ()
     ) -> None:
-        """Writes a report: a page that opens in any browser and loads nothing, or all its data.
+        """Writes a report: a self-contained page for any browser, or all its data, or text.
 
         Args:
           path: of the file; `.html` is the page, `.json` its data, and `.txt` what `print` shows.
-          verified: what `verify` has returned, to stand beside what was predicted.
+          verified: results of `verify`, to compare with the prediction.
 
         Raises:
           FileError: the file cannot be written, or its name ends in something else.

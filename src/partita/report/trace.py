@@ -77,7 +77,7 @@ def _event(plan: Scheduled, interval: Interval) -> dict[str, Any]:
 
 
 def _details(plan: Scheduled, interval: Interval) -> Iterator[tuple[str, Any]]:
-    """What a viewer shows of an event that is chosen."""
+    """Yields what a viewer shows of a selected event."""
     if interval.source:
         yield "source", interval.source
     if interval.collective is not None:

@@ -21,10 +21,10 @@ ENDINGS = (".html", ".json", ".txt")
 
 
 def ending(path: str | Path) -> str:
-    """How the name of a report ends.
+    """Returns the suffix of a report's name.
 
     Raises:
-      FileError: in nothing that is known.
+      FileError: the suffix is not one of `ENDINGS`.
     """
     found = Path(path).suffix
     if found not in ENDINGS:

@@ -1,4 +1,4 @@
-"""Arguments with their shardings, drawn as grids: layers that are alike once."""
+"""Arguments with their shardings, drawn as grids; repeated layers are drawn once."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def _row(each: ArgumentData, mesh: dict[str, int]) -> tuple[object, ...]:
 
 
 def _choice(name: str, label: str, values: list[str]) -> Html:
-    """A list to choose from; the first entry stands for all."""
+    """Returns a drop-down list; its first entry selects all."""
     first = tag("option", label, value="")
     return tag("select", first, *(tag("option", v) for v in values), id=name, aria_label=label)

@@ -52,7 +52,7 @@ def _costs(found: ComparisonData) -> Html:
 
 
 def _names(found: ComparisonData) -> list[str]:
-    """What columns call the plans: two by their names, more by numbers."""
+    """Returns the column titles of plans: names of two plans, numbers of more."""
     if len(found.plans) == 2:
         return [side.name for side in found.plans]
     return [str(number) for number, _ in enumerate(found.plans, 1)]

@@ -74,7 +74,7 @@ def listing(items: Iterable[object]) -> Html:
 
 
 def bar(*parts: float | str) -> Html:
-    """Shares of 1, each before its kind, as a bar beside a figure that says the same."""
+    """Draws shares of 1, each followed by its kind, as a bar next to the same figure in text."""
     fills = [
         tag("span", style=f"width:{100 * min(max(float(s), 0.0), 1.0):.1f}%", class_=f"fill {kind}")
         for s, kind in zip(parts[::2], parts[1::2], strict=True)
@@ -100,14 +100,14 @@ def named(entry: str | Sequence[str] | None) -> list[str]:
 
 
 WIDE, HIGH = 84, 44
-"""Of a grid, in pixels."""
+"""Width and height of a grid, in pixels."""
 
 MOST_LINES = 16
-"""Of a dimension that is cut into more parts, so many are drawn."""
+"""Number of parts that are drawn of a dimension that is split into more."""
 
 
 def grid(shape: Sequence[int], entries: Entries, mesh: dict[str, int]) -> Html:
-    """A sharding as a picture: the array cut as it is, and what the first device has."""
+    """Draws a sharding as a picture: the array with its splits, and the first device's shard."""
     parts = [_parts(entry, mesh) for entry in entries] + [1] * (len(shape) - len(entries))
     by_size = sorted(range(len(shape)), key=lambda dim: (parts[dim] == 1, -shape[dim], dim))
     chosen = sorted(by_size[:2])
@@ -142,7 +142,7 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> Html:
 
 
 def _side(length: int, parts: int) -> float:
-    """Of the first part that is drawn, within the lines around it."""
+    """Returns the length of the first part in the picture, within the lines around it."""
     return round(length / min(parts, MOST_LINES) - 1, 2)
 
 

@@ -1,4 +1,4 @@
-"""What searches did: how the best plan came down, and the best different plans side by side."""
+"""Record of searches: progress of the best plan, and the best different plans side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from partita.report.page.markup import Html, join, listing, sharding, table, tag
 from partita.text import seconds, size
 
 COMPARED = 24
-"""How many arguments the plans are compared in."""
+"""Number of arguments in which the plans are compared."""
 
 
 def searches(plan: PlanData) -> Html:

@@ -1,6 +1,6 @@
 """The sections of a page: what each says in words and tables. Charts are drawn into them later.
 
-Everything that a picture shows stands in a table as well, for those who do not see it.
+Everything that a picture shows is in a table as well, for readers who cannot see it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partita.report.page.verified import verified
 from partita.text import seconds, size
 
 LONGEST = 20
-"""How many operations and collectives the timeline's table has."""
+"""Number of operations and collectives in the timeline's table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Section:
     body: Html
 
     def __html__(self) -> Html:
-        """As an element."""
+        """Returns the section as an HTML element."""
         heading = tag("h2", self.title, id=f"{self.anchor}-title")
         return tag(
             "section", heading, self.body, id=self.anchor, aria_labelledby=f"{self.anchor}-title"

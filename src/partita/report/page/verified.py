@@ -1,4 +1,4 @@
-"""What a compiler confirmed: predicted beside compiled."""
+"""Comparison of predicted and compiled figures, for each compilation."""
 
 from __future__ import annotations
 

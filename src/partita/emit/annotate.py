@@ -83,10 +83,10 @@ class _Annotator(Writer):
         self.wrote(view, item.outputs)
 
     def _combined(self, view: Any, operation: Operation) -> Any:
-        """The result of an operation of which devices combine what they make.
+        """Returns the result of an operation whose partial results devices combine.
 
-        A partitioner has them do so as they do in the partitioned form: NaN is kept, and the start
-        of a reduction counts once.
+        A partitioner combines them as the partitioned form does: NaN is preserved, and the initial
+        value of a reduction counts once.
         """
         combine, start = operation.combine, None
         if operation.traits.reduces and not (combine == "add" and operation.zero_init):

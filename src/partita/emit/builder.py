@@ -37,7 +37,7 @@ class Builder:
     def __init__(self, mesh: Mesh, platform: str = "") -> None:
         self.mesh = mesh
         self.platform = platform
-        """What runs the program, as JAX names it."""
+        """Platform that runs the program, as JAX names it."""
         self.body: Any = None
         """The block of the device-local program, at whose end everything is built."""
         self._indices: dict[Axes, Any] = {}
@@ -99,11 +99,11 @@ class Builder:
         return self.digit(self._partition, self.mesh.size(tuple(after)), self.mesh.sizes[axis])
 
     def digit(self, number: Any, stride: int, size: int) -> Any:
-        """Which of `size` steps of this stride a number is in, counted anew after the last."""
+        """Returns the digit of a number at `stride`, modulo `size`."""
         return hlo.remainder(hlo.divide(number, self.scalar(stride)), self.scalar(size))
 
     def offset(self, axes: Axes, size: int) -> Any:
-        """Where this device's shard of `size` indices starts, as an i32 scalar."""
+        """Returns the start of this device's shard of `size` indices, as an i32 scalar."""
         return hlo.multiply(self.index(axes), self.scalar(size))
 
     def slice(self, value: Any, shape: Sequence[int], starts: dict[int, Any]) -> Any:
@@ -113,7 +113,7 @@ class Builder:
         return hlo.dynamic_slice(value, at, ir.DenseI64ArrayAttr.get(list(shape)))
 
     def listed(self, numbers: Sequence[int], axes: Axes) -> Any:
-        """The one of these numbers, one for each shard along axes, for this device: i32 scalar."""
+        """Selects this device's number from one per shard along axes: an i32 scalar."""
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
         if list(numbers) == [numbers[0] + step * place for place in range(len(numbers))]:
             first = self.scalar(numbers[0])

@@ -119,7 +119,7 @@ def _collective_permute(build: Builder, value: Any, step: Step) -> Any:
 
 
 def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """What each device gets from another; zeros where it gets nothing."""
+    """Sends a value between pairs of devices; a device that receives nothing gets zeros."""
     listed = f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
     return ir.Operation.create(
         "stablehlo.collective_permute",
@@ -141,4 +141,4 @@ EMITTERS: dict[str, Emitter] = {
     ALL_TO_ALL.name: _all_to_all,
     COLLECTIVE_PERMUTE.name: _collective_permute,
 }
-"""How each kind of step is emitted, by name."""
+"""Emitters by kind of step."""

@@ -1,4 +1,4 @@
-"""Exchanges along a dimension as StableHLO: blocks to be sent, windows to be put together."""
+"""Exchanges along a dimension as StableHLO: blocks to send, and windows assembled from blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partita.tiling import Axes
 
 
 def sent(build: Builder, value: Any, dim: int, send: Send, axes: Axes) -> Any:
-    """The block that each device sends of what it has."""
+    """Returns the block of its value that each device sends."""
     if len(set(send.starts)) == 1:
         return cut(value, dim, send.starts[0], send.starts[0] + send.size)
     shape = shape_of(value)
@@ -22,11 +22,11 @@ def sent(build: Builder, value: Any, dim: int, send: Send, axes: Axes) -> Any:
 
 
 def window(build: Builder, parts: Sequence[Any], dim: int, made: Window, axes: Axes) -> Any:
-    """The window of each device.
+    """Assembles the window of each device.
 
     Args:
-      build: at the place where to build.
-      parts: what a device has; the blocks of the window are of these, one after the other.
+      build: builder at the insertion point.
+      parts: a device's values; the window's blocks are ranges of their concatenation.
       dim: the dimension.
       made: the window.
       axes: that split the dimension.
@@ -53,7 +53,7 @@ def window(build: Builder, parts: Sequence[Any], dim: int, made: Window, axes: A
 
 
 def _cut(parts: Sequence[Any], dim: int, start: int, stop: int) -> Any:
-    """A range of several parts, one after the other; it lies in one of them."""
+    """Returns a range of the concatenation of several parts; it is within one of them."""
     for part in parts:
         size = shape_of(part)[dim]
         if start < size:
@@ -63,7 +63,7 @@ def _cut(parts: Sequence[Any], dim: int, start: int, stop: int) -> Any:
 
 
 def _placed(build: Builder, value: Any, dim: int, block: Block, size: int, axes: Axes) -> Any:
-    """A block at its place in a window of this size, zeros beside it."""
+    """Returns a block at its place in a window of this size, padded with zeros."""
     first, last = min(block.at), max(block.at)
     if first == last:
         return padded(value, dim, last, size - block.size - last)
@@ -75,7 +75,7 @@ def _placed(build: Builder, value: Any, dim: int, block: Block, size: int, axes:
 
 
 def _exact(block: Block, size: int) -> bool:
-    """Whether all of a block that is in a window belongs there, on every device."""
+    """Returns whether every device keeps all of the block that overlaps the window."""
     places = zip(block.fills, block.at, strict=True)
     return all(
         (fill or (0, 0)) == (max(0, at), max(0, min(size, at + block.size))) for fill, at in places

@@ -1,8 +1,8 @@
 """Device-local forms of look-ups and writes at indices.
 
-Along a sharded dimension each device looks up what lies in its shard, and the others contribute
-zeros to a sum. It writes what falls into its shard: windows that are one index wide by dropping the
-indices of others, wider ones as `partita.emit.windows` says.
+Along a sharded dimension each device looks up the indices in its shard, and the others contribute
+zeros to a sum. It writes the updates that fall into its shard. For windows that are one index wide,
+it drops the indices of other shards; wider windows are written as in `partita.emit.windows`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from partita.stablehlo.rules.scatters import batch_dims, numbers_of, window_dims
 
 
 def dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Where one index of a split dimension is read, its device has it and the others zeros."""
+    """Reads a slice. If it is one index of a sharded dimension, other devices than its owner return
+    zeros."""
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(list(run.outputs[0].shape))
     inside = _enter_shard(op, run, build)
     _stay_inside(op, run, build)
@@ -33,8 +34,8 @@ def dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 def _enter_shard(op: Any, run: LocalRun, build: Builder) -> Any:
     """Makes the start of what is read relative to this device's shard.
 
-    Returns whether it lies in the shard; None if no dimension of which one index is read is split.
-    Starts are clamped first, as the operation does on all of it, and then to the shard, as in
+    Returns whether it is in the shard; None if no sharded dimension is read at a single index.
+    Starts are clamped to the global size first, as the operation does, and then to the shard, as in
     `_stay_inside`.
     """
     inside: Any = None
@@ -55,10 +56,10 @@ def _enter_shard(op: Any, run: LocalRun, build: Builder) -> Any:
 
 
 def _stay_inside(op: Any, run: LocalRun, build: Builder) -> None:
-    """Has windows of several indices start where they fit, as the operation says they do.
+    """Clamps the starts of windows of several indices so that they fit, as the operation specifies.
 
-    XLA makes one of two slices that follow each other, adding up where they start, and forgets
-    that the first one stays inside: the second one may be the shard that a device keeps.
+    XLA merges two consecutive slices by adding their starts, and forgets that the first one is
+    clamped. The second one may be the shard that a device keeps.
     """
     sizes = zip(run.inputs[0].shape, run.outputs[0].shape, strict=True)
     last = {
@@ -97,7 +98,7 @@ def dynamic_update_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any
 
 
 def gather(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Along a split dimension that is indexed, each device looks up what lies in its shard."""
+    """Looks up the indices in each device's shard, along a sharded and indexed dimension."""
     numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     layout, sizes = run.form.needs[0], list(op.attributes["slice_sizes"])
     split = {
@@ -158,9 +159,9 @@ def scatter(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _write_parts(op: Any, run: LocalRun, wider: dict[int, int], build: Builder) -> None:
-    """Has a device write the parts of windows that fall into its shard, the rest as it was.
+    """Writes the parts of windows that fall into a device's shard, and leaves the rest unchanged.
 
-    `wider` says which component of an index is along which dimension of the operand.
+    `wider` maps a component of an index to its dimension of the operand.
     """
     numbers, lying, batch = numbers_of(op), window_dims(op), batch_dims(op)
     vector = numbers.index_vector_dim
@@ -185,7 +186,7 @@ def _write_parts(op: Any, run: LocalRun, wider: dict[int, int], build: Builder) 
 
 
 def _before(operand: Any, indices: Any, update: Any, numbers: Any, lying: dict[int, int]) -> Any:
-    """What is there where a scatter writes its updates."""
+    """Returns the values of the operand that a scatter's updates overwrite."""
     shape = ir.RankedTensorType(update.type).shape
     rank = len(ir.RankedTensorType(operand.type).shape)
     sizes = [shape[lying[dim]] if dim in lying else 1 for dim in range(rank)]
@@ -208,10 +209,10 @@ def _shift_indices(
     build: Builder,
     clamp_to: dict[int, int] | None = None,
 ) -> tuple[Any, Any]:
-    """Index vectors relative to this device's shard, and a mask of those that fall into it.
+    """Returns index vectors relative to this device's shard, and a mask of those inside it.
 
     Components along unsplit dimensions stay. With `clamp_to`, indices are first clamped to the
-    global operand's size, as gather does with those that are out of bounds.
+    global operand's size, as gather clamps those that are out of bounds.
     """
     indices = wide(indices)
     type_ = ir.RankedTensorType(indices.type)
@@ -277,7 +278,7 @@ def _all_along(mask: Any, dim: int, build: Builder) -> Any:
 
 
 def _along_vector(value: Any, indices: Any, vector: int) -> Any:
-    """What is said of every index vector, for each of its components."""
+    """Broadcasts a value per index vector to each of its components."""
     shape = list(ir.RankedTensorType(indices.type).shape)
     dims = [d for d in range(len(shape)) if d != vector]
     result = ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)

@@ -1,4 +1,4 @@
-"""The device-local form of custom calls: another kernel, of those compiled for their sizes."""
+"""Device-local form of custom calls: another kernel, one of those compiled for the local sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def custom_call(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _partitioned(op: Any, run: LocalRun, build: Builder) -> list[Any]:
-    """What its `partition` has each device run, collectives included."""
+    """Inlines the code that its `partition` runs on each device, collectives included."""
     said = run.partitioned[op.attributes["backend_config"].value]
     mesh = AbstractMesh(build.mesh.sizes, build.mesh.names)
     operands, results = (

@@ -1,4 +1,4 @@
-"""What is known of an operation where its device-local form is written."""
+"""Facts about an operation that are known where its device-local form is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LocalRun:
 
 
 def opened(block: Any, operands: Sequence[Any], build: Builder) -> list[Any]:
-    """What a manual computation does, moved to the end of the body; its results."""
+    """Moves the operations of a manual computation to the end of the body; returns its results."""
     *inside, returned = [view.operation for view in block.operations]
     for argument, value in zip(block.arguments, operands, strict=True):
         argument.replace_all_uses_with(value)

@@ -1,9 +1,9 @@
-"""Device-local forms of operations: what has to change besides the types.
+"""Device-local forms of operations: changes that they need besides their types.
 
-Most operations run on local shapes unchanged. Those that do not have an entry in `LOCALIZERS`; a
-new one is one function here. Each gets the MLIR operation, already with local operands, and what
-is known of the run; it changes attributes and operands, puts the operation in its place with
-`build.place`, and returns the local results. What it builds before and after goes there too.
+Most operations run on local shapes unchanged. The others have an entry in `LOCALIZERS`; a new one
+is one function here. Each receives the MLIR operation, already with local operands, and the
+`LocalRun`. It changes attributes and operands, puts the operation in its place with `build.place`,
+and returns the local results. Operations that it builds before and after go there too.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def localize(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _operand(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Nothing: its operand has been moved to where it should be."""
+    """Returns the operand unchanged: it has already been resharded."""
     return [op.operands[0]]
 
 
 def _manual(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """What is inside, as it is."""
+    """Inlines the body of a manual computation unchanged."""
     return opened(op.regions[0].blocks[0], op.operands, build)
 
 
 def _collective(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """What a computation that is manual over some axes has devices exchange, as it is."""
+    """Keeps the collective of a computation that is manual over some axes, renumbered."""
     renumber(op, build)
     return build.place(op, run.outputs)
 
@@ -175,7 +175,7 @@ def _concatenate(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Groups are split together with the features that they consist of; halos stand for padding."""
+    """Splits groups together with their features; halos replace padding."""
     numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel = run.form.needs[0], run.form.needs[1]
     split = {

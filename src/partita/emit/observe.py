@@ -29,12 +29,12 @@ class Point:
     buffer: int
     layout: Layout
     instruction: Instruction
-    """What fills the buffer."""
+    """Instruction that writes the buffer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Holds:
-    """What a buffer holds: shards of its value in a layout, or parts of it along some axes."""
+    """Contents of a buffer: shards of its value in a layout, or partial results along some axes."""
 
     layout: Layout
     unreduced: frozenset[int]
@@ -86,9 +86,9 @@ def _filled(
 
 
 def observed(spmd: SpmdProgram, chosen: Sequence[Point]) -> SpmdProgram:
-    """The program with the values of some points as further results, behind its own.
+    """Returns the program with the values of some points as further results, after its own.
 
-    To be called within an MLIR context.
+    Must be called within an MLIR context.
     """
     return dataclasses.replace(
         spmd,
@@ -99,7 +99,7 @@ def observed(spmd: SpmdProgram, chosen: Sequence[Point]) -> SpmdProgram:
 
 
 def on_one_device(spmd: SpmdProgram) -> SpmdProgram:
-    """The program as it was before it was partitioned: over a mesh of a single device."""
+    """Returns the program before partitioning: over a mesh of a single device."""
     return dataclasses.replace(spmd, mesh=Mesh.of(dict.fromkeys(spmd.mesh.names, 1)))
 
 

@@ -18,11 +18,11 @@ from partita.stablehlo.mlir import hlo, ir
 
 
 def as_ordered(build: Builder, value: Any, combine: str) -> Any:
-    """A value in the form in which devices combine it: floats of which one may be NaN as integers.
+    """Returns a value in the form in which devices combine it: floats that may be NaN as integers.
 
     Args:
-      build: at the place where it is made.
-      value: of any type that can be combined over devices so.
+      build: builder at the place where it is computed.
+      value: of any type that devices can combine this way.
       combine: how it will be combined.
     """
     dtype = str(ir.RankedTensorType(value.type).element_type)
@@ -38,7 +38,7 @@ def as_ordered(build: Builder, value: Any, combine: str) -> Any:
 
 
 def as_made(build: Builder, value: Any, dtype: str) -> Any:
-    """What `as_ordered` made of a value of this element type, as it was."""
+    """Converts the result of `as_ordered` back to this element type."""
     moved = str(ir.RankedTensorType(value.type).element_type)
     if moved == dtype:
         return value

@@ -57,13 +57,13 @@ def ragged_dot(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _place_of_rows(numbers: Ragged) -> int:
-    """Of the result's dimensions that are no batch, the number of the rows."""
+    """Returns the position of the rows among the result's non-batch dimensions."""
     taken = {*numbers.batch[0], *numbers.contracted[0]}
     return sum(dim not in taken for dim in range(numbers.rows))
 
 
 def _rolled(value: Any, dim: int, start: Any, build: Builder) -> Any:
-    """A value from an index of a dimension on, what comes before that at the end."""
+    """Rolls a value along a dimension so that it begins at `start`."""
     i64 = ir.IntegerType.get_signless(64)
     twice = hlo.concatenate([value, value], ir.IntegerAttr.get(i64, dim))
     return build.slice(twice, ir.RankedTensorType(value.type).shape, {dim: start})

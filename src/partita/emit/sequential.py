@@ -1,9 +1,10 @@
-"""Loop nests -> StableHLO for one device: what PartIR:Core means, as a program that runs.
+"""Loop nests -> StableHLO for one device: PartIR:Core as a program that runs.
 
-Operations take global values and make global values. One that is split becomes a `while` loop over
-its iterations, each of which does what one device does in an SPMD program: slice the operands, run
-the device-local form of the operation, put the shards into place. There are no collectives, no
-reshards and no unreduced values. So this says what a tiling computes, whatever the lowering does.
+Operations take global values and return global values. A split operation becomes a `while` loop.
+Each iteration does the work of one device in an SPMD program: slice the operands, run the
+device-local form of the operation, write the shards into place. There are no collectives, no
+reshards and no unreduced values. So this defines what a tiling computes, whatever the lowering
+does.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ def sequential(nests: LoopNests) -> Any:
 
 
 class _Iteration(Builder):
-    """Builds one iteration of a loop nest: its place in the nest stands for a device's place."""
+    """Builds one iteration of a loop nest: its place in the nest acts as a device's place."""
 
     def __init__(self, mesh: Mesh, axes: Axes, body: Any, number: Any, platform: str) -> None:
         super().__init__(mesh, platform)
         self.axes = axes
         self.body = body
         self.number = number
-        """Of the iteration, the innermost loop counting fastest."""
+        """Number of the iteration; the innermost loop counts fastest."""
 
     def coordinate(self, axis: int) -> Any:
         """The index of the loop over an axis."""
@@ -54,7 +55,7 @@ class _Iteration(Builder):
         return self.digit(self.number, self.mesh.size(inner), self.mesh.sizes[axis])
 
     def cut(self, value: Any, shard: TensorType, layout: Layout, halo: Halo) -> Any:
-        """What an iteration reads of an operand: its shard, or a window."""
+        """Returns the shard or window of an operand that an iteration reads."""
         if not any(layout):
             return value
         if not shard.elements:
@@ -70,7 +71,7 @@ class _Iteration(Builder):
         return self.slice(value, shard.shape, starts)
 
     def _starts(self, layout: Layout, sizes: Sequence[int]) -> dict[int, Any]:
-        """Where the shard of this iteration starts, along split dimensions."""
+        """Returns the start of this iteration's shard, along split dimensions."""
         return {dim: self.offset(axes, sizes[dim]) for dim, axes in enumerate(layout) if axes}
 
     def put(self, result: Any, made: Any, shard: TensorType, layout: Layout, nest: Nest) -> Any:

@@ -75,7 +75,7 @@ class Writer:
         self.views: dict[int, Any] = {}
         """The MLIR operation of every operation of the program."""
         self.globals: dict[Any, int] = {}
-        """Which value of the program is which in the module."""
+        """Number of the program's value, by MLIR value of the module."""
 
     def begin(self) -> tuple[Any, list[Any]]:
         """Finds the operations; the function's block and what is in it."""
@@ -158,7 +158,8 @@ class Writer:
         self.wrote(op, case.outputs)
 
     def again(self, reshard: Reshard) -> Any:
-        """What a step starts from, set apart if it repeats an earlier one on purpose."""
+        """Returns the input of a step, behind a barrier if it repeats an earlier step on
+        purpose."""
         value = self.values[reshard.input]
         if reshard.again:
             # Keeps the compiler from merging this with the earlier, equal one.

@@ -1,9 +1,9 @@
-"""Windows that are written where a dimension is sharded: each device writes what is its own.
+"""Windows written to a sharded dimension: each device writes the part in its shard.
 
-A device writes a window of its shard, as long as the whole one, or all of the shard if that is
-shorter: where the window lies, or at the end of the shard that is nearest. What of the window falls
-into the shard is moved to its place, the rest is written as it was. So arrays are updated in place,
-and nothing is exchanged.
+A device writes a window of its shard, as wide as the global one, or the whole shard if that is
+narrower. It is at the window's place, or at the nearest end of the shard. The part of the update
+that falls into the shard is moved to its place; the rest is written back unchanged. So arrays are
+updated in place, and no data is exchanged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from partita.stablehlo.mlir import hlo, ir
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a device writes instead of one window, or of many, along one dimension."""
+    """Parts that a device writes instead of the windows, along one dimension."""
 
     dim: int
-    """Of the windows."""
+    """Dimension of the windows."""
     window: int
-    """How wide each is."""
+    """Width of each window."""
     start: Any
-    """Where the part begins in the shard: a tensor of integers, one for each window."""
+    """Start of the part in the shard: a tensor of integers, one for each window."""
     shift: Any
     """The index of the window that comes there first; negative if that is before its first."""
     width: int
@@ -60,13 +60,14 @@ def part_of(
 def in_parts(
     build: Builder, update: Any, parts: Sequence[Part], batch: Sequence[int]
 ) -> tuple[Any, Any]:
-    """The parts of an update that a device writes, and a mask of what of them it has to.
+    """Returns the parts of an update that a device writes, and a mask of the elements it must
+    write.
 
     Args:
-      build: at the place where it is written.
+      build: builder at the insertion point.
       update: the windows.
-      parts: what of them is written, for every dimension along which that is less than all.
-      batch: the dimensions of the update of which each index is a window.
+      parts: the parts, for every dimension along which a device writes less than all.
+      batch: the dimensions of the update that enumerate windows.
     """
     for part in parts:
         if part.window > 1:
@@ -86,7 +87,7 @@ def in_parts(
 
 
 def _moved(build: Builder, update: Any, part: Part, batch: Sequence[int]) -> Any:
-    """Of an update what a part has of it in its places; beyond its ends there is anything."""
+    """Shifts an update to its place in a part; elements beyond the update's ends are undefined."""
     type_ = ir.RankedTensorType(update.type)
     shape, beyond = list(type_.shape), [0] * len(type_.shape)
     shape[part.dim] = beyond[part.dim] = part.width

@@ -24,11 +24,11 @@ from partita.text import size
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Function:
-    """A function that was planned, as it was written, and how it is called."""
+    """A planned function in its original form, and how it is called."""
 
     fn: Callable[..., Any]
     name: str
-    """What it is called."""
+    """Name of the function."""
     static: Static
     """Its static arguments."""
     arguments: tuple[Any, Any]
@@ -36,7 +36,7 @@ class Function:
     results: Any
     """Its results, likewise."""
     names: tuple[str, ...]
-    """What each array of the arguments is called."""
+    """Name of each array of the arguments."""
 
     @cached_property
     def keywords(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Function:
         return (*args, *(kwargs[name] for name in self.keywords))
 
     def key(self, number: int) -> Any:
-        """Where an input is given in a call: its position, or its name."""
+        """Returns the position or the name by which a call passes an input."""
         positional = len(self.inputs) - len(self.keywords)
         if number < positional:
             return jax.tree_util.SequenceKey(self.static.position(number))
@@ -64,7 +64,7 @@ class Function:
         return jax.tree.leaves(self.fn(*args, **kwargs))
 
     def transformed(self, *leaves: Any) -> list[Any]:
-        """The same, as it is differentiated and batched."""
+        """Returns the original function's results, for differentiation and batching."""
         if isinstance(self.fn, Module):
             raise UnsupportedError(
                 f"{self.name} is read from a file, and cannot be differentiated, batched or "
@@ -85,14 +85,14 @@ class _Forms:
 
 
 class Planned:
-    """A function as it was planned for a mesh; called and transformed as `jax.jit`'s are.
+    """A function planned for a mesh; called and transformed like those of `jax.jit`.
 
-    Called, lowered or part of another function, it is the partitioned program. Its derivatives,
-    and what `jax.vmap` makes of it, are those of the original function, with the arguments and
-    results sharded as planned; XLA propagates shardings through the rest.
+    If it is called, lowered or part of another function, it is the partitioned program. Its
+    derivatives, and its batched form under `jax.vmap`, are those of the original function, with the
+    arguments and results sharded as planned; XLA propagates shardings through the rest.
 
     Args:
-      function: as it was written.
+      function: the original one.
       partitioned: the program, of flat arguments, constants last.
       shardings: of positional arguments, then the values of keyword arguments, then closed-over
         constants.
@@ -117,7 +117,7 @@ class Planned:
         self._shardings, self._out_shardings = shardings, out_shardings
         self._constants = constants
         self.exact = False
-        """Whether arguments of other weak types are refused, which may make another program."""
+        """True to refuse arguments with other weak types, which may lead to another program."""
         self._moved = self._careful = False
         self._seen = 0
         self._plain = not (function.keywords or constants or function.static)
@@ -208,12 +208,13 @@ class Planned:
             self._seen, self._careful = 0, True
 
     def _away(self, leaves: Sequence[Any]) -> list[int]:
-        """The arguments that lie otherwise than planned."""
+        """Returns the arguments that are sharded differently from the plan."""
         wanted = jax.tree.leaves(self._shardings)
         return [n for n, pair in enumerate(zip(leaves, wanted, strict=True)) if _elsewhere(*pair)]
 
     def attempt(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls it, and raises `TypeError` or `ValueError` for arguments that lie elsewhere."""
+        """Calls it, and raises `TypeError` or `ValueError` for arguments that are sharded
+        differently."""
         return self._with_modules(self._attempted, args, kwargs)
 
     def _attempted(self, *args: Any, **kwargs: Any) -> Any:
@@ -272,7 +273,7 @@ class Planned:
         return (*args, *(kwargs[name] for name in function.keywords), *constants)
 
     def _checked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Those of `_flat`; `ArgumentError` where they are not what the plan is for."""
+        """Returns the arguments of `_flat`; raises `ArgumentError` if the plan is not for them."""
         flat = self._flat(args, kwargs)
         self._check(flat)
         return flat
@@ -354,14 +355,15 @@ def _check_one(function: Function, number: int, want: Any, came: Any) -> None:
 
 
 def constrain(value: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """A value laid out so, where it is traced, over axes that are not part of its type."""
+    """Constrains a value to a sharding where it is traced, over axes that are not part of its
+    type."""
     if sharding.memory_kind in HOST:
         return jax.device_put(value, sharding)
     return jax.lax.with_sharding_constraint(value, sharding)
 
 
 def _elsewhere(leaf: Any, wanted: Any) -> bool:
-    """Whether an array lies otherwise than wanted, and is bound to where it is."""
+    """Returns whether an array is committed to another sharding than wanted."""
     if isinstance(leaf, jax.core.Tracer):
         return True  # what it stands for may; moving it is nothing if not
     if not isinstance(leaf, jax.Array):
@@ -370,7 +372,7 @@ def _elsewhere(leaf: Any, wanted: Any) -> bool:
 
 
 def weakly_typed(leaf: Any) -> bool:
-    """Whether the type of an argument gives way to others, as that of a Python scalar does."""
+    """Returns whether an argument is weakly typed, as a Python scalar is."""
     typed = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     return bool(getattr(typed, "weak_type", False))
 
@@ -383,7 +385,7 @@ def size_of(leaf: Any) -> int:
 
 
 def _type(leaf: Any) -> tuple[tuple[int, ...], Any] | None:
-    """The shape and type that an argument has for JAX; None for what is no array."""
+    """Returns the shape and type that an argument has for JAX; None if it is not an array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype
     try:

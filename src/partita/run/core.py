@@ -23,9 +23,9 @@ from partita.tiling.show import show
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Core:
-    """What a plan computes, before it is made a program for many devices (PartIR:Core).
+    """Computation of a plan before it becomes a program for many devices (PartIR:Core).
 
-    Every operation stands under loops over mesh axes: *tile* loops put shards into their places,
+    Every operation is nested in loops over mesh axes: *tile* loops write shards into their places,
     *sum* loops combine them. The loops are those that the tactics asked for. `print(core)` shows
     them, repeated layers once.
     """
@@ -37,7 +37,7 @@ class Core:
     results: Any
     """The results as a pytree of `ShapeDtypeStruct`s."""
     keywords: bool
-    """Whether the function takes keyword arguments."""
+    """True if the function takes keyword arguments."""
     closed_over: tuple[np.ndarray, ...] = ()
     """The closed-over constants that have become arguments."""
     fn: Any = None
@@ -52,9 +52,9 @@ class Core:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the program by its loops, one after the other, on one device.
 
-        This is the reference that the partitioned program must equal: there are no collectives in
-        it, and no two operations share a loop. It is for tests and small programs: it is slow to
-        compile and holds all values unsharded.
+        It is the reference that the partitioned program must equal: it has no collectives, and no
+        two operations share a loop. Use it for tests and small programs: it is slow to compile and
+        holds all values unsharded.
 
         Args:
           *args: arrays, as the function takes them.
@@ -81,7 +81,7 @@ class Core:
 
     @cached_property
     def jitted(self) -> Any:
-        """What `run` calls: a function for one device that behaves as `jax.jit`'s."""
+        """Function that `run` calls: for one device, behaving like one of `jax.jit`."""
         with mlir.context():
             written = sequential(self.nests)
             adapt(written, self.nests.program, platform_of())

@@ -34,8 +34,8 @@ from partita.stablehlo.propagated import annotated, given_results
 from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated", "given"]
-"""Which program: with its collectives explicit, the original with the plan's shardings on its
-values, or the original with the shardings that are given inside of it, and no others."""
+"""Form of the program: with its collectives explicit, the original with the plan's shardings on its
+values, or the original with only the shardings that are given inside of it."""
 
 
 def partition_spec(layout: Layout, mesh: Mesh, rank: int) -> PartitionSpec:
@@ -171,9 +171,9 @@ class Executable:
         return self._planned(concrete, exported, donate_argnums, donate_argnames)
 
     def lower(self, mesh: jax.sharding.Mesh | None = None, form: Form = "partitioned") -> Any:
-        """The program lowered for the plan's own arguments, as `jax.jit(...).lower` gives it.
+        """Returns the program lowered for the plan's own arguments, as by `jax.jit(...).lower`.
 
-        It can be compiled ahead of time, also for devices that are not there.
+        It can be compiled ahead of time, also for devices that this machine does not have.
 
         Args:
           mesh: a mesh of the planned axes; made from `jax.devices()` by default.
@@ -312,13 +312,14 @@ class Executable:
     def init(
         self, init_fn: Callable[..., Any], *args: Any, mesh: jax.sharding.Mesh | None = None
     ) -> Any:
-        """Runs `init_fn(*args)` so that its result is made sharded, as the plan takes it.
+        """Runs `init_fn(*args)` so that its result is created with the plan's sharding.
 
-        The result must be nested and shaped as one of the plan's arguments, of several that are
-        alike as the first; or a tuple as the first ones. It is never unsharded on one device.
+        The result must have the structure and shapes of one of the plan's arguments, or be a tuple
+        of the first ones. If several arguments match, the first one's sharding is used. The result
+        is never materialised unsharded on one device.
 
         Raises:
-          TacticError: the result is like none of the plan's arguments.
+          TacticError: the result matches none of the plan's arguments.
           MeshError: too few devices, or a mesh with other axes.
         """
         init = returning_arrays(init_fn)

@@ -1,4 +1,4 @@
-"""How a function is called: which arguments are static, and which are donated, as in `jax.jit`."""
+"""Marks of a function's arguments: which are static, and which are donated, as in `jax.jit`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLANNED = two_forms("partita_planned")
 """A planned function where it is called: what runs is partitioned."""
 
 LOWERING = (PLANNED, lower_transformed)
-"""How planned functions are lowered while partita traces: as any other function that is called."""
+"""Lowering of planned functions while partita traces: as any other function that is called."""
 
 Numbers = int | Sequence[int]
 Names = str | Sequence[str]
@@ -25,7 +25,7 @@ Names = str | Sequence[str]
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """Which arguments of a function are static and which are donated, by position and by name."""
+    """Static and donated arguments of a function, by position and by name."""
 
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Marked:
         donate_argnums: Numbers | None = None,
         donate_argnames: Names | None = None,
     ) -> Marked:
-        """As users write them: one or several.
+        """Creates marks from what users write: one position or name, or several.
 
         Raises:
           OptionError: they are not positions, or names.
@@ -59,10 +59,11 @@ class Marked:
         )
 
     def jitted(self, fn: Callable[..., Any]) -> tuple[Any, Marked]:
-        """A function under `jax.jit`, and all that is marked.
+        """Returns a function under `jax.jit`, and all of its marks.
 
-        What has a name and a position is found by either, as `jax.jit` does it. The marks of the
-        function's own `jax.jit` count, too; what it donates only if nothing is said here.
+        An argument with a name and a position is found by either, as in `jax.jit`. The marks of the
+        function's own `jax.jit` count, too; its donated arguments count only if none are marked
+        here.
 
         Raises:
           TraceError: the function has no such arguments.
@@ -86,11 +87,11 @@ class Marked:
         return jax.jit(fn, keep_unused=True, **marked._options()), marked
 
     def _options(self) -> dict[str, Any]:
-        """For `jax.jit`, which takes no marks for marks that it is to find itself."""
+        """Returns options for `jax.jit`, without empty marks, which it is to infer itself."""
         return {name: marks for name, marks in vars(self).items() if marks}
 
     def donated(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Marked:
-        """What is donated of the arguments of a call, each where it is given."""
+        """Returns the donated arguments of a call, by position or name as passed."""
         numbers = _present(self.donate_argnums, len(args))
         return Marked(
             donate_argnums=tuple(n for n in numbers if jax.tree.leaves(args[n])),
@@ -99,7 +100,7 @@ class Marked:
 
 
 UNMARKED = Marked()
-"""Nothing is static, and nothing donated."""
+"""Marks of a function with no static and no donated arguments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Static:
 
     @classmethod
     def of(cls, marked: Marked, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Static:
-        """Those of a call."""
+        """Collects the static arguments of a call."""
         numbers = _present(marked.static_argnums, len(args))
         return cls(
             {n: args[n] for n in sorted(numbers)},
@@ -123,13 +124,13 @@ class Static:
 
     @property
     def key(self) -> Any:
-        """What tells calls apart that have other static arguments; hashable if these are."""
+        """Key that differs between calls with different static arguments; hashable if these are."""
         return tuple(self.positional.items()), tuple(sorted(self.named.items()))
 
     def without(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call but for the static ones."""
+        """Returns the arguments of a call without the static ones."""
         others = tuple(arg for n, arg in enumerate(args) if n not in self.positional)
         return others, {name: arg for name, arg in kwargs.items() if name not in self.named}
 

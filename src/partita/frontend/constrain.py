@@ -18,7 +18,7 @@ from partita.stablehlo.mlir import ir
 
 
 def _batched(said: dict[str, Any], dim: int, names: tuple[str, ...] | None) -> dict[str, Any]:
-    """What a constraint says of a value that has one more dimension, split along `names`."""
+    """Returns a constraint for a value with one more dimension, split along `names`."""
     axes, is_open = said["axes"], said["is_open"]
     for name in names or ():
         if any(name in along for along in axes):
@@ -37,13 +37,13 @@ _constrain = identity("partita_constrain", _batched)
 
 
 def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
-    """Says how a value inside of a function is split over the mesh of the plan.
+    """Constrains how a value inside of a function is sharded over the mesh of the plan.
 
-    Where partita plans the function, it is a constraint as `jax.lax.with_sharding_constraint` is
-    under a mesh: the value is moved to that layout, the axes propagate from there, and tactics do
-    not split it further. Anywhere else it is the identity, so that a model runs without partita's
-    plans, and on a single device. The gradient is constrained alike; under `jax.vmap` the added
-    dimension is split along its `spmd_axis_name`, and left open without one.
+    In a function that partita plans, it is a constraint like `jax.lax.with_sharding_constraint`
+    under a mesh. The value is resharded to that layout, the axes propagate from there, and tactics
+    do not split it further. Anywhere else it is the identity, so that a model runs without
+    partita's plans, and on a single device. The gradient has the same constraint. Under `jax.vmap`
+    the added dimension is split along its `spmd_axis_name`, and left open without one.
 
     Args:
       x: an array.
@@ -74,4 +74,4 @@ def _lower(context: Any, value: Any, *, axes: Axes, is_open: tuple[bool, ...]) -
 
 
 LOWERING = (_constrain, _lower)
-"""How constraints are lowered while partita traces."""
+"""Lowering of constraints while partita traces."""

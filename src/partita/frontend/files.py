@@ -29,14 +29,14 @@ from partita.stablehlo.signature import donate
 
 _BYTECODE = b"ML\xefR"
 SUFFIXES = (".mlir", ".mlirbc", ".bin", ".jaxexport")
-"""How names of such files end by convention: text, portable artifact, `jax.export` file, and one
-that needs no code of the model."""
+"""Conventional suffixes of such files: text, portable artifact, `jax.export` file, and one that
+needs no code of the model."""
 
 MOST = 2**32
 """Bytes that such a file may have."""
 
 MOST_NODES = 1_000_000
-"""Of the pytrees of arguments and results in a `jax.export` file."""
+"""Largest number of nodes in the pytrees of a `jax.export` file's arguments and results."""
 
 _EXPECTED = (
     "expected StableHLO as text, as bytecode or as a portable artifact, or a serialized "
@@ -59,7 +59,7 @@ class Module(Traced):
         return self.program.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the program as it is, on one device."""
+        """Runs the original program on one device."""
         return self._exported.call(*args, **kwargs)
 
     @cached_property
@@ -89,7 +89,7 @@ class Module(Traced):
         return self.hoisting(least)
 
     def donating(self, argnums: int | Sequence[int]) -> Module:
-        """The same program, with these arguments donated instead of those that the file says."""
+        """Returns the same program with these donated arguments, instead of the file's own."""
         program, numbers = self.program, as_tuple(argnums)
         donors = [leaf for n in numbers for leaf in _leaves(self.arguments[0])[n]]
         types = [value.type for value in program.values]
@@ -116,7 +116,7 @@ def read(path: str | Path) -> Module:
 
     Args:
       path: a StableHLO module as text, as bytecode or as a portable artifact, or a serialized
-        `jax.export.Exported`; what it is shows in the file, not in its name.
+        `jax.export.Exported`; the format is recognised from the contents, not from the name.
 
     Raises:
       FileError: there is no such file, or it holds no program that can be read.
@@ -140,10 +140,10 @@ def read(path: str | Path) -> Module:
 
 
 def format_of(path: str | Path) -> str:
-    """What a file of this name holds, by its ending, one of `SUFFIXES`.
+    """Returns the format of a file from its suffix, one of `SUFFIXES`.
 
     Raises:
-      FileError: it has another ending.
+      FileError: the suffix is unknown.
     """
     suffix = Path(str(path)).suffix
     if suffix not in SUFFIXES:
@@ -180,9 +180,9 @@ def contents(module: Any, suffix: str, exported: Callable[[Any], jax.export.Expo
 
 
 def plain(tree: Any) -> Any:
-    """A pytree nested in dicts, lists and tuples alone: what is of other classes is a tuple.
+    """Converts a pytree to dicts, lists and tuples alone: nodes of other classes become tuples.
 
-    So whoever reads a file of it needs none of these classes.
+    So a file of it can be read without any of these classes.
     """
     structure: Any = jax.tree.structure(tree)
     return jax.tree.unflatten(jax.tree.structure(_plain(structure)), jax.tree.leaves(tree))
@@ -246,6 +246,6 @@ def _shaped(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 def _leaves(arguments: Sequence[Any]) -> list[range]:
-    """For every argument, the numbers of its leaves in the flat list of all."""
+    """Returns, for every argument, the numbers of its leaves in the flat list of all."""
     counts = [len(jax.tree.leaves(argument)) for argument in arguments]
     return [range(end - n, end) for n, end in zip(counts, accumulate(counts), strict=True)]

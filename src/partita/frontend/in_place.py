@@ -36,7 +36,7 @@ class Watched:
             named = named.func
         self.__name__ = str(getattr(named, "__name__", type(named).__name__))
         self.lost: list[_Path] = []
-        """Paths in `(args, kwargs)` of what was changed and is no result."""
+        """Paths in `(args, kwargs)` of changed values that are not results."""
 
     @property
     def __wrapped__(self) -> Any:

@@ -42,10 +42,10 @@ def apart(planner: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def options_only(planner: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorator of a function that plans another one, whose arguments are given later.
+    """Decorates a function that plans another one, whose arguments are given later.
 
     Raises:
-      OptionError: a keyword argument is no option.
+      OptionError: a keyword argument is not an option.
     """
     options = inspect.signature(planner).parameters
 
@@ -92,7 +92,8 @@ def check(
 
 
 def _both(planner: str, name: str, function: str, parameter: inspect.Parameter) -> None:
-    """What is an option and a parameter of the function goes to the former."""
+    """Warns that a name is both an option and a parameter, and is taken as the option; raises
+    `OptionError` if the parameter has no default."""
     what = f"{name}= is an option of {planner}, and a parameter of {function}, too; it is taken as"
     bind = f"functools.partial({function}, {name}=...)"
     if parameter.default is parameter.empty:

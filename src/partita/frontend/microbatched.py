@@ -1,4 +1,4 @@
-"""A batch as micro-batches, each of which has examples of every device."""
+"""Splitting of a batch into micro-batches, each with examples of every device."""
 
 from __future__ import annotations
 

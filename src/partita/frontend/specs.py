@@ -12,7 +12,7 @@ Axes = tuple[tuple[str, ...], ...]
 
 
 def axes_of(spec: Any, rank: int, name: str) -> tuple[Axes, tuple[bool, ...]]:
-    """For each of `rank` dimensions, the axes that a spec gives it, and whether it is open.
+    """Returns the axes that a spec gives to each of `rank` dimensions, and whether each is open.
 
     Args:
       spec: a `PartitionSpec`, or a sequence of its entries: an axis, several, None for unsharded,
@@ -21,7 +21,7 @@ def axes_of(spec: Any, rank: int, name: str) -> tuple[Axes, tuple[bool, ...]]:
       name: of the tensor, in the user's words.
 
     Raises:
-      SpecError: it is none, has more entries than dimensions, or names an axis twice.
+      SpecError: it is not a spec, has more entries than dimensions, or names an axis twice.
     """
     if isinstance(spec, str) or not isinstance(spec, PartitionSpec | tuple | list):
         raise SpecError(f"{name}: expected a PartitionSpec, got {spec!r}")

@@ -60,7 +60,7 @@ class Traced:
     static: Static = NOTHING_STATIC
     """The static arguments, which are part of the program."""
     fn: Any = None
-    """The function as it was traced, if that is not the one given."""
+    """Function as traced, if it is not the one given."""
     own_results: frozenset[int] = frozenset()
     """Results to which the function's own `jax.jit` gives a sharding, by number."""
 
@@ -76,9 +76,9 @@ def trace(
 ) -> Traced:
     """Traces `fn` on abstract arguments; no device memory is touched.
 
-    Shardings that arguments come with, or that `fn` has from its own `jax.jit`, become facts of
-    the program. An array has one if it is a `NamedSharding` over the axes of `mesh`; where an
-    array lies on one device, or anyhow else, says nothing.
+    Shardings of the arguments, or of `fn`'s own `jax.jit`, become facts of the program. An array
+    has one if it is a `NamedSharding` over the axes of `mesh`. Any other placement, on one device
+    for example, is ignored.
 
     Args:
       fn: a function, plain or already under `jax.jit` (whose donation and static
@@ -262,7 +262,7 @@ def memory_of(sharding: Any) -> str:
 
 
 def _in_memories(tree: Any, memories: Sequence[str], mesh: Mesh | None) -> Any:
-    """Abstract arguments, with a sharding that says only in which memory of the host they lie."""
+    """Returns abstract arguments with a sharding that gives only their memory of the host."""
     if not any(memories):
         return tree
     sizes, names = (mesh.sizes, mesh.names) if mesh else ((1,), ("devices",))
@@ -321,7 +321,7 @@ def _with_mesh_where_needed(make: Callable[[], _T], mesh: Mesh | None) -> _T:
 
 
 def asks_for_mesh(error: Exception) -> bool:
-    """Whether JAX wants a mesh to be set, for a bare `PartitionSpec`."""
+    """Returns whether JAX asks for a mesh to be set, for a bare `PartitionSpec`."""
     return "mesh" in str(error) and "empty" in str(error)
 
 
@@ -337,9 +337,9 @@ def abstract(
     kwargs: dict[str, Any],
     static: Static = NOTHING_STATIC,
 ) -> tuple[Any, Any]:
-    """Arguments of `fn` but for the static ones, with every array as a `ShapeDtypeStruct`.
+    """Returns arguments of `fn` without static ones, with every array as a `ShapeDtypeStruct`.
 
-    Raises `TraceError` for a leaf that is no array.
+    Raises `TraceError` for a leaf that is not an array.
     """
     leaves, structure = jax.tree.flatten_with_path((tuple(args), kwargs))
     shapes = []
@@ -396,7 +396,7 @@ def argument_name(fn: Any, first: Any, path: Sequence[Any] = ()) -> str:
 
 
 def name_of(fn: Any) -> str:
-    """What a function is called."""
+    """Returns the name of a function."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))

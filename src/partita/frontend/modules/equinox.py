@@ -1,4 +1,4 @@
-"""Equinox: modules are trees, and what is no array in them is static."""
+"""Equinox: modules are trees, and everything in them except arrays is static."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARRAYS = (
     *(jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct),
     *(jax.sharding.Sharding, jax.sharding.PartitionSpec),
 )
-"""Types of arrays, and of what stands for one in a tree of shapes or shardings."""
+"""Types of arrays, and of their placeholders in a tree of shapes or shardings."""
 
 
 class Equinox:
@@ -27,9 +27,9 @@ class Equinox:
     library, needs = LIBRARY, "Module"
 
     def owns(self, value: Any, everything: bool) -> bool:
-        """Returns whether a node is a module that has other things than arrays.
+        """Returns whether a node is a module that contains anything except arrays.
 
-        Under `eqx.filter_jit` that is so of what is no array wherever it is.
+        Under `eqx.filter_jit`, returns it for any leaf that is not an array.
         """
         if isinstance(value, sys.modules[LIBRARY].Module):
             return not all(map(_is_array, jax.tree.leaves(value)))
@@ -37,7 +37,7 @@ class Equinox:
         return everything and leaf and not _is_array(value)
 
     def leaves_alone(self, value: Any) -> bool:
-        """Nothing: trees of modules are looked through."""
+        """Returns False: trees of modules are always traversed."""
         del value
         return False
 
@@ -60,7 +60,7 @@ class Equinox:
         return Unwrapped(whole, {"donate_argnums": numbers}, everything=True)
 
     def changed_outside(self, fn: Any, error: Exception) -> None:
-        """Nothing: modules of Equinox cannot be changed."""
+        """Returns None: modules of Equinox cannot be changed."""
 
 
 class _Stateless:

@@ -20,12 +20,12 @@ class Functional:
     """A function of modules, called with modules that are split.
 
     It returns its results split, and `Returned` if an argument is of a kind that is changed in
-    place. Whoever holds one holds a function of trees of arrays, as `jax.jit` wants it.
+    place. It is a function of trees of arrays, as `jax.jit` expects.
 
     Args:
       fn: the function, not under any `jit`.
-      options: what its own `jit` was told, as `Marked` has it.
-      everything: whether all that is no array is static, wherever it is in the arguments.
+      options: those of its own `jit`, as `Marked` has them.
+      everything: whether everything except arrays is static, anywhere in the arguments.
       naming: names an argument.
       donated: positions and names of donated arguments.
     """
@@ -168,7 +168,7 @@ def returning_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def joined(tree: Any) -> Any:
-    """A tree with modules that are split put together; they are new ones."""
+    """Returns a tree with its split modules joined again, as new modules."""
     leaves, structure = _ends(tree)
     values = [leaf for _, leaf in leaves]
     kinds = [leaf.structure.kind if isinstance(leaf, Parts) else None for leaf in values]

@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = (Nnx(), Equinox())
 
 
 def imported() -> list[Kind]:
-    """The kinds of which there may be modules."""
+    """Returns the kinds whose library is imported, in a supported version."""
     return [kind for kind in KINDS if hasattr(sys.modules.get(kind.library), kind.needs)]
 
 
@@ -41,7 +41,8 @@ def nodes(tree: Any, kinds: Sequence[Kind], everything: bool) -> tuple[list[tupl
 
 
 def changed_outside(fn: Any, error: Exception) -> str | None:
-    """Names what a function has tried to change although it is no argument; None for others."""
+    """Names what a function tried to change although it is not an argument; None for other
+    errors."""
     fn = getattr(fn, "fn", fn)
     named = (kind.changed_outside(fn, error) for kind in imported())
     return next((name for name in named if name is not None), None)

@@ -16,7 +16,7 @@ from partita.escape import printed
 class Call(Protocol):
     """One call of a function of modules, from splitting its arguments to taking its results.
 
-    All modules of a call go through one of these, so that what they share stays shared.
+    All modules of a call go through one of these, so that sharing between them is preserved.
     """
 
     def split(self, values: Sequence[Any]) -> list[Parts]:
@@ -70,12 +70,12 @@ class Kind(Protocol):
         """Returns the function under the library's own `jit`; None for other functions."""
 
     def changed_outside(self, fn: Any, error: Exception) -> str | None:
-        """Names what a function has tried to change although it is no argument; None for others."""
+        """Names what a function tried to change although it is not an argument; None for others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Unwrapped:
-    """A function under a library's `jit`, and what that was told."""
+    """A function without its library's `jit`, and that `jit`'s options."""
 
     fn: Callable[..., Any]
     options: Mapping[str, tuple[Any, ...]]
@@ -86,7 +86,7 @@ class Unwrapped:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A key of a path that is shown as it is."""
+    """A key of a path that is printed unchanged."""
 
     key: str
 
@@ -104,8 +104,8 @@ class Structure:
     """Suffix of the name of the module, for each array."""
     static: Any
     kept: tuple[int | None, ...] | None = None
-    """For a module that comes out: for each of its arrays None, or the number of the array that
-    went in and that it still is, which is then no result; None if all are results."""
+    """Number of the input array that each array of a returned module still is, which is then not a
+    result; None for other arrays. None altogether if all arrays are results."""
 
     @functools.cached_property
     def _hash(self) -> int:

@@ -1,8 +1,8 @@
-"""The collectives that a compiler makes, read from the text of the compiled program.
+"""Collectives of a compiled program, read from its text.
 
-An accelerator's collective may be started and ended by two instructions, with other work between;
-there it is written out in the computations of both, and counts where it starts. One that is
-combined of several counts once for each of its operands.
+An accelerator's collective may be started and ended by two instructions, with other work between.
+It is then written out in the computations of both, and counts where it starts. A combined
+collective counts once for each of its operands.
 """
 
 from __future__ import annotations

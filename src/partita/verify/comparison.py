@@ -45,7 +45,7 @@ class Becomes:
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """A collective that was planned, and what the compiler has made of it."""
+    """A planned collective, and what the compiler turned it into."""
 
     rewrite: str
     planned: HloCollective
@@ -153,7 +153,7 @@ def compare(collectives: Iterable[Collective], mesh: Mesh, compiled_text: str) -
 
 
 def hlo_collective(collective: Collective, mesh: Mesh) -> HloCollective:
-    """A planned collective, as what it is compared by."""
+    """Converts a planned collective to the form in which collectives are compared."""
     groups = normal(mesh.groups(tuple(mesh.axis(name) for name in collective.axes)))
     if COLLECTIVES[collective.kind].hlo.pairs:
         groups = joined(collective.pairs) if collective.pairs else normal(map(sorted, groups))
@@ -173,10 +173,10 @@ def side_by_side(
       collectives: as predicted.
       mesh: the plan's mesh.
       found: as compiled.
-      executions: one in a loop counts as often as it runs, not once. Then they can be compared
-        where a compiler unrolls loops; where it does not, what runs how often is its own business.
-      becomes: for each of the collectives what the compiler may make of it, as
-        `Backend.known_rewrites` gives it; by default it makes nothing else of any.
+      executions: True to count a collective in a loop as often as it runs, not once; needed to
+        compare with a compiler that unrolls loops.
+      becomes: for each of the collectives its possible rewrites, as `Backend.known_rewrites`
+        returns them; none by default.
     """
     compiled: Counter[HloCollective] = Counter()
     cut: Counter[HloCollective] = Counter()

@@ -96,10 +96,10 @@ def without_cache() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Keeps what a compiler's own code writes to standard error from the terminal.
+    """Keeps a compiler's native output to standard error away from the terminal.
 
-    It logs failures that it recovers from, with stack traces. What Python writes still comes
-    through, if not that of this process's other native code.
+    The compiler logs failures that it recovers from, with stack traces. Python's own output still
+    comes through; that of other native code in this process does not.
     """
     mine, shown = sys.stderr, os.dup(2)
     mine.flush()

@@ -128,9 +128,9 @@ def as_compiled(plan: Predicted, topology: str | None = None, verbose: bool = Fa
     """Compiles the original program of a plan with the shardings that were given.
 
     Args:
-      plan: what is predicted of it.
+      plan: the prediction for these shardings.
       topology: the devices to compile for, as `Plan.verify` takes them.
-      verbose: whether what the compiler logs comes to standard error.
+      verbose: whether the compiler's log goes to standard error.
 
     Raises:
       HardwareError, MeshError, VerifyError: as from `Plan.verify`.
@@ -211,10 +211,10 @@ def _links(plan: Predicted, found: Found) -> list[float]:
 
 
 def _time(plan: Predicted, found: list[Found]) -> StepTime:
-    """The time of a step with other collectives than those of the quick answer.
+    """Returns the time of a step with other collectives than those of the quick answer.
 
-    What they take more or less overlaps with computing to the same share as those of the quick
-    answer, which also counts on what a compiler combines.
+    The difference overlaps with compute in the same proportion as the collectives of the quick
+    answer, which also assumes that a compiler combines some.
     """
     quick = plan.estimate
     planned = [

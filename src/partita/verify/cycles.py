@@ -1,8 +1,8 @@
-"""The time of a compiled step, from the cycles that its compiler estimates.
+"""Time of a compiled step, from the cycles that its compiler estimates.
 
-A compiler estimates none for collectives. Those are timed with the ring model of the cost model, so
-the two times differ in what they compute and in which collectives there are, not in how a
-collective is timed.
+A compiler estimates no cycles for collectives; the ring model of the cost model times those. So
+compiled and predicted time differ in compute and in the set of collectives, not in how a collective
+is timed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ GPU_REWRITES = {
     "stacked sums": "a sum in the body of a loop that is only put in its place of a stack is "
     "done once, of the whole stack, after the loop",
 }
-"""Rewrites that XLA's GPU compiler is known for, by name: what it does, and when."""
+"""Known rewrites of XLA's GPU compiler, by name: what it does, and when."""
 
 
 def on_gpu(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:

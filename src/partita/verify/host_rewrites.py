@@ -17,7 +17,7 @@ HOST_REWRITES = {
     "constant": "an all_gather of one number repeated, the same on all devices, becomes that "
     "number repeated",
 }
-"""Rewrites that XLA is known for on a host, by name: what it does, and when."""
+"""Known rewrites of XLA on a host, by name: what it does, and when."""
 
 _REPEATING = ("broadcast_in_dim", "convert", "reshape", "transpose")
 

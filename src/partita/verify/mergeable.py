@@ -59,7 +59,7 @@ class _Numbering:
             self._sum(op, item, inputs[1])
 
     def move(self, item: Reshard) -> None:
-        """Numbers what a move makes."""
+        """Numbers the result of a move."""
         number = self._number(item.input)
         self._same[item.output] = self._first.setdefault((item.step, number), item.output)
         source = self.moved.get(item.input, self._sums.get(item.input, number))

@@ -1,9 +1,9 @@
-"""A plan and the original function, both run on host devices: how far their results are apart.
+"""Numerical comparison of a plan with the original function, both run on host devices.
 
 A wrong gradient hardly shows in weights that it has moved by a thousandth. So both programs run
-once more with intermediate values as further results. If one differs by more than rounding can do,
-the search goes on among those before it, down to the first in program order, which is named by the
-user's source line.
+once more with intermediate values as further results. If one differs by more than rounding
+explains, the search continues among the values before it. It ends at the first in program order,
+and reports the user's source line.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from partita.spmd import Collective, SpmdProgram
 
 
 class Predicted(Protocol):
-    """A plan, as far as it can be held against what a compiler makes of it."""
+    """Interface of a plan for comparison with a compiled program."""
 
     @property
     def mesh(self) -> Mesh:

@@ -12,7 +12,7 @@ import numpy as np
 from partita.stablehlo.internals import random_key_type
 
 WHOLE = 8
-"""Whole numbers are drawn below this: they may be indices, or powers."""
+"""Exclusive upper bound of random integers: they may be indices, or powers."""
 
 
 def drawn(tree: Any, seed: int, positive: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 It keeps most of them one to one. The rules for the others were found with libtpu 0.0.52, by
 compiling single collectives for topologies of v5e, v5p and v6e and following them from pass to
-pass; `tests/verify/test_rewrites.py` compiles them again.
+pass. `tests/verify/test_rewrites.py` compiles them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REWRITES = {
     "send on what has come to the wrong device; both is read from the compiled program, and "
     "counted as what was padded",
 }
-"""Rewrites that the TPU compiler is known for, by name: what it does, and when."""
+"""Known rewrites of the TPU compiler, by name: what it does, and when."""
 
 _LANES = 128
 """Elements in a row of a TPU's registers."""

@@ -34,7 +34,8 @@ original."""
 
 
 def epsilon(dtype: Any) -> float:
-    """Distance from one to the next number of a type; 0 of whole numbers and others."""
+    """Returns the distance from one to the next number of a type; 0 for integers and other
+    types."""
     return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
 
 

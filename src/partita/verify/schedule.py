@@ -125,9 +125,10 @@ class _Device:
     def _moves(
         self, computation: Computation, instruction: HloInstruction
     ) -> list[tuple[int, float]]:
-        """The links that an instruction uses, with the seconds on each, if it is a collective.
+        """Returns the links that an instruction uses, each with its seconds; empty unless a
+        collective.
 
-        What is combined of several travels as one.
+        Combined collectives are timed as one transfer.
         """
         found = self._reader.collectives(computation, instruction)
         if not found:

@@ -1,8 +1,8 @@
-"""Plans compiled for GPUs that need not be there.
+"""Plans compiled for GPUs that this machine need not have.
 
-A topology such as `h100:8`, or `h100:2x8` for two hosts of eight, is compiled for with the plugin
-that JAX has for CUDA, which comes with the extra `partita[gpu]`; no GPU and no driver is needed.
-What the compiler has to know of a GPU is in its hardware file.
+A topology is written `h100:8`, or `h100:2x8` for two hosts of eight. JAX's plugin for CUDA compiles
+for it; the extra `partita[gpu]` installs that. No GPU and no driver is needed. The compiler reads
+the properties of a GPU from its hardware file.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class Tpu(Backend):
     def text(self, compiled: jax.stages.Compiled, options: Options) -> str:
         """The compiled program, as HLO.
 
-        Some have instructions that the HLO of this jaxlib does not know, and cannot be asked for;
-        then it is what the compiler itself has written.
+        Some programs have instructions that this jaxlib cannot print. Their text is then the file
+        that the compiler itself has written.
         """
         try:
             return super().text(compiled, options)

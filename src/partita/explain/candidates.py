@@ -1,11 +1,11 @@
 """Changes worth costing for a collective: those that avoid it, or turn it into another one.
 
-- leave out the action that brought the axis here;
+- leave out the action that put the axis here;
 - pin the nearest value that has a name along it;
 - give the axis to another role, where its color conflicts with itself;
 - keep a gathered copy, or gather again;
-- shard a sum that is kept replicated, so that it is scattered instead of reduced;
-- leave out the action for whose sake a use needs another layout.
+- shard a replicated sum, so that it is scattered instead of reduced;
+- leave out the action that makes a use need another layout.
 """
 
 from __future__ import annotations

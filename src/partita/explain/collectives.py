@@ -1,4 +1,4 @@
-"""Explaining a collective: where it stands, why, what it costs, and what else would cost."""
+"""Explanation of a collective: its place, its reasons, its cost, and the cost of alternatives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_USES = 4
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveExplanation:
-    """Why a collective is there, what it costs, and what the alternatives would cost.
+    """Explanation of a collective: why it is needed, its cost, and the cost of alternatives.
 
     Sizes in bytes per device, times in seconds.
     """

@@ -20,7 +20,7 @@ EVERY = "collectives"
 """Placeholder for all collectives of a plan."""
 
 ALTERNATIVES = 6
-"""Alternatives whose cost is estimated unless one says otherwise."""
+"""Number of alternatives whose cost is estimated by default."""
 
 Entry = ValueExplanation | CollectiveExplanation
 

@@ -29,7 +29,7 @@ INTERVALS, ITERATIONS = 8000, 16
 """About how many intervals a page has, and how many iterations of a loop one by one."""
 
 POSITIONS = 1200
-"""At how many positions at most a page says what is in memory."""
+"""Largest number of positions at which a page shows the contents of memory."""
 
 ALIVE = 60
 """Number of kinds of values live at the peak that a page lists individually."""

@@ -1,7 +1,7 @@
-"""Plans side by side: what they cost, what they exchange, and what they shard otherwise.
+"""Plans side by side: their cost, their collectives, and the shardings that differ.
 
-Of plan files as of plans that are at hand; meshes, device types and tactics may differ, and the
-arguments that only some plans have are left out where others do not have them.
+Works for plan files as well as for plans in memory. Meshes, device types and tactics may differ.
+Arguments that only some plans have show no sharding in the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A plan as plain data: what `--json` prints, what the page shows, what `Plan.report` writes.
+"""Plan as plain data: for `--json`, for the page, and for `Plan.report`.
 
 Names, numbers, lists and dicts only. Times in seconds, sizes in bytes per device. `docs/report.md`
-says what each field means. Fields are added, not renamed or removed, in a minor release.
+documents each field. Fields are added, not renamed or removed, in a minor release.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class MemoryData:
     breakdown: dict[str, int]
     alive: list[AliveData]
     positions: list[float]
-    """Shares of the kernels of the step, at which `over_time` says what is alive."""
+    """Shares of the kernels of the step, at which `over_time` gives the live bytes."""
     over_time: dict[str, list[float]]
     """Bytes, by what they are for."""
 

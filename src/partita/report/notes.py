@@ -39,8 +39,8 @@ def constants(plan: Scheduled) -> Iterator[RenderableType]:
 
 
 def notes(plan: Scheduled) -> Iterator[RenderableType]:
-    """Yields notes on what a lack of memory makes a plan do, and on parts of the program that it
-    cannot improve."""
+    """Yields notes on effects of a lack of memory, and on parts of the program that planning cannot
+    improve."""
     opaque: dict[str, int] = {}
     for op in plan.program.operations:
         if not op.rule.known:

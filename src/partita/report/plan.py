@@ -1,4 +1,4 @@
-"""A plan as text: the result first, then what it is made of, then how it came about.
+"""Plan as text: the result first, then its parts, then its history.
 
 The result comes first (time, memory, idle axes), then the candidate meshes, collectives, arguments,
 constants, and notes on the program. The history of tactics and the colors follow.

@@ -43,7 +43,7 @@ class Shown:
 
         Args:
           what: the name of an argument, result or tagged value, or a pattern with `*` and `?`;
-            `%12`, a value as `print(plan.program)` shows it; `file.py:12`, what is made at a line;
+            `%12`, a value as `print(plan.program)` shows it; `file.py:12`, a source line;
             an element of `collectives` or its number; or `"collectives"` for all of them.
           alternatives: how many changes may be tried and estimated, for all collectives together;
             each takes about as long as `then`.

@@ -1,4 +1,4 @@
-"""The page of several plans: their figures side by side, and what they shard otherwise."""
+"""Page of several plans: their figures side by side, and the shardings that differ."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A plan as annotations: the original program with Shardy's shardings, for other partitioners.
+"""Annotated form of a plan: the original program with Shardy's shardings, for other partitioners.
 
 Every value of one dimension or more has a sharding, arguments and results included, inside loops
-and branches too; where the plan reshards a value on its way to a use, there is a constraint. All
-dimensions are *closed*: an open one invites the partitioner to split it further, and it would
-split what the plan keeps replicated (a gathered weight, say).
+and branches too. Where the plan reshards a value on its way to a use, there is a constraint. All
+dimensions are *closed*: an open one invites the partitioner to split it further. It would then
+split values that the plan keeps replicated, such as a gathered weight.
 
-What annotations cannot say is that a sum is outstanding. A partitioner completes every sum where
-it is made, also those that the plan keeps unreduced and completes together.
+Annotations cannot express partial sums. A partitioner completes every sum where it is produced,
+also those that the plan keeps unreduced and completes together.
 """
 
 from __future__ import annotations

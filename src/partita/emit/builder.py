@@ -140,7 +140,7 @@ class Builder:
         return filled(type_, value)
 
     def total(self, value: Any, dim: int, combine: str = "add") -> Any:
-        """Elements along one dimension added up, or combined otherwise from zeros or ones."""
+        """Reduces one dimension by `add` from zeros, or by `and` from ones."""
         type_ = ir.RankedTensorType(value.type)
         shape = [size for d, size in enumerate(type_.shape) if d != dim]
         made = ir.RankedTensorType.get(shape, type_.element_type)

@@ -32,7 +32,7 @@ def dynamic_slice(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _enter_shard(op: Any, run: LocalRun, build: Builder) -> Any:
-    """Makes the start of what is read relative to this device's shard.
+    """Makes the start of a slice relative to this device's shard.
 
     Returns whether it is in the shard; None if no sharded dimension is read at a single index.
     Starts are clamped to the global size first, as the operation does, and then to the shard, as in

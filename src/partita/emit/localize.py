@@ -88,10 +88,10 @@ def _iota(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _reduce(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """The initial value enters the results of all devices together, once if they are added.
+    """Applies the initial value to the combined result of all devices, once if it is added.
 
-    It is combined with what a device makes of its shard, not left to the reduction: of a shard of
-    a single element, XLA makes that element.
+    It is combined with a device's partial result rather than passed to the reduction: XLA reduces a
+    shard of a single element to that element, without the initial value.
     """
     known = run.operation.zero_init and run.operation.combine == "add"
     if not run.sums or known:
@@ -160,7 +160,7 @@ def _roll(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
 
 
 def _concatenate(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
-    """Each device has windows of all operands, and takes from each what is in its shard."""
+    """Takes from each operand the part of the concatenation that is in the device's shard."""
     if not run.form.halos[0]:
         return build.place(op, run.outputs)
     total, *others = list(op.operands)

@@ -1,7 +1,7 @@
-"""Programs whose intermediate values are results, too, so that two runs can be compared inside.
+"""Programs with intermediate values as further results, so that two runs can be compared inside.
 
-A device has shards of values, some of them only parts of a sum. A `Point` is a shard that needs
-nothing else to be compared: with its layout, it is the whole value.
+A device has shards of values, some of them only partial sums. A `Point` is a value that can be
+compared as it is: its shards together, in its layout, are the global value.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The device-local form of a product with ragged groups: other group sizes.
+"""Device-local form of a product with ragged groups: other group sizes.
 
-A device that has some of the rows has those rows of each group that fall into its shard. One that
-has some of the groups moves the rows of its first group to the start; what it then makes of the
-rows of others is nothing.
+A device that has some of the rows has, of each group, the rows in its shard. A device that has some
+of the groups moves the rows of its first group to the start. Rows of other groups contribute
+nothing to its results.
 """
 
 from __future__ import annotations

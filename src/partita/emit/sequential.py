@@ -161,7 +161,7 @@ class _Sequencer(Writer):
     def _iterate(
         self, item: Run, nest: Nest, build: _Iteration, totals: Sequence[Any]
     ) -> list[Any]:
-        """Does one iteration; the results so far with what it adds to them."""
+        """Runs one iteration; returns the results so far with its contribution."""
         form, operation = nest.form, self.program.operations[item.op]
         reads = tuple(self.program.values[v].type for v in item.inputs)
         makes = tuple(self.program.values[v].type for v in item.outputs)

@@ -25,11 +25,11 @@ from partita.tiling import Layout
 
 
 def emit(spmd: SpmdProgram, platform: str = "") -> Any:
-    """The program as a StableHLO module; to be called, and used, within an MLIR context.
+    """Returns the program as a StableHLO module; call and use it within an MLIR context.
 
     Args:
       spmd: the program.
-      platform: what runs it, as JAX names it; by default, what the program was lowered for.
+      platform: platform that runs it, as JAX names it; by default, the one it was lowered for.
     """
     module = mlir.parse(spmd.program.module)
     if spmd.mesh.devices > 1:  # on one device the program is what it was
@@ -60,10 +60,10 @@ def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
 
 
 class Writer:
-    """Writes the instructions of a program out as StableHLO.
+    """Writes the instructions of a program as StableHLO.
 
-    What a subclass decides is how an operation is run, how a value is resharded, and what type a
-    buffer has.
+    A subclass decides how an operation is run, how a value is resharded, and which type a buffer
+    has.
     """
 
     def __init__(self, program: Program, mesh: Mesh, module: Any) -> None:
@@ -78,7 +78,7 @@ class Writer:
         """Number of the program's value, by MLIR value of the module."""
 
     def begin(self) -> tuple[Any, list[Any]]:
-        """Finds the operations; the function's block and what is in it."""
+        """Finds the operations; returns the function's block and its operations."""
         block = mlir.main_function(self.module).entry_block
         operations = [view.operation for view in block.operations]
         self.globals = {argument: i for i, argument in enumerate(block.arguments)}

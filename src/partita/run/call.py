@@ -1,4 +1,4 @@
-"""A planned function as it is called: checked, placed, and transformed as any other function."""
+"""Planned functions at run time: their arguments are checked and placed, and transforms apply."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ class Planned:
         self._within: Any = jax.jit(within)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls it as the function that was planned.
+        """Calls it like the original function.
 
         Raises:
-          ArgumentError: the arguments are not what the plan is for.
+          ArgumentError: the plan is not for these arguments.
         """
         return self._with_modules(self._called, args, kwargs)
 
@@ -279,7 +279,7 @@ class Planned:
         return flat
 
     def _check(self, args: Sequence[Any]) -> None:
-        """Raises `ArgumentError` for arguments that are not what the plan is for."""
+        """Raises `ArgumentError` for arguments that the plan is not for."""
         args = args[: len(args) - bool(self._constants)]
         check(self._function, args)
         if self.exact:
@@ -312,11 +312,11 @@ class Planned:
 
 
 def check(function: Function, args: Sequence[Any], fewer: bool = False) -> None:
-    """Raises `ArgumentError` where arguments are not what a plan is for, and names the first.
+    """Raises `ArgumentError` for arguments that a plan is not for, and names the first.
 
     Args:
       function: that was planned.
-      args: what came, the values of keyword arguments last.
+      args: arguments of the call, the values of keyword arguments last.
       fewer: whether the last ones may be missing.
     """
     wanted, keywords = function.inputs, function.keywords
@@ -334,7 +334,7 @@ def check(function: Function, args: Sequence[Any], fewer: bool = False) -> None:
 
 
 def _check_one(function: Function, number: int, want: Any, came: Any) -> None:
-    """Raises `ArgumentError` where an argument is not what the plan is for."""
+    """Raises `ArgumentError` for an argument that the plan is not for."""
     wanted, structure = jax.tree.flatten(want)
     given_structure: Any = jax.tree.structure(came)
     if structure != given_structure:

@@ -61,7 +61,7 @@ class Core:
           **kwargs: its keyword arguments.
 
         Returns:
-          What the function returns, on the first device of this process.
+          The function's results, on the first device of this process.
 
         Example:
           >>> import jax.numpy as jnp, partita as pt

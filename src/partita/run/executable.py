@@ -34,8 +34,8 @@ from partita.stablehlo.propagated import annotated, given_results
 from partita.tiling import Layout, spec
 
 Form = Literal["partitioned", "annotated", "given"]
-"""Form of the program: with its collectives explicit, the original with the plan's shardings on its
-values, or the original with only the shardings that are given inside of it."""
+"""Form of the program: partitioned with explicit collectives, the original annotated with the
+plan's shardings, or the original with only the shardings given inside of it."""
 
 
 def partition_spec(layout: Layout, mesh: Mesh, rank: int) -> PartitionSpec:
@@ -72,14 +72,14 @@ def shardings(
 def export(
     spmd: SpmdProgram, arguments: Any, results: Any, module: Any = None, platform: str = ""
 ) -> jax.export.Exported:
-    """The SPMD program as an `Exported` over an abstract mesh; needs no device.
+    """Returns the SPMD program as an `Exported` over an abstract mesh; needs no device.
 
     Args:
       spmd: the program.
       arguments: `(args, kwargs)` of the original function, as `ShapeDtypeStruct`s.
       results: its results, as `ShapeDtypeStruct`s.
       module: another form of the program, within its MLIR context.
-      platform: what runs it, if that is not what it is lowered for.
+      platform: platform that runs it, if it is not the one it was lowered for.
     """
     mesh, program = AbstractMesh(spmd.mesh.sizes, spmd.mesh.names), spmd.program
     with mlir.context():
@@ -341,12 +341,12 @@ class Executable:
         )
 
     def shard(self, *args: Any, mesh: jax.sharding.Mesh | None = None) -> tuple[Any, ...]:
-        """Puts arguments on the devices as the plan takes them; one for each position given.
+        """Places arguments on the devices with the plan's shardings; one for each position given.
 
-        Static arguments come back as they are.
+        Static arguments are returned unchanged.
 
         Raises:
-          ArgumentError: an argument is not what the plan is for, or there are too many.
+          ArgumentError: the plan is not for such an argument, or there are too many.
           MeshError: too few devices, or a mesh with other axes.
         """
         wanted, _ = self._placed(self.device_mesh(mesh))

@@ -1,8 +1,8 @@
 """Planned functions as parts of others, on meshes whose shardings are part of types.
 
-On an explicit mesh JAX has the sharding of a value in its type, and derives the type of every
-result; operations without such a rule fail. What a plan decides needs no such types: inside of a
-planned function they are left off, as `jax.sharding.auto_axes` does it.
+On an explicit mesh, JAX has the sharding of a value in its type and derives the type of every
+result; operations without such a rule fail. A planned function needs no such types, because the
+plan has decided its shardings. Inside of it they are dropped, as by `jax.sharding.auto_axes`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def _observed(children: list[Any], callbacks: tuple[Callback, ...]) -> Observed:
 
 
 class Observing:
-    """A function whose callbacks are called by whoever calls it, with what it returns for them."""
+    """A function whose callbacks are called by its caller, with the values that it returns for
+    them."""
 
     def __init__(self, fn: Any) -> None:
         functools.update_wrapper(self, fn)
@@ -91,11 +92,11 @@ def of_result(made: Any, said: Any) -> Any:
 
 
 def observe(made: Any, run: Callable[..., Any]) -> Any:
-    """Calls the callbacks of a function; gives back what it returned.
+    """Calls the callbacks of a function, then returns its result.
 
     Args:
-      made: what the function returned for them, and its result.
-      run: calls callbacks that are there, as `observer` makes it.
+      made: the function's values for callbacks, and its result.
+      run: calls callbacks if there are any, as made by `observer`.
     """
     if not isinstance(made, Observed):
         return made

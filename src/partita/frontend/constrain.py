@@ -48,12 +48,11 @@ def constrain(x: Any, spec: PartitionSpec) -> jax.Array:
     Args:
       x: an array.
       spec: for each dimension an axis of the mesh, several axes, None for unsharded, or
-        `PartitionSpec.UNCONSTRAINED` for what is left to others; dimensions that it does not reach
-        are whole.
+        `PartitionSpec.UNCONSTRAINED` to leave the dimension open; missing entries are unsharded.
 
     Raises:
       SpecError: more entries than dimensions, or an axis twice, that of `spmd_axis_name` included.
-        That an axis is none of the mesh, or does not divide the dimension, is found when the
+        An axis that the mesh lacks, or that does not divide the dimension, is reported when the
         function is planned.
 
     Example:

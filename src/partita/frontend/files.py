@@ -52,7 +52,7 @@ class Module(Traced):
     """
 
     text: str = ""
-    """The module as it was read."""
+    """Text of the module as read."""
 
     @property
     def __name__(self) -> str:
@@ -119,8 +119,8 @@ def read(path: str | Path) -> Module:
         `jax.export.Exported`; the format is recognised from the contents, not from the name.
 
     Raises:
-      FileError: there is no such file, or it holds no program that can be read.
-      UnsupportedError: it does, but one that cannot be partitioned.
+      FileError: there is no such file, or it holds no readable program.
+      UnsupportedError: the program cannot be partitioned.
     """
     try:
         data = files.read(path, MOST)

@@ -23,7 +23,7 @@ _Path = tuple[Any, ...]
 
 
 class Watched:
-    """A function, and what it has changed in its arguments when it was last traced.
+    """A function, and the changes that it made to its arguments when it was last traced.
 
     It does not keep a plain function alive: JAX remembers traces by function.
     """
@@ -65,9 +65,9 @@ class Watched:
     def missed(self, args: Any, kwargs: Any, jitted: Callable[[Any], Any]) -> list[_Path]:
         """Returns the paths of `lost` whose loss matters.
 
-        A change of an object always does. What a dict or list holds may be replaced by what is
-        computed from the same argument, or is used later on, as batches are cut and normalised:
-        that is a way to write it, and nothing is lost.
+        A change of an object always matters. An item of a dict or list may be replaced by a value
+        that is computed from the same argument, or that is used later on. Batches are cut and
+        normalised that way, and nothing is lost.
 
         Args:
           args: the arguments as they were traced.

@@ -1,8 +1,8 @@
-"""Keyword arguments of a call that has both: options of partita, and arguments of the function.
+"""Keyword arguments of a call that mixes options of partita with arguments of the function.
 
-`plan(fn, x, mesh="data=8", seed=3)` sets the seed of the search, and passes on to `fn` whatever is
-no option. A function may have a parameter `seed`, too, and then one of the two is left out without
-a word; and a misspelt option would be an argument that the function does not know.
+`plan(fn, x, mesh="data=8", seed=3)` sets the seed of the search, and passes everything else to
+`fn`. A function may have a parameter `seed`, too; then one of the two would be ignored silently. A
+misspelt option would become an argument that the function does not know.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def options_only(planner: Callable[_P, _T]) -> Callable[_P, _T]:
 def check(
     planner: str, options: Sequence[str], fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raises or warns where a keyword argument is not clearly meant for one of the two.
+    """Raises or warns if a keyword argument is ambiguous between option and argument.
 
     Args:
-      planner: what is called, `plan` for one.
+      planner: name of the planning function, `plan` for one.
       options: the names of its options.
       fn: the function that it plans.
       args: positional arguments of that function.

@@ -81,14 +81,14 @@ def trace(
     for example, is ignored.
 
     Args:
-      fn: a function, plain or already under `jax.jit` (whose donation and static
-        arguments are taken over).
+      fn: a function, plain or already under `jax.jit` (whose donated and static arguments are
+        adopted).
       args: arrays or `ShapeDtypeStruct`s, nested as `fn` takes them.
       kwargs: the same by keyword.
-      marked: which arguments are static, and whose buffers the results may take over.
+      marked: which arguments are static, and whose buffers results may reuse.
       hoist_from: makes closed-over constants of at least that many bytes arguments of the program.
-      mesh: what a bare `PartitionSpec` in `fn` is for, if no mesh is set.
-      platform: what it is lowered for, as JAX names it; by default, that of the devices at hand.
+      mesh: mesh of bare `PartitionSpec`s in `fn`, if no mesh is set.
+      platform: platform to lower for, as JAX names it; by default, that of the available devices.
 
     Raises:
       TraceError: `fn` does not trace on these arguments, or cannot be lowered for the platform.
@@ -233,10 +233,10 @@ def _first_traced(fn: Any, jitted: Any, forms: Sequence[Any], mesh: Mesh | None)
 
 
 def _typed(tree: Any, shardings: Sequence[Any]) -> Any:
-    """Abstract arguments with the shardings that are part of their types; None if none are.
+    """Returns abstract arguments with the shardings that are part of their types; None if none are.
 
     Those are over explicit axes of a mesh. Under `jax.set_mesh` JAX derives the shardings of all
-    values from them, and fails where it has no rule for that; then, and where no mesh is set, the
+    values from them, and fails where it has no rule. In that case, and where no mesh is set, the
     function is traced as if the axes were automatic.
     """
     if not any(sharding is not None and _explicit(sharding.mesh) for sharding in shardings):

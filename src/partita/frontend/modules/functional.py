@@ -192,7 +192,7 @@ def _replaced(
 
 
 def _ends(tree: Any) -> tuple[Any, Any]:
-    """The leaves of a tree with their paths, what is split being leaves."""
+    """Returns the leaves of a tree with their paths; split modules are leaves."""
     return nodes(tree, (), False)
 
 

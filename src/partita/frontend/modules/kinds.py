@@ -26,9 +26,9 @@ def owner(value: Any, kinds: Sequence[Kind], everything: bool) -> Kind | None:
 
 
 def nodes(tree: Any, kinds: Sequence[Kind], everything: bool) -> tuple[list[tuple[Any, Any]], Any]:
-    """The leaves of a tree with their paths; modules, split or not, are leaves.
+    """Returns the leaves of a tree with their paths; modules, split or not, are leaves.
 
-    So is what the kinds leave alone.
+    Nodes that the kinds leave alone are leaves as well.
     """
 
     def ends(value: Any) -> bool:

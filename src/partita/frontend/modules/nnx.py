@@ -1,7 +1,7 @@
 """Flax NNX: modules that are changed in place, and that refer to each other.
 
-They are split as `nnx.jit` does it: a graph, which is static, and the values of its variables.
-What a function changes is written back to the modules of the caller, changes of the graph too.
+They are split as by `nnx.jit`: into a graph, which is static, and the values of its variables.
+Changes that a function makes, to the graph too, are written back to the caller's modules.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 class _Call:
-    """A call, outside: what it splits is what results are written back to."""
+    """A call, outside: results are written back to the modules that it split."""
 
     def __init__(self, kind: Nnx) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""What the body of a reduction or scatter makes of two elements, which it is written out for."""
+"""Combiners of reductions and scatters, recognised from the body that combines two elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHOICE = "choice"
 
 
 def combiner(op: Any) -> str | None:
-    """How an operation of one result combines elements, as `Traits.combiner`; None if otherwise."""
+    """Returns how an operation of one result combines elements, as `Traits.combiner`, or None."""
     body = [inner.operation for inner in op.regions[0].blocks[0].operations]
     if len(op.results) != 1 or len(body) != 2:
         return None
@@ -42,7 +42,7 @@ def neutral(op: Any) -> int | float | None:
 
 
 def works_in_parts(op: Any) -> bool:
-    """Whether a reduction can be done part by part, and its initial values still count once."""
+    """Returns whether a reduction can be done in parts, with its initial values counted once."""
     how = _combiners(op)
     # What is chosen may depend on what is added up.
     return None not in how and not (_CHOICE in how and not NEUTRAL.keys().isdisjoint(how))
@@ -58,7 +58,7 @@ def starts_of_parts(op: Any) -> list[Any]:
 
 
 def _combiners(op: Any) -> list[str | None]:
-    """For each result, how it combines its own two elements; None if it is something else."""
+    """Returns for each result how it combines its own two elements; None if in no known way."""
     block = op.regions[0].blocks[0]
     *_, end = block.operations
     found: list[str | None] = []
@@ -69,7 +69,7 @@ def _combiners(op: Any) -> list[str | None]:
 
 
 def _combined(maker: Any, own: set[Any]) -> str | None:
-    """How an operation combines these two elements."""
+    """Returns how an operation of the body combines these two elements; None if in no known way."""
     if maker.name == "stablehlo.select":
         return _CHOICE if set(list(maker.operands)[1:]) == own else None
     return traits(maker.name).combiner or None if set(maker.operands) == own else None

@@ -75,10 +75,10 @@ def joined(values: list[Any], dim: int) -> Any:
 
 
 def within(type_: Any, dim: int, begin: Any, end: Any, apart: int = 1) -> Any:
-    """Of a tensor of this shape, which elements are from `begin` to before `end` in a dimension.
+    """Returns a mask of the elements from `begin` to before `end` in a dimension.
 
     Args:
-      type_: of the tensor.
+      type_: the type of the tensor that the mask is for.
       dim: the dimension.
       begin: a number, or an i32 scalar.
       end: the same.

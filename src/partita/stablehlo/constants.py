@@ -19,11 +19,11 @@ from partita.stablehlo.mlir import ir
 from partita.stablehlo.passes.expansions import expand
 
 NAME = "constants"
-"""What the names of constants start with."""
+"""Prefix of the names of constants."""
 
 
 def content(op: Any) -> Any | None:
-    """What a constant holds, comparable; None if that is one element throughout."""
+    """Returns the content of a constant, comparable; None if all its elements are equal."""
     try:
         value = op.attributes["value"]
     except TypeError:  # jaxlib's bindings have no attribute class for complex elements

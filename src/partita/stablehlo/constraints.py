@@ -43,15 +43,15 @@ def constrained(value: Any, sharding: Any) -> Any:
 
 
 def is_constraint(operation: Any) -> bool:
-    """Whether an operation stands for a constraint."""
+    """Returns whether an operation stands for a constraint."""
     return operation.name == "stablehlo.reshape" and bool(attributes.get(operation, _KEY))
 
 
 def said_by(operation: Any, name: str) -> Said:
-    """What a constraint says.
+    """Returns the sharding that a constraint gives.
 
     Raises:
-      UnsupportedError: what no `PartitionSpec` can say.
+      UnsupportedError: no `PartitionSpec` can express it.
     """
     return read_sharding(ir.Attribute.parse(attributes.get(operation, _KEY)), {}, name)
 

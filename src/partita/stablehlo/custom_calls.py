@@ -25,11 +25,11 @@ def make(target: str, text: str, value: Any) -> list[Any]:
 
 
 def is_one(operation: Any, target: str) -> bool:
-    """Whether an operation is a call of this target."""
+    """Returns whether an operation is a call of this target."""
     calls = operation.name == "stablehlo.custom_call"
     return calls and bool(operation.attributes["call_target_name"].value == target)
 
 
 def said(operation: Any) -> str:
-    """What a call says."""
+    """Returns the backend config of a call."""
     return str(operation.attributes["backend_config"].value)

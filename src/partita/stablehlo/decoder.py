@@ -16,7 +16,7 @@ from typing import Any
 REFUSED = 3
 
 SECONDS = 8
-"""Of the processor; a second more for every 4 MiB."""
+"""Limit of processor time in seconds; a second is added for every 4 MiB."""
 
 MEMORY = 2**34
 """Bytes that may be reserved, and 64 for every byte of the module."""

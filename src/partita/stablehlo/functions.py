@@ -36,12 +36,12 @@ def lowered(function: Callable[..., Any], types: Sequence[Any], platform: str) -
 def write_out(
     function: Callable[..., Any], operands: Sequence[Any], platform: str, location: Any
 ) -> list[Any]:
-    """What a function of arrays makes of values, computed at the insertion point.
+    """Writes the operations of a function of arrays at the insertion point; returns its results.
 
     Args:
-      function: is traced on arrays of their types.
+      function: is traced on arrays of the types of the operands.
       operands: values of the module.
-      platform: what it is lowered for, as JAX names it.
+      platform: what the function is lowered for, as JAX names it.
       location: of what is written.
     """
     types = [mlir.shape_of(tensor_type(value.type)) for value in operands]

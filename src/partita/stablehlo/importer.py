@@ -83,13 +83,13 @@ class _Importer:
         self.integers: dict[int, int] = {}
         """Values that are known integer constants."""
         self.constants: list[tuple[Any, int]] = []
-        """What constants hold that differ from element to element, and the values they make."""
+        """Contents of constants whose elements differ, each with the number of the value."""
         self.directions: dict[int, str] = {}
         """Directions of comparisons, by the value that holds the outcome."""
         self.manual: Given | None = None
         """Inside of a manual computation, how that is sharded."""
         self.collectives: list[tuple[Any, int]] = []
-        """Those inside of a manual computation, as MLIR operations and by number."""
+        """Collectives inside of a manual computation, as MLIR operations and by number."""
         self.manually: dict[int, manual_regions.Manual] = {}
         """Values inside of computations that are manual over some axes, with these axes."""
         self.region = 0
@@ -240,7 +240,7 @@ class _Importer:
         )
 
     def _crossing(self, op: Any) -> int:
-        """Where a value enters or leaves a computation that is manual over some axes."""
+        """Adds a value's entry to, or exit from, a computation that is manual over some axes."""
         source, scope = self.sources.of(op.location)
         index, operand = len(self.operations), self.numbers[op.operands[0]]
         result = self._define(op.results[0], index, 0)
@@ -354,7 +354,7 @@ class _Importer:
         return Loop(tuple(carries), condition_block, choose, body_block, trips, source)
 
     def _trips(self, predicate: int) -> int | None:
-        """How often a loop runs that counts up to a constant; None for any other."""
+        """Returns the trip count of a loop that counts up to a constant; None for any other."""
         compare = self._maker(predicate)
         if compare is None or compare.kind != "stablehlo.compare":
             return None

@@ -1,7 +1,7 @@
-"""What partita uses of JAX's internals (`jax._src`), by what it is for.
+"""JAX internals (`jax._src`) that partita uses, by purpose.
 
-They may change with any release: where they have, `partita.stablehlo.versions` says how. What
-`jax.extend` has of them is taken from behind it: importing that imports Pallas, too.
+They may change with any release: where they have, `partita.stablehlo.versions` says how. Names that
+`jax.extend` exports are imported from `jax._src`, too: importing `jax.extend` imports Pallas.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PMAP_AXIS = "_internal_pmap_axis_name"
 """The axis of the mesh of a `jax.pmap` to which its user gives no name."""
 
 runs_at_once = trace_state_clean
-"""Whether what is called now runs, and is not traced, differentiated or batched."""
+"""Returns whether calls run at once, rather than being traced, differentiated or batched."""
 
 NAME: Primitive = name_p
 """The primitive of `jax.ad_checkpoint.checkpoint_name`."""
@@ -144,7 +144,7 @@ def cached_weakly(kind: type[_T]) -> type[_T]:
 
 
 def signatures(jitted: Any) -> int:
-    """How many kinds of arguments, and of where these lie, a jitted function was called with."""
+    """Returns how many combinations of argument types and shardings a jitted function has seen."""
     return int(jitted._cache_size())
 
 
@@ -159,7 +159,7 @@ def lower_transformed(context: Any, *values: Any, forms: Any) -> Any:
 
 
 def jit_options(fn: Any) -> dict[str, tuple[Any, ...]] | None:
-    """What `jax.jit` found static and donated, by position and name; None for other functions."""
+    """Returns what `jax.jit` found static and donated, by position and name; None if not jitted."""
     # `functools.wraps` copies what is known of a function, but does not make it one of `jax.jit`.
     info = getattr(fn, "_jit_info", None) if hasattr(fn, "trace") else None
     names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
@@ -180,7 +180,7 @@ def lower(traced: Any, rules: Sequence[LoweringRule], platform: str) -> Any:
 
 
 def platform_of(device: jax.Device | None = None) -> str:
-    """What JAX lowers programs for that run on a device; by default, on those at hand."""
+    """Returns the platform that JAX lowers for on a device; by default, on the first one."""
     device = jax.devices()[0] if device is None else device
     client: Any = device.client
     return str(getattr(client, "_raw_platform", device.platform))  # cuda or rocm, where that is gpu
@@ -195,7 +195,7 @@ def inline(context: Any, jaxpr: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def as_function(jaxpr: Any) -> Callable[..., Any]:
-    """What a closed jaxpr computes, as a function of flat arrays."""
+    """Returns a closed jaxpr as a function of flat arrays."""
     made: Callable[..., Any] = jaxpr_as_fun(jaxpr)
     return made
 
@@ -222,7 +222,7 @@ def inputs_of(jaxpr: Any, result: int) -> set[int]:
 
 
 def used_by(jaxpr: Any, result: int, others: Sequence[int]) -> bool:
-    """Whether a result of a closed jaxpr is one of some others, or these are computed from it."""
+    """Returns whether a result of a closed jaxpr is one of some others, or used to compute them."""
     value = jaxpr.jaxpr.outvars[result]
     return any(var is value for var, _ in _needed(jaxpr.jaxpr, others))
 
@@ -283,7 +283,7 @@ def export_schema() -> Any:
 
 
 def exported_nodes(data: bytes) -> int:
-    """How many nodes the pytrees of a serialized `Exported` have.
+    """Counts the nodes in the pytrees of a serialized `Exported`.
 
     A file can say in a few bytes that a node contains another one twice, and that one a third one
     twice; JAX makes all of them.

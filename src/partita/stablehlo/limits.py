@@ -15,10 +15,10 @@ import numpy as np
 from partita.errors import UnsupportedError
 
 DEPTH = 400
-"""How deep brackets, and named attributes, types and locations, may be in each other."""
+"""Largest nesting depth of brackets, and of named attributes, types and locations."""
 
 REGIONS = 100
-"""How deep braces may be in each other: loops in loops."""
+"""Largest nesting depth of braces: loops in loops."""
 
 WRITTEN_OUT = 2**24
 """Characters of all named attributes and types, written out wherever they are used."""
@@ -86,7 +86,7 @@ def _check_brackets(text: bytes) -> None:
 
 
 def _deepest(marks: np.ndarray, opening: int, closing: int) -> int:
-    """How deep brackets of a kind are in each other; closing ones too many count nothing."""
+    """Returns the nesting depth of brackets of a kind; ignores surplus closing ones."""
     depth = np.cumsum((marks == opening).astype(np.int8) - (marks == closing), dtype=np.int64)
     lowest = np.minimum.accumulate(np.minimum(depth, 0))
     return int(np.max(depth - lowest, initial=0))

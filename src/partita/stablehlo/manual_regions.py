@@ -69,7 +69,7 @@ def noted(op: Any) -> Manual:
 
 
 def is_manual(op: Any) -> bool:
-    """Whether an operation is in a computation that is manual over some axes, or all."""
+    """Returns whether an operation is in a computation that is manual over some or all axes."""
     around = op.parent
     while around is not None and around.name != MANUAL:
         around = around.parent

@@ -1,4 +1,4 @@
-"""Which MLIR operation of a program's module is which operation of the program."""
+"""Matches the operations of a program to the MLIR operations of its module."""
 
 from __future__ import annotations
 

@@ -35,28 +35,28 @@ class Partitioned:
     """A function with a rule, as the user has defined it."""
 
     whole: Callable[..., Any]
-    """What it computes, of flat arrays."""
+    """The unpartitioned function, of flat arrays."""
     partition: Callable[..., Any]
     """The user's: of static arguments, a mesh, and sharded types of arguments and results."""
     arguments: Any
-    """How arguments are nested."""
+    """Tree structure of the arguments."""
     results: Any
-    """How results are nested."""
+    """Tree structure of the results."""
     static: tuple[Any, ...]
 
     def on_device(
         self, mesh: AbstractMesh, operands: Sequence[Any], results: Sequence[Any], specs: Specs
     ) -> Callable[..., Any]:
-        """What computes it over a mesh: of flat arrays, a `shard_map` of what each device runs.
+        """Returns a function of flat arrays for a mesh: a `shard_map` of what each device runs.
 
         Args:
           mesh: the mesh.
           operands: types of the whole operands.
           results: types of the whole results.
-          specs: how operands and then results are split.
+          specs: how operands and then results are sharded.
 
         Raises:
-          UnsupportedError: it wants them split otherwise.
+          UnsupportedError: the function's `partition` asks for other shardings.
         """
         shardings = [NamedSharding(mesh, spec) for spec in specs]
         typed = [
@@ -89,10 +89,10 @@ class Partitioned:
 
 
 def lowering(found: dict[str, Partitioned]) -> LoweringRule:
-    """How such functions are lowered while partita traces; each is noted by the name of its call.
+    """Returns the lowering rule of such functions while partita traces.
 
     Args:
-      found: is filled.
+      found: is filled with the functions, by the name of their call.
     """
 
     def lower(context: Any, *values: Any, call: Any, **said: Any) -> Any:

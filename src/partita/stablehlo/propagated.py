@@ -35,12 +35,12 @@ Placed = tuple[tuple[int, ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Propagated:
-    """Where Shardy's propagation has come to."""
+    """Result of Shardy's propagation."""
 
     layouts: Mapping[int, Placed]
-    """By value; values without an entry are replicated."""
+    """Layout by value; values without an entry are replicated."""
     lost: Mapping[int, str]
-    """By value, what Shardy says and a plan cannot: the value is less sharded in `layouts`."""
+    """Shardy's sharding by value, where a plan cannot express it and `layouts` shards less."""
 
 
 def mesh_attribute(mesh: Mesh) -> str:
@@ -64,8 +64,10 @@ def axis_attribute(name: str) -> str:
 
 
 def can_propagate(program: Program) -> bool:
-    """Whether all that the program says about shardings can be put before Shardy: not what is
-    manual over some axes, which is unfolded in the module."""
+    """Returns whether Shardy can be given all shardings that the program sets.
+
+    It cannot where constraints are manual over some axes, since the module unfolds those.
+    """
     return all(op.kind == CONSTRAINT and not op.manual for op in program.operations if op.given)
 
 
@@ -232,7 +234,7 @@ def _sharding(axes: Iterable[Sequence[str]], is_open: Iterable[bool]) -> Any:
 
 
 def _values(program: Program, item: Item) -> list[str]:
-    """For each result of the operation of an item, the values that it is, as text."""
+    """Returns for each result of an item's operation the numbers of its values, as text."""
 
     def results(op: int | None) -> str:
         return "" if op is None else " ".join(map(str, program.operations[op].results))

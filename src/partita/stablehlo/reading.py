@@ -1,8 +1,8 @@
-"""What MLIR says against a module, and reading modules in a process of their own.
+"""Errors for modules that MLIR rejects, and reading of modules in a separate process.
 
-Damaged bytecode can end the process that reads it, or keep it busy for ever, and no look at its
-bytes tells; so can groups of devices that are malformed, in the text, too. So another process reads
-these, within limits of time and memory. That takes some 0.15 s.
+Damaged bytecode can crash the process that reads it, or loop for ever, and its bytes do not show
+it. Malformed groups of devices can do so, too, even in text. So another process reads these, within
+limits of time and memory. That takes some 0.15 s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.program.refused import QUANTIZED
 from partita.stablehlo import decoder
 
 _PATIENCE = 8
-"""How many times as long as it may compute it may take, on a busy machine."""
+"""Limit of elapsed time as a multiple of the limit of processor time, for a busy machine."""
 
 _FOREIGN = re.compile(r"[Dd]ialect [`']?([\w.]*)'? not found|unregistered dialect")
 

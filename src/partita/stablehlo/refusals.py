@@ -1,4 +1,4 @@
-"""What a program must not contain: each refusal says what it is, where, and what to do."""
+"""Refusals of unsupported programs: each says what is not supported, where, and what to do."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def check_supported(op: Any, source: str) -> None:
 
 
 def _of_booleans(op: Any) -> bool:
-    """Whether only one side is made of booleans."""
+    """Returns whether only one side is made of booleans."""
     sides = (op.operands[0], op.results[0])
     of = [str(ir.RankedTensorType(side.type).element_type) == "i1" for side in sides]
     return of[0] != of[1]
 
 
 def target_of(op: Any) -> str:
-    """What a custom call calls; empty for other operations."""
+    """Returns the target of a custom call; an empty string for other operations."""
     if op.name != "stablehlo.custom_call":
         return ""
     return str(op.attributes["call_target_name"].value)

@@ -22,7 +22,7 @@ Functions = dict[tuple[Any, int, int], str]
 
 
 def is_roll(operation: Any) -> bool:
-    """Whether an operation stands for a roll."""
+    """Returns whether an operation stands for a roll."""
     return operation.name == "func.call" and bool(attributes.get(operation, _KEY))
 
 
@@ -68,7 +68,7 @@ def write(value: Any, dim: int, start: int) -> Any:
 
 
 def move(operation: Any, dim: int) -> None:
-    """Has a roll, whose operand and result have other types by now, roll this dimension."""
+    """Makes a roll, whose operand and result have new types by now, roll this dimension."""
     start = place(operation)[1]
     body = top_of(operation).regions[0].blocks[0]
     name = _function(body, operation.results[0].type, dim, start)

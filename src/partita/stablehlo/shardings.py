@@ -1,4 +1,4 @@
-"""What Shardy's shardings say, read from their attributes."""
+"""Shardy's shardings, read from their attributes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PLAN_MESH = "partita_mesh"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Said:
-    """What an `sdy.sharding` says of one tensor."""
+    """Content of an `sdy.sharding` for one tensor."""
 
     axes: tuple[tuple[str, ...], ...]
-    """For each dimension the names of the axes that split it, major first."""
+    """Names of the axes that split each dimension, major first."""
     open: tuple[bool, ...]
-    """For each dimension whether it may be split further."""
+    """True for each dimension that may be split further."""
     mesh: tuple[tuple[str, int], ...]
     """The axes of its mesh; empty for that of the plan."""
 
@@ -50,7 +50,7 @@ def with_mesh(sharding: Any, meshes: dict[str, Any]) -> Any:
 
 
 def read_sharding(sharding: Any, meshes: dict[str, Any], name: str) -> Said:
-    """What a sharding says.
+    """Reads a sharding.
 
     Args:
       sharding: an `sdy.sharding` attribute.
@@ -58,7 +58,7 @@ def read_sharding(sharding: Any, meshes: dict[str, Any], name: str) -> Said:
       name: of what has the sharding, in the user's words.
 
     Raises:
-      UnsupportedError: it says what no `PartitionSpec` can say.
+      UnsupportedError: no `PartitionSpec` can express the sharding.
     """
     given = sdy.TensorShardingAttr(with_mesh(sharding, meshes))
     dims = [sdy.DimensionShardingAttr(dim) for dim in given.dimension_shardings]
@@ -81,8 +81,10 @@ def read_sharding(sharding: Any, meshes: dict[str, Any], name: str) -> Said:
 
 
 def says_nothing(sharding: Any, meshes: dict[str, Any]) -> bool:
-    """Whether a sharding leaves everything open, as those that JAX adds to random keys and in
-    manual computations; one of a scalar has nothing to say."""
+    """Returns whether a sharding leaves every dimension open; always True for a scalar.
+
+    JAX adds such shardings to random keys and in manual computations.
+    """
     given = sdy.TensorShardingAttr(with_mesh(sharding, meshes))
     reference = given.mesh_or_ref
     written = not isinstance(reference, ir.FlatSymbolRefAttr)

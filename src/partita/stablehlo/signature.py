@@ -1,4 +1,4 @@
-"""What a function of a module says of its arguments and results: names, and what is donated."""
+"""Names of a function's arguments and results, and its donated arguments, read from the module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DONATED = "tf.aliasing_output"
 
 
 def argument_names(main: Any, arguments: Any) -> list[str]:
-    """From locations or attributes; one that several arguments have names the first of them."""
+    """Returns names from locations or attributes; only the first of several equal ones keeps it."""
     infos = mlir.attributes_of(main, "arg_attrs", len(arguments))
     given = [
         getattr(argument.location, "name_str", "") or _text(info, "jax.arg_info")
@@ -31,7 +31,7 @@ def argument_names(main: Any, arguments: Any) -> list[str]:
 
 
 def result_names(main: Any, count: int) -> list[str]:
-    """From attributes, or by number."""
+    """Returns names from attributes; numbers where there are none."""
     infos = mlir.attributes_of(main, "res_attrs", count)
     names = [_text(info, "jax.result_info") for info in infos]
     return [name or (f"result[{i}]" if count > 1 else "result") for i, name in enumerate(names)]
@@ -40,7 +40,7 @@ def result_names(main: Any, count: int) -> list[str]:
 def aliases(
     main: Any, arguments: Sequence[TensorType], results: Sequence[TensorType]
 ) -> dict[int, int]:
-    """Which result takes over the buffer of which argument, by their types.
+    """Returns the result that reuses the buffer of each donated argument, matched by type.
 
     Raises:
       UnsupportedError: an argument is donated to a result that cannot have its buffer.
@@ -85,8 +85,10 @@ def donate(
     results: Sequence[tuple[TensorType, str | None]],
     known: Mapping[int, int],
 ) -> dict[int, int]:
-    """Which result takes over the buffer of which donated argument: the first of its type and
-    memory, which is None for that of the device."""
+    """Returns the result that reuses the buffer of each donated argument.
+
+    That is the first result of the same type and memory; memory is None for that of the device.
+    """
     found = dict(known)
     waiting = [donor for donor in donors if donor not in found]
     for number, type_ in enumerate(results):

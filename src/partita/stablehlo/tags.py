@@ -27,7 +27,7 @@ def _lower(context: Any, value: Any, *, name: str) -> list[Any]:
 
 
 LOWERING = (NAME, _lower)
-"""How names are lowered while partita traces."""
+"""Primitive of names, and its lowering while partita traces."""
 
 
 def of(operation: Any) -> list[str]:

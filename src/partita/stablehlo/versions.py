@@ -53,7 +53,7 @@ _FORMER_OPTIONS = frozenset({"xla_cpu_use_fusion_emitters"} if JAX >= (0, 11) el
 
 
 def compiler_options(options: dict[str, _T]) -> dict[str, _T]:
-    """Those of these options of XLA that this version has."""
+    """Returns the options of XLA, of those given, that this version has."""
     return {name: value for name, value in options.items() if name not in _FORMER_OPTIONS}
 
 

@@ -22,7 +22,7 @@ from partita.stablehlo.rules.ragged import Ragged
 
 
 def lacks(program: Program, platform: str) -> bool:
-    """Whether a program is written otherwise for a platform than for its own."""
+    """Returns whether a program must be rewritten to run on a platform other than its own."""
     if platform == program.platform:
         return False
     if program.partitioned or any(op.kernel for op in program.operations):
@@ -122,4 +122,4 @@ def _behind_a_barrier(op: Any) -> list[Any]:
 LACKING: dict[str, dict[str, Rewrite]] = {
     "cpu": {"chlo.ragged_dot": _dense, PLACEMENT: _operand, "stablehlo.fft": _row_major}
 }
-"""By platform: kinds and targets that its compilers cannot run as they are -> substitutes."""
+"""Substitutes by platform, for kinds and targets that its compilers cannot run as they are."""

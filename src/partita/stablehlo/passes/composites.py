@@ -16,7 +16,7 @@ from partita.stablehlo.mlir import chlo, ir
 
 _PREFIX = "chlo."
 _KEPT = ("elementwise", "own")
-"""How operations are treated that are more to partita than their decomposition."""
+"""Treatments of operations that partita handles better than their decomposition."""
 
 
 def restored(op: Any) -> list[Any] | None:
@@ -55,4 +55,4 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "precision_config": _precisions,
     "ragged_dot_dimension_numbers": _dimensions,
 }
-"""How attributes are read that composites write otherwise."""
+"""Readers of the attributes that composites write in another form."""

@@ -80,7 +80,7 @@ def _may_crop(program: Program, op: Operation, devices: int) -> bool:
 
 
 def _loses(size: int, made: int, parts: int) -> bool:
-    """Whether a part of a dimension, more than one element, divides less well than all of it."""
+    """Returns whether a part, of several elements, shards less far than its whole dimension."""
     return 1 < made < size and math.gcd(made, parts) < math.gcd(size, parts)
 
 
@@ -134,7 +134,7 @@ class _Aligner:
                 queue += self.crops[value].made_from
 
     def gains(self, crop: Crop, size: int) -> bool:
-        """Whether something of this size can be sharded where a part cannot."""
+        """Returns whether a dimension of this size shards further than the crop."""
         return math.gcd(size, self.parts) > math.gcd(crop.size, self.parts)
 
     def shifted(self, value: Any, like: Crop, start: int) -> Any:
@@ -186,7 +186,7 @@ def _slice(aligner: _Aligner, op: Any) -> Crop | Any | None:
 
 
 def _part(aligner: _Aligner, op: Any, dim: int, places: range) -> Crop | Any | None:
-    """What has these indices along one dimension of the first operand."""
+    """Returns these indices along a dimension of the first operand; None to keep the operation."""
     value, made = op.operands[0], len(places)
     made_from: tuple[Any, ...] = ()
     crop = aligner.crops.get(value)
@@ -242,7 +242,7 @@ def _transpose(aligner: _Aligner, op: Any) -> Crop:
 
 
 def _reduce(aligner: _Aligner, op: Any) -> Crop | Any | None:
-    """What does not count is masked, or is still there if another dimension is reduced."""
+    """Masks the elements that do not count; keeps the crop if another dimension is reduced."""
     crop = aligner.crops.get(op.operands[0])
     if crop is None or crop.size == 1:
         return None
@@ -272,12 +272,12 @@ def _accumulate(aligner: _Aligner, op: Any) -> Crop | None:
 
 
 def _counts(crop: Crop) -> Any:
-    """Which elements of the whole count."""
+    """Returns a mask of the elements of the whole that count."""
     return within(crop.whole.type, crop.dim, crop.start, crop.start + crop.size)
 
 
 def _pad(aligner: _Aligner, op: Any) -> Crop | Any | None:
-    """What does not count becomes padding; what is cropped on both sides is a part."""
+    """Pads: elements that do not count become padding. Cropping on both sides makes a part."""
     moved = [d for d in range(len(shape_of(op.results[0]))) if any(padding(op, d))]
     if len(moved) != 1:
         return None
@@ -295,7 +295,7 @@ def _pad(aligner: _Aligner, op: Any) -> Crop | Any | None:
 
 
 def _filled(crop: Crop, size: int, place: int, fill: Any, apart: int = 1) -> Any:
-    """What counts of a part, from a place of a longer dimension on; all else is `fill`."""
+    """Puts the elements that count at a place of a longer dimension, and `fill` everywhere else."""
     dim, begin = crop.dim, place - apart * crop.start
     end = size - begin - apart * (crop.length - 1) - 1
     stop = place + apart * (crop.size - 1) + 1
@@ -371,10 +371,10 @@ _READ: dict[str, Callable[[_Aligner, Any], Crop | Any | None]] = {
     "stablehlo.pad": _pad,
     "stablehlo.concatenate": _concatenate,
 }
-"""What is made of parts of values, by operation."""
+"""Handlers by operation, for operands that are parts of values."""
 
 _MAKING = ("stablehlo.slice", "stablehlo.pad")
-"""Those that make parts of what is none."""
+"""Operations that can start a crop: their operand need not be a part."""
 
 align = ForDevices(_may_crop, _rewrite)
 """Writes slices in full length, where that keeps them sharded."""

@@ -55,7 +55,7 @@ class _Used:
                 self._waiting.append(value)
 
     def _need_around(self, op: Any) -> None:
-        """That an effect happens depends on the loops and branches around it."""
+        """Marks the conditions of loops and branches around an operation with an effect as live."""
         while (op := op.parent) is not None and op.name != "func.func":
             if op.name == _LOOP:
                 self._need(returned(op.regions[0].blocks[0]))

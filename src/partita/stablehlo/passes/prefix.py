@@ -58,7 +58,7 @@ def accumulated(op: Any) -> int | None:
 
 
 def _starts_neutral(op: Any) -> bool:
-    """Whether the initial value changes nothing, so that it may be there several times."""
+    """Returns whether the initial value is neutral, so that it may be used several times."""
     start = origin(op.operands[1])
     number = number_of(start)
     if number is None:
@@ -125,7 +125,7 @@ def accumulate(op: Any, value: Any, start: Any, dim: int, reach: int, backward: 
 
 
 def _combined(op: Any, a: Any, b: Any) -> Any:
-    """What the body of an operation makes of two values of any shape."""
+    """Applies the body of an operation to two values of any shape."""
     block = op.regions[0].blocks[0]
     known = dict(zip(block.arguments, (a, b), strict=True))
     shape = shape_of(a)

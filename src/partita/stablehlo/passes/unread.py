@@ -21,7 +21,7 @@ from partita.stablehlo.mlir import filled, hlo, ir, maker, number_of, returned
 from partita.stablehlo.passes.driver import Pattern, Rewrite
 
 _COMPUTED = frozenset(("elementwise", "broadcasting", "generated", "shardy", "own"))
-"""How operations are treated that do nothing but make their results."""
+"""Treatments of operations that only compute their results."""
 
 
 def _elements(type_: Any) -> int:
@@ -29,7 +29,7 @@ def _elements(type_: Any) -> int:
 
 
 def _makes_nothing(op: Any) -> bool:
-    """Whether an operation only computes, and none of its results has an element."""
+    """Returns whether an operation only computes, and all its results are empty."""
     computes = traits(op.name).treatment in _COMPUTED and not op.name.endswith("custom_call")
     types = [result.type for result in op.results]
     return bool(computes and types) and all(

@@ -21,8 +21,10 @@ from partita.stablehlo.rules import notation, registry
 
 Types = Sequence[TensorType]
 Write = Callable[[Any, Types, Types], str | None]
-"""Of an MLIR operation, types of operands and results: the rule as `notation` reads it; None
-where the operation is not what its target says."""
+"""Function from an MLIR operation and types of operands and results to a rule for `notation`.
+
+It returns None where the operation is not what its target says.
+"""
 
 PARTITIONED_CALL = "partita.partitioned"
 """Target of the custom calls that stand for custom_partitioning functions."""
@@ -92,7 +94,7 @@ def _known(target: str) -> Call | None:
 
 
 def _said(op: Any) -> dict[str, str]:
-    """What is written on a call for XLA to read."""
+    """Returns the attributes on a call that are for XLA (`mhlo.frontend_attributes`)."""
     key = "mhlo.frontend_attributes"
     attributes = op.attributes.get(key, ())
     return {each.name: str(getattr(each.attr, "value", "")) for each in attributes}
@@ -118,7 +120,7 @@ def _most(types: Types) -> int:
 
 
 def _top_k(op: Any, operands: Types, results: Types) -> str | None:
-    """Of the operand's dimensions all but the one that is searched, wherever it stands."""
+    """Returns a rule over all dimensions of the operand except the searched one, wherever it is."""
     dim = _searched(op)
     rank = _most(operands)
     if dim is None or not 0 <= dim < rank:

@@ -20,8 +20,11 @@ from partita.stablehlo.rules.draft import Draft
 
 Types = Sequence[TensorType]
 Reads = Callable[[Any, Types, Types, int], tuple[Reach | None, ...] | None]
-"""Of an operation, the types of its operands and results, and a dimension: what each device reads
-of it, of every operand that has dimensions; None where the dimension is not moved."""
+"""Function from an operation, types of operands and results, and a dimension, to what it reads.
+
+It returns what each device reads of the dimension, for every operand that has dimensions; None
+where the dimension is not moved.
+"""
 
 
 def sliced(op: Any, operands: Types, results: Types, dim: int) -> tuple[Reach | None, ...] | None:
@@ -34,7 +37,10 @@ def sliced(op: Any, operands: Types, results: Types, dim: int) -> tuple[Reach | 
 
 
 def slice_rule(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Of one index, the device that holds it contributes it, the others zeros; none asks nobody."""
+    """Shards a dimension sliced to one index, too: its device contributes it, the others zeros.
+
+    A dimension sliced to no index needs no communication.
+    """
     draft = Draft(moving(sliced)(op, rule, operands, results))
     for dim, (size, made) in enumerate(zip(operands[0].shape, results[0].shape, strict=True)):
         if made < min(2, size):

@@ -23,7 +23,8 @@ from partita.stablehlo.versions import reshape_rule
 
 Types = Sequence[TensorType]
 Narrow = Callable[[Any, Rule, Types, Types], Rule]
-"""Of an MLIR operation, Shardy's rule, types of operands and results: the rule that holds."""
+"""Function from an MLIR operation, Shardy's rule, types of operands and results to the rule to use.
+"""
 
 _WINDOWS = "{} reads or writes windows along this dimension"
 
@@ -82,7 +83,7 @@ def _dynamic_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule
 
 
 def _dynamic_update_slice(op: Any, rule: Rule, operands: Types, results: Types) -> Rule:
-    """Of a dimension that is written in part, each device writes what falls into its shard.
+    """Shards a dimension that is written in part: each device writes what falls into its shard.
 
     The update itself requires replication along such a dimension, whatever its size.
     """
@@ -124,4 +125,4 @@ NARROWED: dict[str, Narrow] = {
     "stablehlo.scatter": _scatter,
     "stablehlo.select_and_scatter": scatter_rule,
 }
-"""For the kinds of which Shardy's rule is not what a device can do alone, what is."""
+"""Corrections by kind, where a device cannot follow Shardy's rule alone."""

@@ -125,7 +125,7 @@ def _has(tensor: Sequence[str], name: str) -> bool:
 
 
 def _kinds_of(text: str, operands: Tensors, results: Tensors) -> dict[str, FactorKind]:
-    """What each factor is, in the order in which they are named."""
+    """Returns the kind of each factor, in the order in which they are named."""
     kinds: dict[str, FactorKind] = {}
     for tensor in (*operands, *results):
         for name, mark in (m.groups() for m in map(_WORD.fullmatch, tensor) if m):

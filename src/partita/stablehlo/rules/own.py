@@ -47,7 +47,7 @@ def _broadcasting(op: Any, operands: Types, results: Types) -> str:
 
 
 def _einsum(op: Any, operands: Types, results: Types) -> str | None:
-    """None where a letter stands for a diagonal, or dots for several dimensions."""
+    """Returns the rule of an einsum; None for diagonals, and for dots that stand for dimensions."""
     config = op.attributes["einsum_config"].value
     inputs, _, output = config.replace(" ", "").partition("->")
     if "." in config or any(len(set(each)) < len(each) for each in (*inputs.split(","), output)):
@@ -104,7 +104,7 @@ OWN: dict[str, Callable[[Any, Types, Types], str | None]] = {
     "chlo.ragged_dot": ragged_dot,
     "chlo.top_k": _top_k,
 }
-"""For the kinds whose rule is partita's own, what writes it as text, as `notation` reads it."""
+"""Writers by kind of partita's own rules, as text that `notation` reads."""
 
 
 def same(type_: TensorType, operands: int, results: int) -> Rule:

@@ -24,7 +24,7 @@ class Ragged:
     """The dimension numbers of a product with ragged groups."""
 
     batch: tuple[tuple[int, ...], tuple[int, ...]]
-    """Of each operand."""
+    """Batch dimensions of each operand."""
     contracted: tuple[tuple[int, ...], tuple[int, ...]]
     rows: int
     """The ragged dimension of the first operand."""
@@ -33,7 +33,7 @@ class Ragged:
 
     @classmethod
     def of(cls, op: Any) -> Ragged:
-        """Those of an MLIR operation."""
+        """Reads the dimension numbers of an MLIR operation."""
         numbers: Any = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
         groups = list(numbers.rhs_group_dimensions)
         return cls(
@@ -45,7 +45,7 @@ class Ragged:
 
     @property
     def contracts_rows(self) -> bool:
-        """Whether the ragged dimension is contracted."""
+        """Returns whether the ragged dimension is contracted."""
         return self.rows in self.contracted[0]
 
     @property

@@ -15,7 +15,7 @@ RULES: dict[str, str] = {}
 
 
 LOCAL: dict[str, Callable[..., Any]] = {}
-"""What a device runs on its shards instead of a call, for targets and kernels that have it."""
+"""Functions that a device runs on its shards instead of a call, by target or kernel."""
 
 
 def register_rule(target: str, rule: str, local: Callable[..., Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a scatter writes where: windows of its updates, at the places that its indices say."""
+"""Scatters: windows of their updates, written at the places that their indices say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partita.stablehlo.mlir import hlo, ir
 
 
 def numbers_of(op: Any) -> Any:
-    """Which dimensions of a scatter's tensors stand for what."""
+    """Returns the dimension numbers of a scatter."""
     return hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
 
 
@@ -30,9 +30,10 @@ def batch_dims(op: Any) -> list[int]:
 
 
 def writes_apart(op: Any) -> bool:
-    """Whether each window is alone in its part of the operand, and can be written by halves.
+    """Returns whether no two windows overlap, so that a device can write its part of the operand.
 
-    No two can overlap then, and what is not to be changed can be written as it was.
+    Each window is then alone in its batch, and elements that must not change can be written with
+    their old values.
     """
     numbers = numbers_of(op)
     known = replaces(op) or combiner(op) is not None
@@ -42,7 +43,7 @@ def writes_apart(op: Any) -> bool:
 
 
 def replaces(op: Any) -> bool:
-    """Whether the updates replace what was there."""
+    """Returns whether the updates replace what was there."""
     block = op.regions[0].blocks[0]
     *_, end = block.operations
     return len(op.results) == 1 and end.operation.operands[0] == block.arguments[1]

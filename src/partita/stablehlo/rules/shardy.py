@@ -79,14 +79,14 @@ def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType
 
 
 def is_shardys(op: Any) -> bool:
-    """Whether the rule of an operation is Shardy's, narrowed or widened."""
+    """Returns whether the rule of an operation is Shardy's, narrowed or widened."""
     known = traits(op.name)
     ours = known.treatment == "generated" or bool(target_of(op))
     return _RULE in op.attributes and known.shardable and not ours
 
 
 def combiner_of(op: Any) -> str | None:
-    """How unreduced results along a reduction factor combine; None when they cannot."""
+    """Returns how unreduced results along a reduction factor combine; None when they cannot."""
     known = traits(op.name)
     if known.sums:
         return "add"

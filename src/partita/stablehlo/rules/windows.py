@@ -28,7 +28,7 @@ Splits = Literal["result", "window", "nothing"]
 
 @dataclasses.dataclass(frozen=True)
 class Slide:
-    """How a window slides along one dimension of an operand."""
+    """Sliding of a window along one dimension of an operand."""
 
     size: int
     """Elements of the operand."""
@@ -38,12 +38,12 @@ class Slide:
     low: int = 0
     """Padding before the first element; negative where elements are skipped."""
     dilation: int = 1
-    """Of the operand."""
+    """Dilation of the operand."""
     window_dilation: int = 1
 
     @property
     def splits(self) -> Splits:
-        """What can be sharded together with the operand."""
+        """Name of the tensor that can be sharded together with the operand, or `nothing`."""
         stretched = self.size * self.dilation
         along_result = self.result * self.stride == stretched
         along_window = self.window * self.window_dilation == stretched
@@ -53,7 +53,7 @@ class Slide:
 
     @property
     def _reach(self) -> tuple[int, int]:
-        """How far a window reads before and after a shard, in the stretched operand."""
+        """Elements that a window reads before and after a shard, in the dilated operand."""
         if self.splits == "result":
             beyond = (self.window - 1) * self.window_dilation - self.stride
         else:
@@ -75,7 +75,7 @@ class Slide:
 
 
 def slides(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType]) -> list[Slide]:
-    """How a convolution slides along each spatial dimension, or pooling along each dimension."""
+    """Returns how windows slide along each dimension; spatial ones only, for convolutions."""
     if traits(op.name).convolution:
         numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         image = [operands[0].shape[dim] for dim in numbers.input_spatial_dimensions]

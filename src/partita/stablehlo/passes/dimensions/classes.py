@@ -1,4 +1,4 @@
-"""Which dimensions of which values are one dimension, through whatever operations lie between."""
+"""Classes: dimensions of values that operations between them make the same dimension."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Class:
 
     members: list[Place] = dataclasses.field(default_factory=list)
     reshapes: dict[Any, None] = dataclasses.field(default_factory=dict)
-    """Those at its members."""
+    """Reshapes at its members."""
     parted: dict[Any, None] = dataclasses.field(default_factory=dict)
     """Operations at its members that take parts out of it, or put it together from parts."""
     cuts: list[int] = dataclasses.field(default_factory=list)
-    """How many elements are behind each cut of the dimension; each a multiple of the one before."""
+    """Inner sizes: number of elements behind each cut, each a multiple of the one before."""
 
     def cut(self, at: int) -> bool:
         """Adds a cut; whether it is new and goes with the others."""
@@ -48,13 +48,13 @@ class Class:
         return True
 
     def sizes(self, size: int) -> tuple[int, ...]:
-        """What a dimension of the class becomes."""
+        """Returns the sizes, major first, that a dimension of the class becomes."""
         ends = [1, *self.cuts, size]
         return tuple(b // a for a, b in itertools.pairwise(ends))[::-1]
 
 
 def sizes(classes: Iterable[Class]) -> dict[Any, list[tuple[int, ...]]]:
-    """What the dimensions of all values become in which classes are cut."""
+    """Returns the sizes that each dimension becomes, by value, where classes are cut."""
     found: dict[Any, list[tuple[int, ...]]] = {}
     for each in classes:
         for value, dim in each.members if each.cuts else ():
@@ -68,7 +68,7 @@ class _Ties:
     """The letters of an operation, to be looked up from both sides."""
 
     letters: dict[Any, list[tuple[Letter, ...]]]
-    """Of each value, everywhere it stands."""
+    """Letters of each value, one entry for every place where it is an operand or result."""
     places: dict[str, list[Place]]
 
 
@@ -86,7 +86,7 @@ class Classes:
         self.ends, self.parts, self.last = ends, parts, last
         self.closed: list[Class] = []
         self.of: dict[Place, Class | None] = {}
-        """None where something needs the dimension as it is."""
+        """Class by value and dimension; None where something needs the dimension as it is."""
         self._ties: dict[Any, _Ties] = {}
 
     def explore(self, start: Place) -> Class | None:
@@ -110,7 +110,7 @@ class Classes:
         return found
 
     def _next(self, place: Place, found: Class) -> list[Place] | None:
-        """Where else the dimension is in the operations at a value; None if one needs it so."""
+        """Returns where a value's operations have the dimension, too; None if one needs it as is."""
         value, dim = place
         if not self.last and 0 < dim == len(shape(value)) - 1:
             return None

@@ -9,23 +9,24 @@ from typing import Any, Final
 from partita.stablehlo.mlir import ir
 
 FIXED: Final = None
-"""In place of a letter: this dimension cannot become several."""
+"""Mark in place of a letter: this dimension cannot be split into several."""
 
 EDGE: Final = ""
-"""In place of a letter: the dimension is this operation's own, which is reshaped around it."""
+"""Mark in place of a letter: only this operation has the dimension; reshapes go around it."""
 
 PARTS: Final = "/"
-"""In place of a letter: parts of this dimension are taken out, or put together, at these places."""
+"""Mark in place of a letter: the operation slices or concatenates parts of this dimension."""
 
 Letter = str | None
 Letters = tuple[tuple[Letter, ...], ...]
-"""Of each operand, then of each result."""
+"""Letters of each operand, then of each result."""
 
 Sizes = Sequence[tuple[int, ...]]
 """The sizes that each dimension of a tensor becomes."""
 
 SizesOf = Callable[[Any], Sizes]
-"""What the dimensions of a value become, by what its type still says."""
+"""Function that returns the sizes each dimension of a value becomes, while its type is the old one.
+"""
 
 
 def shape(value: Any) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def wide(value: Any, dims: Iterable[int]) -> list[int]:
-    """Those of some dimensions that have more than one index."""
+    """Returns the dimensions, of those given, that have more than one index."""
     sizes = shape(value)
     return [dim for dim in dims if sizes[dim] > 1]
 

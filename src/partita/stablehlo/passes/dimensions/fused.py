@@ -45,7 +45,7 @@ def unfuse(module: Any) -> None:
 
 
 def takes_apart(operation: Any) -> bool:
-    """Whether an operation reshapes a weight or its gradient between `[parts * n]` and both."""
+    """Returns whether an operation reshapes a weight or gradient from or to `[parts * n]`."""
     return operation.name == RESHAPE and bool(attributes.get(operation, _NOTE))
 
 
@@ -55,7 +55,7 @@ def _parts(op: Any) -> bool:
 
 
 def _whole(op: Any) -> Place:
-    """What has the parts, and in which dimension."""
+    """Returns the value that holds all parts, and the dimension they are in."""
     letters = letters_of(op)
     if op.name == "stablehlo.slice":
         return op.operands[0], letters[0].index(PARTS)
@@ -98,7 +98,7 @@ def _merged_behind(classes: Classes, found: Class) -> Iterator[tuple[Class, int]
 
 
 def _of_a_weight(classes: Classes, found: Class) -> bool:
-    """Whether a product with an argument, or one that is a result, makes or sums just this."""
+    """Returns whether a product makes or sums only this, and has an argument or is a result."""
     for value, dim in found.members:
         for op in [value.owner, *(use.owner for use in value.uses)]:
             if getattr(op, "name", "") != _DOT:

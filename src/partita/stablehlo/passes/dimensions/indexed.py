@@ -107,5 +107,5 @@ def renumber_scatter(op: Any, sizes_of: SizesOf) -> None:
 
 
 def _vector(rows: list[list[int]], dim: int) -> int:
-    """Where indices stand that go together; behind the last dimension if each is alone."""
+    """Returns the new `index_vector_dim`; one past the last dimension if each index is alone."""
     return [*rows, [len(flat(rows))]][dim][0]

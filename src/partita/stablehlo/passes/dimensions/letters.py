@@ -1,9 +1,9 @@
-"""Which dimensions of an operation's operands and results are one, and how its attributes say so.
+"""Letters for the dimensions of operations, and attributes rewritten when dimensions are split.
 
 `letters_of` gives the dimensions of all operands and results letters, as an einsum does: those with
-the same letter are the same dimension. `renumber` rewrites the attributes of an operation, of which
-some dimensions become several, each in its place. Both know the operations of which a dimension may
-be made several without changing what they compute; of others all dimensions are fixed.
+the same letter are the same dimension. `renumber` rewrites the attributes of an operation when some
+of its dimensions become several, each in its place. Both know the operations whose dimensions can
+be split without changing what they compute; all dimensions of other operations are fixed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def letters_of(op: Any) -> Letters:
 
 
 def renumber(op: Any, sizes_of: SizesOf) -> Any:
-    """Has the attributes of an operation count dimensions as they will be.
+    """Rewrites the attributes of an operation for the dimensions as they will be.
 
     Returns:
       The operation; another one in its place where it needs more operands.
@@ -110,7 +110,7 @@ def _parts(sizes: tuple[int, ...], elements: int) -> list[int]:
 
 
 def _up_to(sizes: tuple[int, ...], elements: int) -> list[int]:
-    """Where parts end, and all of the dimensions within."""
+    """Returns the end of a part in the outer dimension, and all of the inner dimensions."""
     return [elements // math.prod(sizes[1:]), *sizes[1:]]
 
 
@@ -159,7 +159,7 @@ def _transformed(op: Any) -> Iterable[int]:
 
 
 def _resized(op: Any) -> list[int]:
-    """Of which a part is read or written."""
+    """Returns the dimensions that are read or written in part."""
     other = op.operands[1] if op.name == "stablehlo.dynamic_update_slice" else op.results[0]
     pairs = zip(shape(op.operands[0]), shape(other), strict=True)
     return [dim for dim, (a, b) in enumerate(pairs) if a != b]
@@ -328,7 +328,7 @@ def _number(op: Any, sizes_of: SizesOf) -> None:
 
 
 def _contiguous(op: Any) -> bool:
-    """Whether elements that are side by side stay so."""
+    """Returns whether adjacent elements stay adjacent."""
     if op.name == "stablehlo.slice":
         return set(op.attributes["strides"]) == {1}
     if op.name == "stablehlo.pad":

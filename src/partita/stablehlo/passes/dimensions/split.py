@@ -15,10 +15,10 @@ from partita.stablehlo.passes.dimensions.letters import letters_of, renumber
 
 
 def split(sizes: dict[Any, list[tuple[int, ...]]]) -> list[tuple[Any, str]]:
-    """Has values have other dimensions, and all operations at them count those.
+    """Splits dimensions of values, and renumbers those of all operations at them.
 
     Args:
-      sizes: for each value, what each of its dimensions becomes.
+      sizes: for each value, the sizes that each of its dimensions becomes.
 
     Returns:
       The reshapes made where operations have other dimensions than values next to them, each with
@@ -33,11 +33,11 @@ class _Split:
         self.replaced: list[Any] = []
         self.made: list[tuple[Any, str]] = []
         self.known: dict[Any, Any] = {}
-        """What is made of a value by a reshape in a block, which operations behind it read, too."""
+        """Reshape by value, new sizes and block; later operations of the block reuse it."""
         self.rolled: list[tuple[Any, int]] = []
         """Rolls, and which dimension they will roll."""
         self.counted: list[tuple[Any, int]] = []
-        """Those that number elements, and along which dimension."""
+        """Iotas, and the dimension along which each numbers elements."""
 
     def run(self) -> list[tuple[Any, str]]:
         """Attributes first: what becomes of them is told by types that are still as they were."""
@@ -104,7 +104,7 @@ class _Split:
                 self.sizes[made], self.sizes[value] = list(self.of(value)), own
 
     def _wanted(self, op: Any) -> list[list[tuple[int, ...]]]:
-        """What each dimension becomes in an operation itself: those of one letter the same."""
+        """Returns what each dimension becomes in an operation: the same for all of one letter."""
         known: dict[Letter, tuple[int, ...]] = {}
         whole: tuple[int, ...] = (0,)
         tensors = list(zip((*op.operands, *op.results), letters_of(op), strict=True))
@@ -129,7 +129,7 @@ def _in_order(ops: dict[Any, None]) -> list[Any]:
 
 
 def _part(size: int, whole: tuple[int, ...]) -> tuple[int, ...]:
-    """What a dimension of this size becomes that holds parts of one that becomes several."""
+    """Returns the sizes of a dimension that holds parts of one that is split."""
     return (size // math.prod(whole[1:]), *whole[1:])
 
 

@@ -15,7 +15,7 @@ from partita.torch.repeats import Run
 
 
 def shared_name(run: Run, name: str) -> str:
-    """What a value of a run is called in the program: layers that are traced once share a name."""
+    """Returns a value's name in the program; layers that are traced once share a name."""
     if run.shared is None:
         return name
     return re.sub(r"\d+$", "*", run.layer) + name.removeprefix(run.layer)

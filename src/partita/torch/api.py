@@ -146,7 +146,7 @@ def stepped(
     targets: Any,
     optimizer: Any,
 ) -> tuple[Step, Captured]:
-    """What is planned of a module: its forward, or its step of training."""
+    """Returns the step to plan of a module, its forward or a step of training, and its capture."""
     if loss is None and (targets is not None or optimizer is not None):
         raise OptionError("targets= and optimizer= are for training: give loss=, too")
     if loss is not None:

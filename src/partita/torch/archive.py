@@ -36,10 +36,10 @@ MOST_CONSTANTS = 2**32
 """Bytes that the constants of a program may have, as they are stored and as arrays."""
 
 MOST_NESTED = 100
-"""How deep arguments and results may be nested."""
+"""Largest nesting depth of arguments and results."""
 
 _PROGRAM = ("models/model.json", "serialized_exported_program.json")
-"""Where the program is: since torch 2.8, and before."""
+"""Paths of the program in the archive: since torch 2.8, and before."""
 _CONSTANTS = "data/constants/"
 _CONFIG = f"{_CONSTANTS}model_constants_config.json"
 
@@ -213,7 +213,7 @@ def _lacking(name: str) -> torch.Tensor:
 
 
 def _made(program: read.Program, constants: dict[str, torch.Tensor], path: Path) -> Any:
-    """What torch makes of a program that has passed."""
+    """Returns the exported program that torch builds from one that has passed the checks."""
     plain = msgspec.to_builtins(program)
     module = plain["graph_module"]
     _clean_nodes(module["graph"])
@@ -267,7 +267,7 @@ def _clean_nodes(graph: dict[str, Any]) -> None:
 
 
 def _outermost(call: dict[str, Any], path: Path) -> dict[str, Any]:
-    """How the module is called, in trees of plain types."""
+    """Returns the call signature of the module, in trees of plain types."""
     signature = call["signature"]
     if signature is None:
         raise _no_file(path, "it does not say how the module is called")
@@ -280,7 +280,7 @@ def _outermost(call: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _tree(text: str, path: Path) -> str:
-    """How values are nested, checked: for some types torch imports a module that the file names."""
+    """Checks how values are nested: for some types torch imports a module that the file names."""
     try:
         protocol, tree = msgspec.json.decode(text, type=tuple[int, read.Tree])
         _check_tree(tree, path, 0)

@@ -46,7 +46,7 @@ class Integer(_Union, frozen=True):
 
 
 class DeviceOf(_Part, frozen=True):
-    """Where a tensor is."""
+    """Device that a tensor is on."""
 
     type: Device
     index: int | None = None
@@ -79,7 +79,7 @@ class Complex(_Part, frozen=True):
 
 
 class Argument(_Union, frozen=True):
-    """What an operation takes or returns."""
+    """Argument or result of an operation."""
 
     as_none: bool | UnsetType = UNSET
     as_tensor: Name | UnsetType = UNSET
@@ -113,7 +113,7 @@ class NamedArgument(_Part, frozen=True):
 
 
 class Metadata(_Part, frozen=True):
-    """Where an operation is from, as torch writes it."""
+    """Source of an operation, as torch writes it."""
 
     stack_trace: str = ""
     nn_module_stack: str = ""
@@ -217,7 +217,7 @@ class LossOutput(_Part, frozen=True):
 
 
 class InputSpec(_Union, frozen=True):
-    """What an input of the graph is."""
+    """Kind of an input of the graph, with its name."""
 
     user_input: UserInput | UnsetType = UNSET
     parameter: ParameterInput | UnsetType = UNSET
@@ -227,7 +227,7 @@ class InputSpec(_Union, frozen=True):
 
 
 class OutputSpec(_Union, frozen=True):
-    """What an output of the graph is."""
+    """Kind of an output of the graph, with its name."""
 
     user_output: UserInput | UnsetType = UNSET
     loss_output: LossOutput | UnsetType = UNSET
@@ -237,14 +237,14 @@ class OutputSpec(_Union, frozen=True):
 
 
 class Signature(_Part, frozen=True):
-    """What the inputs and outputs of the graph are."""
+    """Kinds of the inputs and outputs of the graph."""
 
     input_specs: list[InputSpec]
     output_specs: list[OutputSpec]
 
 
 class CallSignature(_Part, frozen=True):
-    """How arguments and results are nested, each as JSON in a string."""
+    """Tree structures of arguments and results, each as JSON in a string."""
 
     in_spec: str
     out_spec: str
@@ -267,7 +267,7 @@ class GraphModule(_Part, frozen=True):
 
 
 class Version(_Part, frozen=True):
-    """Of the schema."""
+    """Version of the schema."""
 
     major: int
     minor: int
@@ -297,7 +297,7 @@ class Payloads(_Part, frozen=True):
 
 
 class Tree(_Part, frozen=True):
-    """How values are nested: the name of a type, what it says, and what is in it."""
+    """Tree structure of values: the name of a type, its context, and its children."""
 
     type: str | None
     context: str | None

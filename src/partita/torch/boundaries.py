@@ -20,12 +20,13 @@ class Boundaries:
     """The activations that go into modules and come out of them, in the order of the graph."""
 
     inputs: Mapping[str, tuple[torch.fx.Node, ...]]
-    """By the path of the module; parameters, buffers and what has no dimensions are left out."""
+    """Inputs by path of the module, without parameters, buffers and scalars.
+    """
     outputs: Mapping[str, tuple[torch.fx.Node, ...]]
     tags: Mapping[torch.fx.Node, str]
     """The name of each value that some module makes or takes."""
     returned: tuple[torch.fx.Node, ...]
-    """What the loss reads of the outermost module; nothing without a loss."""
+    """Outputs of the outermost module that the loss reads; empty without a loss."""
 
 
 def boundaries(captured: Captured) -> Boundaries:

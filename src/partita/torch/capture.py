@@ -36,16 +36,16 @@ KEPT = (
 _INSIDE = str(Path(torch.__file__).parent)
 
 PATH = "partita_path"
-"""Where a node of a captured graph says the path of its module."""
+"""Key in the metadata of a captured graph's node: the path of its module."""
 
 OF_LOSS = "partita_of_loss"
-"""Where a node says whether it is of the loss, which is behind the module."""
+"""Key in a node's metadata: True for nodes of the loss, which comes after the module."""
 
 _MODULE = "module"
-"""Where `_Called` has the module."""
+"""Attribute of `_Called` that holds the module."""
 
 _PREFIX = f"{_MODULE}."
-"""Of the names of parameters, while the module is part of `_Called`."""
+"""Prefix of the names of parameters, while the module is part of `_Called`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +66,17 @@ class Captured:
     nodes: tuple[torch.fx.Node, ...]
     """The operations in order."""
     parameters: Mapping[str, Tensor]
-    """By the name of their input in the graph."""
+    """Parameters by the name of their input in the graph."""
     trainable: frozenset[str]
     """Names of the parameters that are trained."""
     buffers: Mapping[str, Tensor]
-    """Those that the graph reads, by the name of their input in the graph."""
+    """Buffers that the graph reads, by the name of their input in the graph."""
     inputs: Mapping[str, Tensor]
     """Tensors among the arguments of the module, by the name of their input in the graph."""
     constants: Mapping[str, np.ndarray[Any, Any]]
     """Tensors that the module has made itself, by the name of their input in the graph."""
     outputs: Mapping[str, torch.fx.Node]
-    """What the module returns, or the loss."""
+    """Outputs of the module, or the loss."""
     mutated: Mapping[str, torch.fx.Node]
     """The new values of buffers that the module changes, by name."""
     tied: Mapping[str, str]
@@ -208,7 +208,7 @@ def _captured(
     aliases: Mapping[str, str],
     paths: tuple[str, ...],
 ) -> Captured:
-    """What an exported program says; names of its tensors begin with a prefix."""
+    """Returns the capture of an exported program; names of its tensors begin with a prefix."""
     _warn_of_dropout(exported.graph, name)
     signature, constants = exported.graph_signature, exported.constants
     names = iter(input_names)
@@ -298,7 +298,7 @@ def _failed(name: str, error: Exception) -> TraceError:
 
 @torch.library.custom_op("partita::stop_gradient", mutates_args=())
 def stop_gradient(value: torch.Tensor) -> torch.Tensor:
-    """What `detach` is while a graph is taken apart, where it would become an alias."""
+    """Replaces `detach` while a graph is decomposed, where it would become an alias."""
     return value.clone()
 
 

@@ -34,7 +34,7 @@ _KINDS = {
     "shard_dim_alltoall": "all_to_all",
     "alltoall_": "all_to_all",
 }
-"""What torch calls collectives, and what partita does."""
+"""Kinds of partita by torch's names of collectives."""
 
 
 _GATHERED_CLASSES = (
@@ -45,7 +45,7 @@ _GATHERED_CLASSES = (
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What torch is known to issue more of than is predicted, or fewer (negative)."""
+    """Known excess of collectives that torch issues over the predicted; negative for fewer."""
 
     kind: str
     least: int
@@ -75,7 +75,7 @@ class Comparison:
 
 
 def rules(collectives: Sequence[Collective], plan: Distribution) -> list[Rule]:
-    """What is known to differ under a plan."""
+    """Returns the known differences in collectives under a plan."""
     sums = [c for c in collectives if c.kind == "all_reduce"]
     found = [
         Rule(
@@ -126,8 +126,10 @@ def _whole_biases(plan: Distribution) -> int:
 
 
 def _at_once(collectives: Sequence[Collective], plan: Distribution) -> Iterator[Rule]:
-    """What `fully_shard` does: parameters of a group are gathered at once, and gradients reduced
-    and scattered at once."""
+    """Yields the effect of `fully_shard`, which moves a group's tensors at once.
+
+    It gathers the parameters of a group together, and reduces and scatters its gradients together.
+    """
     axis, _ = sharded_axis(plan)
     if axis is None:
         return

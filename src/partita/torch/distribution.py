@@ -1,4 +1,4 @@
-"""What of a plan is needed to distribute its module: plain data by name, which can be pickled."""
+"""Data of a plan that distributing its module takes: plain, by name, and picklable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from partita.torch.placements import Placements
 
 @dataclasses.dataclass(frozen=True)
 class ModulePlacements:
-    """How the activations are placed that go into a module and come out of it.
+    """Placements of the activations that go into a module and come out of it.
 
     Floating-point tensors only, each once, in the order in which the module reads or makes them;
     inputs as the module reads them, outputs as they are kept.
@@ -22,7 +22,7 @@ class ModulePlacements:
     """The inputs as they are kept before the module reads them."""
 
     def along(self, axes: tuple[int, ...]) -> ModulePlacements:
-        """Of some axes alone."""
+        """Returns the placements along some axes only."""
         return ModulePlacements(
             *(tuple(_along(p, axes) for p in group) for group in self._groups())
         )
@@ -33,41 +33,45 @@ class ModulePlacements:
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """What decides whether devices may compute a module on local tensors, as `fully_shard` does."""
+    """Data that decides whether a module can run on local tensors, as `fully_shard` has it do."""
 
     moved: Mapping[str, str]
     """Axes along which the forward moves what depends on its inputs, with the first such
     collective."""
     returned: tuple[Placements, ...] | None
-    """How the outputs of the module are placed; None if one of them has no dimensions."""
+    """Placements of the outputs of the module; None if one of them has no dimensions."""
     blocks: tuple[str, ...]
-    """Modules that repeat, by path, of which nobody but they themselves reads the parameters."""
+    """Paths of modules that repeat, and whose parameters no other module reads."""
     tied: Mapping[str, str]
     """Further names of parameters that have several, each with the first."""
     changes: tuple[str, ...]
     """Buffers that the module changes."""
     over_classes: Mapping[str, int]
-    """How many collectives the loss takes because what it reads is split along its last dimension,
-    by kind."""
+    """Number of collectives by kind that the loss takes because its input is split over classes.
+
+    Classes are the last dimension of what the loss reads.
+    """
     regathers: bool
-    """Whether parameters are gathered again for the backward."""
+    """True if parameters are gathered again for the backward."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """What is needed of a plan to distribute its module; everything by name."""
+    """Data of a plan that distributing its module takes; everything by name."""
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     parameters: Mapping[str, Placements]
-    """How parameters and buffers are stored."""
+    """Placements in which parameters and buffers are stored."""
     used: Mapping[str, Placements]
-    """How parameters are used."""
+    """Placements in which parameters are used."""
     inputs: Mapping[str, Placements]
     modules: Mapping[str, ModulePlacements]
     read: Mapping[str, Placements]
-    """Of modules, by path, how all that reads their only output does, where that is otherwise than
-    it is kept: it is redistributed once for all."""
+    """Placements in which all users read a module's only output, by path, if not as it is kept.
+
+    Such an output is redistributed once for all of its users.
+    """
     ready: frozenset[str]
     """Modules whose only input is redistributed so, for all, before they read it."""
     refusals: tuple[str, ...]

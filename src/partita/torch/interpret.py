@@ -107,7 +107,7 @@ class Interpreter:
 
 
 def evaluate(node: torch.fx.Node, values: Values, path: str) -> Any:
-    """What an operation makes of values, in the type and shape that torch says.
+    """Returns the result of an operation, in the type and shape that torch gives it.
 
     Args:
       node: of the graph.

@@ -34,7 +34,7 @@ def moved(plan: Plan) -> dict[str, str]:
 
 
 def of_loss(plan: Plan, axes: Collection[str]) -> dict[str, int]:
-    """How many collectives over one of some axes the loss takes, by kind."""
+    """Counts the collectives of the loss, by kind, that run over a single one of some axes."""
     found: Counter[str] = Counter()
     for step, collective in zip(plan.spmd.collective_steps, plan.collectives, strict=False):
         value = plan.spmd.buffers[step.input].value

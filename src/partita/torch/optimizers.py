@@ -13,7 +13,10 @@ from partita.errors import OptionError, closest
 
 State = dict[str, Any]
 Update = Callable[[Any, Any, State, Any, Mapping[str, Any]], tuple[Any, State]]
-"""From a parameter, its gradient, its state, the number of the step and options to the new ones."""
+"""Function from a parameter, its gradient, its state, the step's number and options to new ones.
+
+It returns the new parameter and the new state.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Optimizer:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What it keeps for each parameter, as torch names it."""
+        """Names, as in torch, of the state that it keeps for each parameter."""
         return self.keeps(self.options)
 
 

@@ -215,12 +215,15 @@ def _moved(tensor: DTensor, planned: Placements) -> DTensor:
 
 
 def _masked(placement: Placement) -> bool:
-    """Whether sums are outstanding of a look-up in a part of the rows (a subclass of `Partial`)."""
+    """Returns whether a placement is of sums of a look-up in a part of the rows.
+
+    torch has a subclass of `Partial` for these.
+    """
     return placement.is_partial() and type(placement) is not Partial
 
 
 def _reduces_gradients(_: nn.Module, __: Any, made: Any) -> None:
-    """Has the sums of the gradient of what a module makes taken when they are complete."""
+    """Reduces the gradient of a module's output as soon as it is complete."""
     if isinstance(made, DTensor) and made.requires_grad:
         made.register_hook(functools.partial(_reduced, placements=made.placements))
 
@@ -237,7 +240,7 @@ def _reduced(grad: DTensor, placements: Placements) -> DTensor:
 
 
 def _target(now: Placement, planned: Placement) -> Placement:
-    """Where a tensor goes along one axis."""
+    """Returns the placement to move a tensor to along one axis."""
     if not isinstance(planned, Partial):
         return planned
     return Replicate() if _masked(now) else now  # they can be added to no other sums
@@ -255,7 +258,7 @@ def _whole_module(plan: Distribution, module: nn.Module, mesh: DeviceMesh) -> No
 def _on_its_part(
     plan: Distribution, module: nn.Module, mesh: DeviceMesh, axis: int, others: DeviceMesh | None
 ) -> None:
-    """Has each device compute the module on its part of the batch, as `fully_shard` takes it.
+    """Makes each device compute the module on its part of the batch, as `fully_shard` requires.
 
     Args:
       plan: of the whole mesh.
@@ -339,7 +342,7 @@ _RUNNING: contextvars.ContextVar[bool] = contextvars.ContextVar("running", defau
 
 @contextlib.contextmanager
 def running(mesh: DeviceMesh) -> Iterator[None]:
-    """What a step of DTensors runs in: plain tensors count as replicated ones.
+    """Context that a step of DTensors runs in: plain tensors count as replicated ones.
 
     On CPUs attention is computed in parts, as DTensor knows no fused kernel there.
     """

@@ -41,5 +41,5 @@ def placements_of(
 
 
 def splits(placement: Placement) -> bool:
-    """Whether it splits a dimension; `is_shard` of torch does not count `_StridedShard`."""
+    """Returns whether it splits a dimension; torch's `is_shard` does not count `_StridedShard`."""
     return isinstance(placement, Shard | _StridedShard)

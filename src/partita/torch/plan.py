@@ -36,7 +36,7 @@ from partita.torch.uses import Uses
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TorchPlan:
-    """How a module of torch is split over a mesh. Made by `partita.torch.plan`.
+    """Plan to partition a module of torch over a mesh. Made by `partita.torch.plan`.
 
     `print(plan)` shows a report. What a `partita.Plan` has is at `plan`; the most used is here.
     """
@@ -44,7 +44,7 @@ class TorchPlan:
     plan: Plan
     """The plan of the program that was captured, in the names of torch."""
     step: Step
-    """What was planned."""
+    """The function that was planned, with its arguments in the names of torch."""
     captured: Captured
     """The module, as it was captured."""
 
@@ -158,7 +158,7 @@ class TorchPlan:
 
     @cached_property
     def distribution(self) -> Distribution:
-        """What `parallelize` needs of the plan: plain data, which can be pickled."""
+        """Data of the plan that `parallelize` takes: plain, and picklable."""
         found, shared = self.boundaries, self._shared
         return Distribution(
             self.axes,
@@ -187,7 +187,7 @@ class TorchPlan:
 
     @cached_property
     def _local(self) -> Local:
-        """What decides whether `fully_shard` of torch can do what was planned."""
+        """Data that decides whether torch's `fully_shard` can do what was planned."""
         captured = self.captured
         return Local(
             moved(self.plan),
@@ -220,7 +220,7 @@ class TorchPlan:
         return [self.axes[n] for n in sorted(last)]
 
     def tools(self, module: torch.nn.Module) -> Tools:
-        """Which of torch's own tools `parallelize` uses, by path; prints as a table.
+        """Returns torch's own tools that `parallelize` uses, by path; prints as a table.
 
         `fully_shard`, and the styles of `parallelize_module`, are used where they give exactly the
         placements of the plan. Everything else is left to DTensors, and it says why.
@@ -250,11 +250,11 @@ class TorchPlan:
         return parallelize(self.distribution, module, device_mesh)
 
     def styles(self, module: torch.nn.Module, axis: str) -> dict[str, ParallelStyle]:
-        """What `parallelize_module` of torch takes to do along an axis what was planned.
+        """Returns styles for torch's `parallelize_module`, to do along an axis what was planned.
 
         Linear layers and embeddings become `ColwiseParallel` and `RowwiseParallel`, norms
-        `SequenceParallel`. Between the modules code sees local tensors then, so that it must not
-        say numbers of heads; and parameters that are stored in shards along another axis are left
+        `SequenceParallel`. Code between the modules then sees local tensors, so it must not
+        hard-code numbers of heads. Parameters that are stored in shards along another axis are left
         to `fully_shard`.
 
         Args:
@@ -285,7 +285,7 @@ class TorchPlan:
 
     @property
     def history(self) -> Any:
-        """What each tactic did."""
+        """Reports of the tactics, one each."""
         return self.plan.history
 
     def explain(self, what: str | int | Collective, alternatives: int = 6) -> Any:
@@ -310,7 +310,7 @@ class TorchPlan:
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:
-        """What DTensor cannot do of this plan, each with the reason; empty if it can do all."""
+        """Features of this plan that DTensor lacks, each with the reason; empty if it lacks none."""
         return refusals(self.collectives)
 
     @printed

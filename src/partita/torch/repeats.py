@@ -28,9 +28,9 @@ class Run:
     """The path of the layer; empty for none."""
     nodes: tuple[torch.fx.Node, ...]
     inputs: tuple[torch.fx.Node, ...] = ()
-    """What they read from outside, each once."""
+    """Nodes outside of the run that it reads, each once."""
     outputs: tuple[torch.fx.Node, ...] = ()
-    """What is read of them outside."""
+    """Nodes of the run that others read."""
     shared: object = None
     """Equal for layers that compute the same; None for one like no other."""
 

@@ -1,4 +1,4 @@
-"""What is planned of a captured module: its forward, or a whole step of training, as a function.
+"""Functions to plan for a captured module: its forward, or a whole step of training.
 
 A step is what a loop of torch does: `loss.backward()`, `optimizer.step()`, and what the module
 changes itself (the running averages of batch norms).
@@ -30,7 +30,7 @@ class Step:
     """A function of JAX with abstract arguments, and what torch calls its arguments and results."""
 
     fn: Callable[..., Any]
-    """Of five tuples: trained parameters, the others, buffers, optimizer state, inputs."""
+    """Function of five tuples: trained parameters, the others, buffers, optimizer state, inputs."""
     args: tuple[Any, ...]
     argument_names: tuple[str, ...]
     result_names: tuple[str, ...]
@@ -130,7 +130,7 @@ def _abstract(tensor: Tensor) -> jax.ShapeDtypeStruct:
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What the step computes."""
+    """Computation of the step."""
 
     interpreter: Interpreter
     places: Sequence[Sequence[str]]

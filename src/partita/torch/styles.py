@@ -69,7 +69,7 @@ def exact_style(plan: Distribution, path: str, child: nn.Module) -> ParallelStyl
 
 
 def _parameters(style: ParallelStyle, child: nn.Module) -> dict[str, Placement]:
-    """Where a style places the parameters of a module that are not replicated."""
+    """Returns the placements of a module's parameters under a style, except replicated ones."""
     columns = isinstance(style, ColwiseParallel)
     if isinstance(style, SequenceParallel):
         return {}

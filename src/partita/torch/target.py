@@ -1,4 +1,7 @@
-"""What runs a plan, and what it cannot express: plans for DTensor, and refusals of others."""
+"""Targets that run a plan, and the collectives that they cannot express.
+
+Plans for DTensor avoid those; others are refused with a reason.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def staying_inside(tactics: Iterable[Tactic], kinds: Sequence[str]) -> list[Tact
 
 
 def refusals(collectives: Iterable[Collective]) -> tuple[str, ...]:
-    """What DTensor cannot do of a plan, each with the reason and the nearest plan that it can."""
+    """Returns what DTensor cannot do of a plan, with reasons and the nearest plan that it can."""
     kinds, found = avoided("dtensor"), dict[tuple[str, ...], Collective]()
     for each in collectives:
         if each.kind in kinds:

@@ -1,7 +1,6 @@
-"""Which of torch's own tools do what a plan says: `fully_shard` along one axis, and the styles of
-`parallelize_module` along another.
+"""Torch's own tools for a plan: `fully_shard` along one axis, `parallelize_module` along another.
 
-They are used where they give exactly the placements of the plan; everything else is left to
+They are used where they give exactly the placements of the plan. Everything else is left to
 DTensors that partita places itself.
 """
 
@@ -27,12 +26,12 @@ MOST_AXES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Tools:
-    """How `parallelize` does a plan, by the paths of modules."""
+    """Tools with which `parallelize` carries out a plan, by the paths of modules."""
 
     axis: str | None
     """The axis along which `fully_shard` stores parameters in shards."""
     sharded: tuple[str, ...]
-    """What `fully_shard` is called on: blocks, and the module itself (an empty path)."""
+    """Paths of the modules to call `fully_shard` on: blocks, and the module itself (empty)."""
     styles: Mapping[str, ParallelStyle]
     """The modules that `parallelize_module` splits along the other axis."""
     others: Mapping[str, str]
@@ -47,7 +46,7 @@ class Tools:
 
 
 def tools(plan: Distribution, module: nn.Module) -> Tools:
-    """What `parallelize` uses for a module."""
+    """Returns the tools that `parallelize` uses for a module."""
     axis, reasons = sharded_axis(plan)
     rest = plan if axis is None else plan.without(plan.axes.index(axis))
     found: dict[str, ParallelStyle] = {}

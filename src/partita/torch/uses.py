@@ -1,7 +1,8 @@
-"""How a plan's program reads its values where a module uses them, as placements.
+"""Placements in which a plan's program reads its values, where a module uses them.
 
-A parameter may be stored in shards and gathered for its use, and an activation kept otherwise than
-a module reads it. Both are read from the lowering, in the forward part of the program.
+A parameter may be stored in shards and gathered for its use. An activation may be kept in another
+placement than the one a module reads. Both are read from the lowering, in the forward part of the
+program.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ class Uses:
         self.uses = plan.program.uses()
 
     def kept(self, value: int) -> Placements:
-        """How a value is kept, outstanding sums included."""
+        """Returns the placements in which a value is kept, outstanding partial sums included."""
         lowering = self.plan.spmd.lowering
         kept = lowering.plans[lowering.graph.value_class[value]]
         return placements_of(kept.layout, self.plan.mesh.sizes, kept.unreduced)
 
     def read(self, value: int, scope: str = "") -> Placements:
-        """How a value is read by the first operation that uses it.
+        """Returns the placements in which the first operation that uses a value reads it.
 
         Operations that only convert or move it are looked through: what is gathered may be what
         they make.
@@ -55,9 +56,9 @@ class Uses:
         return own
 
     def shared(self, value: int) -> Placements | None:
-        """How every operation of the forward reads a value; None if they differ, or there is none.
+        """Returns the placements that all operations of the forward read a value in.
 
-        What is redistributed once then serves them all.
+        Returns None if they differ, or there is none. One redistribution then serves them all.
         """
         program = self.plan.program
         found = {

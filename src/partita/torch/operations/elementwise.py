@@ -59,7 +59,7 @@ _UNARY: dict[str, Any] = {
     "trunc": jnp.trunc,
 }
 _OF_FLOATS = frozenset("rsqrt erf erfc reciprocal sigmoid silu".split())
-"""Those that JAX does not take integers for."""
+"""Operations that JAX rejects integers for."""
 
 _BINARY: dict[str, Any] = {
     "atan2": jnp.arctan2,

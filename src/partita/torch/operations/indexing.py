@@ -56,7 +56,7 @@ def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
 
 
 def _places(index: Any, dim: int) -> tuple[Any, ...]:
-    """Where the elements of an index tensor of `scatter` point to."""
+    """Returns the indices that the elements of an index tensor of `scatter` point to."""
     grids = [jax.lax.broadcasted_iota(jnp.int32, index.shape, d) for d in range(index.ndim)]
     grids[dim % index.ndim] = index
     return tuple(grids)

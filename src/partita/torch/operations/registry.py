@@ -9,7 +9,7 @@ Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
 
 OPERATIONS: dict[str, Function] = {}
-"""What each operation computes, by the name that `str` gives its overload."""
+"""Function of each operation, by the name that `str` gives its overload."""
 
 
 def operation(*overloads: Any) -> Callable[[_F], _F]:

@@ -110,7 +110,7 @@ class Classes:
         return found
 
     def _next(self, place: Place, found: Class) -> list[Place] | None:
-        """Returns where a value's operations have the dimension, too; None if one needs it as is."""
+        """Returns where operations at a value have the dimension; None if one needs it as is."""
         value, dim = place
         if not self.last and 0 < dim == len(shape(value)) - 1:
             return None

@@ -23,7 +23,7 @@ from partita.models.llama import NORMS
 MODEL = decoder
 
 SHARPNESS, LIMIT = 1.702, 7.0
-"""Of the gate: x times the logistic function of 1.702 x, where gate and up are clamped."""
+"""Constants of the gate: x times the logistic of 1.702 x, with gate and up clamped to the limit."""
 
 
 def _clamped(gate: jax.Array, up: Callable[[], jax.Array]) -> jax.Array:

@@ -44,7 +44,7 @@ class DecoderConfig:
     ffn: int
     vocabulary: int
     multi_query: bool = False
-    """Whether all query heads share one key/value head."""
+    """True if all query heads share one key/value head."""
     rope_theta: float = 10_000.0
     dtype: str = "bfloat16"
 

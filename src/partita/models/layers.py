@@ -122,7 +122,7 @@ def capped(x: jax.Array, cap: float) -> jax.Array:
 
 
 def causal(sequence: int, window: jax.Array | int | None = None) -> jax.Array:
-    """Whether a query sees a key, `[Q, S]`: itself and those before it, the last `window` of them.
+    """Returns a mask `[Q, S]`: a query sees itself and earlier keys, the last `window` of them.
 
     A window masks: scores of all pairs of positions are computed.
     """

@@ -1,4 +1,4 @@
-"""How large the built-in models are: measured once, and kept in `sizes.toml`."""
+"""Sizes of the built-in models: measured once, and kept in `sizes.toml`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 FILE = Path(__file__).with_name("sizes.toml")
-"""What `make models` writes."""
+"""Path of the file that `make models` writes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Size:
     """The size of one preset."""
 
     parameters: int
-    """What is learned, in numbers of elements."""
+    """Number of trained elements."""
     operations: int
-    """Of the program that a step is, those of a loop once."""
+    """Number of operations in the program of a step, those of a loop counted once."""
     flops: float
-    """Of the matrix products and convolutions of a step, forward and backward."""
+    """Flops of the matrix products and convolutions of a step, forward and backward."""
 
 
 def load() -> dict[str, Size]:

@@ -1,7 +1,8 @@
-"""What experts would write for the built-in models: schedules, as patterns and dimensions.
+"""Expert strategies for the built-in models: schedules, as patterns and dimensions.
 
-The models know nothing of this. The ready-made tactics know transformers; of others, dimensions
-are counted from the back where layers may be stacked in front: a strategy holds for both.
+The models know nothing of this. The ready-made tactics know transformers. For other models,
+dimensions are counted from the back where layers may be stacked in front: a strategy holds for
+both.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ _WIDTHS: dict[str, Patterns] = {
     "resnet": {"['conv2']['w']": 3},
     "ssm": {"['w_branch']": -2, "['w_x']": -2, "['w_gate']": -1, "['w_up']": -1, "['embed']": 0},
 }
-"""What is split of the families whose widths are not those of a transformer: hidden layers,
-channels, states. The matrix before is named; the one behind follows, as do biases, norms and
-optimizer state."""
+"""Patterns to split for families whose widths are not those of a transformer.
+
+These are hidden layers, channels and states. The matrix before is named; the one behind follows, as
+do biases, norms and optimizer state.
+"""
 
 _EXPERTS = ("moe", "gpt_oss", "deepseek")
 """Families all of whose presets have experts."""

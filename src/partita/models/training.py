@@ -1,4 +1,4 @@
-"""What train steps of models share: Adam, the loss of tokens, batches of tokens and images."""
+"""Common parts of train steps: Adam, the loss of tokens, batches of tokens and images."""
 
 from __future__ import annotations
 

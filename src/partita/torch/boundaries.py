@@ -20,8 +20,7 @@ class Boundaries:
     """The activations that go into modules and come out of them, in the order of the graph."""
 
     inputs: Mapping[str, tuple[torch.fx.Node, ...]]
-    """Inputs by path of the module, without parameters, buffers and scalars.
-    """
+    """Inputs by path of the module, without parameters, buffers and scalars."""
     outputs: Mapping[str, tuple[torch.fx.Node, ...]]
     tags: Mapping[torch.fx.Node, str]
     """The name of each value that some module makes or takes."""

@@ -310,7 +310,7 @@ class TorchPlan:
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:
-        """Features of this plan that DTensor lacks, each with the reason; empty if it lacks none."""
+        """Parts of this plan that DTensor cannot do, each with the reason; empty if none."""
         return refusals(self.collectives)
 
     @printed

@@ -23,8 +23,7 @@ from partita.stablehlo.versions import reshape_rule
 
 Types = Sequence[TensorType]
 Narrow = Callable[[Any, Rule, Types, Types], Rule]
-"""Function from an MLIR operation, Shardy's rule, types of operands and results to the rule to use.
-"""
+"""Function from an MLIR operation, Shardy's rule, operand and result types to the rule to use."""
 
 _WINDOWS = "{} reads or writes windows along this dimension"
 

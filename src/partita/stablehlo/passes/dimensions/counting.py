@@ -25,8 +25,7 @@ Sizes = Sequence[tuple[int, ...]]
 """The sizes that each dimension of a tensor becomes."""
 
 SizesOf = Callable[[Any], Sizes]
-"""Function that returns the sizes each dimension of a value becomes, while its type is the old one.
-"""
+"""Function from a value, whose type is still the old one, to the sizes its dimensions become."""
 
 
 def shape(value: Any) -> tuple[int, ...]:

@@ -34,11 +34,11 @@ class Confirmed:
 
     plan: Plan
     what: str
-    """Where it is from, and what it decides, in words."""
+    """Origin of the plan, and its decisions, in words."""
     verification: Verification | None
-    """What the compiler made of it; None if it failed."""
+    """Result of compiling the plan; None if that failed."""
     failure: str = ""
-    """What the compiler said if it failed."""
+    """Error message of the compiler if it failed."""
 
     @property
     def step_time(self) -> float | None:
@@ -58,7 +58,7 @@ class Confirmed:
 
     @property
     def fits(self) -> bool:
-        """Whether what was compiled fits into what the plan may use."""
+        """Returns whether the compiled program fits into the memory that the plan may use."""
         found = self.verification
         return found is not None and found.memory is not None and not found.exceeds
 
@@ -112,7 +112,7 @@ class Confirmation:
 
     @property
     def fits(self) -> bool:
-        """Whether any of the plans fits as it was compiled."""
+        """Returns whether any of the plans fits as it was compiled."""
         return self.taken.fits
 
     def as_dict(self) -> dict[str, Any]:
@@ -230,12 +230,12 @@ def _plans(plan: Plan, count: int, others: Sequence[Plan]) -> list[tuple[str, Pl
 
 
 def _decided(plan: Plan) -> Sequence[str]:
-    """What the search of a candidate has decided."""
+    """Returns the decisions of a candidate's search."""
     return next(entry.decisions for entry in reversed(plan.history) if entry.search is not None)
 
 
 def _shown(decisions: Sequence[str]) -> str:
-    """Where a plan is from and what it decides, as far as there is room."""
+    """Formats a plan's origin and decisions, cut to `MOST_SHOWN` characters."""
     first, *rest = dict.fromkeys(decisions)
     text = f"{first}: {', '.join(rest)}" if rest else first
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."

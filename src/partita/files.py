@@ -99,7 +99,7 @@ def _path(path: str | Path) -> Path:
 
 
 def _kind(mode: int) -> str:
-    """What something of this mode is, with its article."""
+    """Names the kind of file that has this mode, with its article."""
     kinds = {
         stat.S_IFDIR: "a directory",
         stat.S_IFIFO: "a pipe",

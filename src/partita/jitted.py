@@ -1,4 +1,4 @@
-"""What `jit` returns: a function that is planned when it is called."""
+"""Functions that `jit` returns: they are planned when they are called."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Type = tuple[tuple[int, ...], str, str, bool]
 
 @dataclasses.dataclass(frozen=True)
 class _Signature:
-    """What a plan may depend on: how arguments are nested, their types, and how they are sharded.
+    """Signature that a plan may depend on: how arguments are nested, their types, and shardings.
 
     Hashable: plans are found by it.
     """
@@ -44,7 +44,7 @@ class _Signature:
 
 
 _Path = tuple[Any, ...]
-"""Where a leaf is in `(args, kwargs)`."""
+"""Path of a leaf in `(args, kwargs)`."""
 
 
 class _Calls:
@@ -107,7 +107,7 @@ class _Calls:
 
 
 def _at(tree: Any, path: _Path) -> Any:
-    """What is at a path of a tree of tuples, lists, dicts and named attributes."""
+    """Returns the value at a path of a tree of tuples, lists, dicts and named attributes."""
     for key in path:
         if isinstance(key, jax.tree_util.SequenceKey):
             tree = tree[key.idx]
@@ -249,14 +249,14 @@ class Jitted:
 
 
 def _exactly(plan: Plan) -> Planned:
-    """What runs a plan, for arguments of the very types that it was made for."""
+    """Returns the runnable plan, for arguments of exactly the types that it was made for."""
     planned = plan.jit()
     planned.exact = True
     return planned
 
 
 def _takes(made: Plan, given: Sequence[Any]) -> bool:
-    """Whether arguments with these shardings, None for any, are as a plan takes them."""
+    """Returns whether these shardings, None for any, are those a plan has for its arguments."""
     return all(
         sharding is None
         or axes_of(sharding.spec, len(layout), "")[0] == tuple(map(made.mesh.axis_names, layout))

@@ -16,7 +16,7 @@ from partita.escape import printed
 
 @runtime_checkable
 class _MeshLike(Protocol):
-    """What `jax.sharding.Mesh` and `jax.sharding.AbstractMesh` share."""
+    """Interface that `jax.sharding.Mesh` and `jax.sharding.AbstractMesh` share."""
 
     @property
     def axis_names(self) -> tuple[str, ...]: ...
@@ -41,8 +41,10 @@ class Mesh:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     networks: tuple[tuple[str, ...], ...] = dataclasses.field(default=(), compare=False)
-    """For every axis, the networks that the user laid it on, inner first; empty where that is left
-    to the hardware. Meshes that differ in nothing else are equal."""
+    """Networks that the user assigned to each axis, inner first; empty where the hardware decides.
+
+    Meshes that differ in nothing else are equal.
+    """
     given: Any = dataclasses.field(default=None, compare=False, repr=False)
     """The JAX mesh that it was read from, with its devices and the types of its axes; None for
     another form. Meshes that differ in nothing else are equal."""

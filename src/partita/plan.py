@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Plan(Shown, Searched):
-    """How a function is partitioned over a mesh: shardings, collectives, estimates, history.
+    """Partitioning of a function over a mesh: shardings, collectives, estimates, history.
 
     Made by `partita.plan`. `print(plan)` shows a report.
     """
@@ -61,7 +61,7 @@ class Plan(Shown, Searched):
     fn: Callable[..., Any]
     """The function that was planned."""
     done: Scheduled
-    """Where the schedule has come to."""
+    """State at the end of the schedule."""
     donate_argnums: tuple[int, ...] = ()
     closed_over: tuple[np.ndarray, ...] = ()
     """Arrays that the function closes over and that the program takes as its last arguments."""
@@ -72,9 +72,9 @@ class Plan(Shown, Searched):
     meshes: tuple[MeshCandidate, ...] = ()
     """The meshes that were planned to choose this one, best first, if the schedule chose it."""
     not_kept: tuple[NotKept, ...] = ()
-    """What the file decided that a rebased plan does not."""
+    """Decisions of the file that a rebased plan does not keep."""
     compiled: AsCompiled | None = None
-    """What XLA compiles from the shardings given to `simulate`, if that was asked."""
+    """Result of compiling the shardings given to `simulate` with XLA, if that was asked."""
 
     @property
     def lifted(self) -> tuple[np.ndarray, ...]:
@@ -162,7 +162,7 @@ class Plan(Shown, Searched):
 
     @property
     def history(self) -> tuple[TacticReport, ...]:
-        """What each tactic did."""
+        """Reports of the tactics, in the order in which they ran."""
         return self.done.history
 
     @property
@@ -198,14 +198,16 @@ class Plan(Shown, Searched):
 
     @alone
     def memory(self) -> Footprint:
-        """What lies in memory when it is fullest, and over the whole step, per device."""
+        """Memory in use at its peak, and over the whole step, per device."""
         return self.done.footprint
 
     @property
     @alone
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-        """What a compiler makes of collectives that it combines, by kind and axes as in
-        `estimate.traffic`: one of several that do not depend on each other."""
+        """Collectives after the compiler combines them, by kind and axes as in `estimate.traffic`.
+
+        Compilers make one of several that do not depend on each other.
+        """
         return self.done.combined
 
     @property
@@ -221,7 +223,7 @@ class Plan(Shown, Searched):
 
     @alone
     def problems(self, strict: Strict = True) -> tuple[Problem, ...]:
-        """What `partita.plan(strict=)` would raise an error for, of the kinds that it names."""
+        """Returns the problems, of the kinds named, for which `plan(strict=)` raises an error."""
         from partita.planning.strict import kinds, problems
 
         donated = self.static.donated_leaves(self._marked, *self.arguments)
@@ -249,17 +251,17 @@ class Plan(Shown, Searched):
 
     @property
     def _marked(self) -> Marked:
-        """What is static and donated."""
+        """Positions and names of the static and donated arguments."""
         positional, named = self.static.positional, self.static.named
         return Marked(tuple(positional), tuple(named), self.donate_argnums, self.donate_argnames)
 
     @alone
     def _on(self, mesh: jax.sharding.Mesh | None) -> Executable:
-        """What runs on a mesh: the same, where its devices have all that the program calls."""
+        """Returns the executable for a mesh, adapted if its devices lack what the program calls."""
         return self._for(platform_of(self.device_mesh(mesh).devices.flat[0]))
 
     def _for(self, platform: str) -> Executable:
-        """What runs on devices of a platform."""
+        """Returns the executable for devices of a platform."""
         from partita.planning.other_platforms import elsewhere
 
         spmd = elsewhere(self.done, self.fn, self._marked, self.static, self.closed_over, platform)
@@ -354,7 +356,7 @@ class Plan(Shown, Searched):
 
     @alone
     def contents(self) -> bytes:
-        """What `save` writes."""
+        """Returns the bytes that `save` writes."""
         from partita.saved import contents
 
         return contents(self.done, self._marked, self.closed_over)

@@ -146,7 +146,7 @@ def _specs(traced: Traced, specs: Any, of_results: bool, mesh: Mesh) -> Iterator
 
 
 def _are_patterns(specs: Any, tree: Any, of_results: bool) -> bool:
-    """Whether a dict is one of patterns, and not a pytree."""
+    """Returns whether specs are a dict by pattern, rather than a pytree."""
     alike = (
         of_results and isinstance(tree, Mapping) and tree.keys() == getattr(specs, "keys", set)()
     )

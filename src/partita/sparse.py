@@ -68,7 +68,9 @@ class Rows:
         self.add(out, rows, figures[new[rows]] - figures[old[rows]])
 
     def reached(self, can: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Whether each row is reached from some, where columns are rows again: those that can be.
+        """Returns whether each row can be reached from some others, through rows that `can` allows.
+
+        Columns are the numbers of rows here.
 
         Args:
           can: whether each row can be reached.

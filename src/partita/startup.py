@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 NAMES = ("partita", "partita.cli")
-"""What `python -m` runs as the command."""
+"""Modules that `python -m` runs as the command."""
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended, as shells report it."""
@@ -23,7 +23,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 def runs_command(program: str, words: Sequence[str]) -> bool:
-    """Whether this process is the command: as a script, or by `python -m`.
+    """Returns whether this process is the command: as a script, or by `python -m`.
 
     Args:
       program: `sys.argv[0]`; `-m` while Python looks for the module that it is to run.
@@ -37,17 +37,17 @@ def runs_command(program: str, words: Sequence[str]) -> bool:
 
 
 IS_COMMAND = runs_command(sys.argv[0] if sys.argv else "", sys.orig_argv)
-"""Whether this process is the command; this module is imported before all others."""
+"""True if this process is the command; this module is imported before all others."""
 
 
 def leave_to_system() -> None:
-    """From here on Ctrl-C ends the process at once, unless whoever started it ignores Ctrl-C."""
+    """Makes Ctrl-C end the process at once from here on, unless its parent set it to be ignored."""
     if IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def leave_to_python() -> None:
-    """From here on Ctrl-C raises `KeyboardInterrupt`, and is heard wherever it strikes."""
+    """Makes Ctrl-C raise `KeyboardInterrupt` from here on; it is heard wherever it strikes."""
     if IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = _unraisable

@@ -1,4 +1,4 @@
-"""For the tests of those who plan: a plan held to a file, as a snapshot test holds an output.
+"""Tests of plans: a plan is compared with a file, as a snapshot test compares an output.
 
 `partita.testing.assert_plan` fails when a change of the model has changed its plan, and its message
 is what to read in the review.
@@ -25,7 +25,7 @@ UPDATE = "PARTITA_UPDATE_PLANS"
 def check_plan(
     plan: Plan, path: str | Path, step: float = STEP, memory: float = MEMORY
 ) -> PlanCheck:
-    """What `assert_plan` finds, without an error if the plan has changed.
+    """Compares as `assert_plan` does, without an error if the plan has changed.
 
     Raises:
       FileError: the file is missing or damaged.

@@ -1,4 +1,4 @@
-"""How things are written for people: units, shardings, and tables of one style."""
+"""Formatting for people: units, shardings, and tables of one style."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def lines(text: str, style: str = "") -> RenderableType:
 
 
 def console(**options: Any) -> Console:
-    """What rich prints to; strings are neither markup nor names of emojis."""
+    """Returns a rich console that takes strings neither for markup nor for names of emojis."""
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
@@ -100,7 +100,7 @@ def size(value: float) -> str:
 
 
 _TOLD_IN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12), "cycles/s": ("GHz", 1e9)}
-"""In which units rates are told, and how much one of them is."""
+"""Units in which rates are printed, and their size."""
 
 
 def quantity(value: float, unit: str) -> str:
@@ -159,12 +159,12 @@ def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
 
 
 def times(count: int) -> str:
-    """What follows something that is there several times: ` x24`, or nothing if it is once."""
+    """Returns the suffix for something that occurs several times: ` x24`, or nothing for once."""
     return f" x{count}" if count > 1 else ""
 
 
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
-"""Where packages are installed."""
+"""Directory in which packages are installed."""
 
 
 def relative(path: str) -> str:

@@ -232,7 +232,7 @@ def load(
     static_argnames: str | Sequence[str] | None = None,
     **kwargs: Any,
 ) -> Plan:
-    """Takes up a plan that `Plan.save` wrote: no search, and no tactic runs.
+    """Loads a plan that `Plan.save` wrote: no search, and no tactic runs.
 
     The function is traced, and has to be the program that the plan is for; then the plan is
     lowered and estimated anew. With `rebase`, it may have changed.
@@ -316,7 +316,7 @@ def jit(
     """A function that is planned at its first call and then runs partitioned, as `jax.jit` does.
 
     Plans are made once for each combination of argument shapes, types and static arguments;
-    `.plans` holds them. Arguments that are sharded otherwise than a plan takes them, over the axes
+    `.plans` holds them. Arguments that are sharded differently from a plan, over the axes
     of `mesh`, get a plan of their own. Takes the keyword arguments of `plan`, and can be used as a
     decorator. With `saved`, a file that `Plan.save` wrote, nothing is planned: `load` takes that
     plan up, for the arguments that it is for and no others.

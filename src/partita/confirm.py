@@ -42,7 +42,7 @@ class Confirmed:
 
     @property
     def step_time(self) -> float | None:
-        """Seconds of a step as it was compiled; None if it does not fit, or nothing tells it."""
+        """Seconds of a step as it was compiled; None if it does not fit, or is not known."""
         found = self.verification
         return None if found is None or found.time is None else found.time.step_time
 

@@ -112,7 +112,7 @@ class PartitaWarning(UserWarning):
 
 
 class ReshardWarning(PartitaWarning):
-    """Arguments that lie otherwise than their plan takes them, and are moved in every call."""
+    """Arguments that are sharded differently from their plan, and are moved in every call."""
 
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"

@@ -39,7 +39,7 @@ class _Signature:
 
     @property
     def strong(self) -> Any:
-        """The same but for weak types and shardings."""
+        """The signature without weak types and shardings."""
         return self.structure, tuple(type_[:3] for type_ in self.types)
 
 

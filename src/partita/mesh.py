@@ -76,7 +76,7 @@ class Mesh:
     def of(cls, mesh: MeshInput | Mesh) -> Mesh:
         """The mesh given as a dict, a string `"data=8,model=4"`, or a JAX mesh.
 
-        In a string, an axis may say which network of the hardware it lies on: `"data=16@dcn"`, or
+        In a string, an axis may say which network of the hardware it uses: `"data=16@dcn"`, or
         which ones, inner first: `"data=16@ici+dcn"`.
 
         Raises `MeshError` for anything else.

@@ -100,7 +100,7 @@ class Plan(Shown, Searched):
     def suggestions(self, number: int = -1) -> tuple[Suggestion, ...]:
         """What to do instead of what a tactic was refused because of sizes, with its cost.
 
-        Reports have the costs already, but for large programs.
+        Reports have the costs already, except for large programs.
 
         Args:
           number: place of the tactic in the history; the last by default.
@@ -135,7 +135,7 @@ class Plan(Shown, Searched):
 
     @property
     def arguments(self) -> Any:
-        """`(args, kwargs)` but for static arguments, as a pytree of `ShapeDtypeStruct`s."""
+        """`(args, kwargs)` without static arguments, as a pytree of `ShapeDtypeStruct`s."""
         return self.done.stage.context.arguments
 
     @property
@@ -296,7 +296,7 @@ class Plan(Shown, Searched):
     ) -> Planned:
         """The partitioned function, with its collectives as planned; behaves as `jax.jit`'s.
 
-        It is called as the function is, static arguments included. Arrays that lie otherwise than
+        It is called as the function is, static arguments included. Arrays with other shardings than
         planned are moved, with a `ReshardWarning` at the first call; `shard` places them once.
         Its derivatives and what `jax.vmap` makes of it are those of the original function, with
         the arguments and results sharded as planned.
@@ -372,7 +372,7 @@ class Plan(Shown, Searched):
         verbose: bool = False,
         compiler_options: Mapping[str, str | bool] | None = None,
     ) -> Verification:
-        """Compiles the plan with a real XLA, and puts what that makes beside what was predicted.
+        """Compiles the plan with a real XLA, and compares the result with the prediction.
 
         Nothing is run. `print` it for a report; `.passed` says whether the prediction holds.
 
@@ -480,7 +480,7 @@ class Plan(Shown, Searched):
         static_argnames: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Plan:
-        """Takes up a plan that `save` wrote; `partita.load` says what it takes and raises."""
+        """Loads a plan that `save` wrote; `partita.load` says what it takes and raises."""
         from partita.saved import take_up
 
         prepared, done, not_kept = take_up(

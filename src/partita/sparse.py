@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix, some of which are added to an array at a time."""
+"""Rows of a sparse matrix; selected ones are added to an array at a time."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def leave_to_python() -> None:
 def _unraisable(problem: Any) -> None:
     """Ends the process where Python would print a traceback and go on.
 
-    JAX has a callback in Python's garbage collector, out of which nothing can be raised.
+    JAX has a callback in Python's garbage collector, from which nothing can be raised.
     """
     if not issubclass(problem.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(problem)

@@ -72,7 +72,7 @@ def console(**options: Any) -> Console:
 
 
 def plain(report: RenderableType) -> str:
-    """Something that rich can print, as plain text of which no line is wrapped."""
+    """Returns something that rich can print as plain text, without wrapping lines."""
     to = console(width=_UNLIMITED, color_system=None, force_terminal=False, legacy_windows=False)
     with to.capture() as capture:
         to.print(report)

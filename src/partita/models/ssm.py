@@ -30,7 +30,7 @@ SHARPNESS = 8.0
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """A recurrence beside a GELU, multiplied, `[B, S, D] -> [B, S, D]`; it computes in float32."""
+    """Multiplies a recurrence by a GELU, `[B, S, D] -> [B, S, D]`; it computes in float32."""
 
     blocks: int
     """Blocks of the recurrent state, whose gates are independent."""

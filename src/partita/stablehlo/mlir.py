@@ -83,7 +83,7 @@ def load(data: str | bytes, file: str) -> str:
     """The text, with locations, of a module in any form: text, bytecode, or portable artifact.
 
     Constants that are kept apart from the module's body (resources) are put where they stand.
-    What has no other location gets its line in `file`.
+    Operations without a location get their line in `file`.
 
     Raises:
       UnsupportedError: it cannot be read, or is beyond a limit.
@@ -121,7 +121,7 @@ def main_function(module: Any) -> Any:
 
 
 def find(operation: Any, wanted: Callable[[Any], bool], outer_first: bool = False) -> list[Any]:
-    """The operations inside of one, itself included, of which something is true, in order.
+    """Returns the operations inside of one, itself included, that satisfy a predicate, in order.
 
     Those inside of another one come before it, or `outer_first` after it.
     """

@@ -20,7 +20,7 @@ def memory_of(op: Any) -> str:
 
 
 def hosted(main: Any, which: str, count: int) -> dict[int, str]:
-    """The arguments (`arg_attrs`) or results (`res_attrs`) that lie with the host, by number.
+    """The arguments (`arg_attrs`) or results (`res_attrs`) in host memory, by number.
 
     Each with its kind of memory.
     """

@@ -40,7 +40,7 @@ def rewritten(program: Program, rewrite: Callable[[Any], object]) -> Program:
 
 
 def _read_again(text: str, original: Program) -> Program:
-    """Reads a changed module of a program, of which more is known than the module says."""
+    """Reads a changed module of a program; keeps what is known beyond the module's text."""
     hoisted = sum(constant.hoisted for constant in original.constants)
     program = import_stablehlo(text, original.name, hoisted)
     old, new = ((*p.arguments, *p.results) for p in (original, program))

@@ -55,7 +55,7 @@ def read_sharding(sharding: Any, meshes: dict[str, Any], name: str) -> Said:
     Args:
       sharding: an `sdy.sharding` attribute.
       meshes: by symbol, as `meshes_of` finds them.
-      name: of what has the sharding, in the user's words.
+      name: of the tensor, in the user's words.
 
     Raises:
       UnsupportedError: no `PartitionSpec` can express the sharding.

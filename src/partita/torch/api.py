@@ -55,7 +55,7 @@ def plan(
 
     Args:
       module: in the mode that it is planned for, `train()` or `eval()`.
-      args: example inputs of its `forward`: tensors, of which only shapes and types count.
+      args: example inputs of its `forward`: tensors; only shapes and types count.
       kwargs: the same by keyword.
       mesh: a dict of axis sizes, a string such as `"data=4,model=2"`, or a `DeviceMesh`.
       devices: in place of a mesh, how many devices the mesh should have that is chosen.
@@ -200,7 +200,7 @@ def load(
     targets: Any = None,
     optimizer: Any = None,
 ) -> TorchPlan:
-    """Takes up a plan that `TorchPlan.save` wrote: no search, and no tactic runs.
+    """Loads a plan that `TorchPlan.save` wrote: no search, and no tactic runs.
 
     Takes what `plan` does, which has to be what the plan is for.
 

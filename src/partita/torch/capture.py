@@ -111,7 +111,7 @@ def capture(
     loss: Callable[..., Any] | None = None,
     targets: Any = None,
 ) -> Captured:
-    """Captures a module on example inputs, of which only shapes and types count.
+    """Captures a module on example inputs; only their shapes and types count.
 
     Args:
       module: in the mode, `train()` or `eval()`, that it is planned for; its parameters may be on
@@ -270,7 +270,7 @@ def _exported(called: _Called, given: Any) -> Any:
 
 
 def _decomposed(exported: Any, name: str) -> Any:
-    """The same, its composite operations taken apart but for `KEPT`."""
+    """Returns the program with composite operations decomposed, except for `KEPT`."""
     table = torch.export.default_decompositions()
     for kept in KEPT:
         packet = getattr(torch.ops.aten, kept)
@@ -422,7 +422,7 @@ def _outputs(exported: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _aliases(module: torch.nn.Module) -> dict[str, str]:
-    """Names of tied parameters, but for the first of each, with the first."""
+    """Returns further names of tied parameters, each with the first name."""
     first: dict[int, str] = {}
     return {
         name: kept

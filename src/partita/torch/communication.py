@@ -1,4 +1,4 @@
-"""The collectives that torch issues, beside those that a plan predicts.
+"""The collectives that torch issues, compared with those that a plan predicts.
 
 DTensor decides by itself between the boundaries of modules, so the two need not be equal. What is
 known to differ has a rule, and what no rule says is left over.
@@ -114,7 +114,7 @@ def _is_gathered(plan: Distribution, name: str) -> bool:
 
 
 def _whole_biases(plan: Distribution) -> int:
-    """The biases of matrices split along their inputs, of which the outputs are scattered."""
+    """Counts the biases of matrices split along their inputs whose outputs are scattered."""
     count = 0
     for path, at in plan.modules.items():
         weight, bias = plan.used.get(f"{path}.weight"), plan.used.get(f"{path}.bias")
@@ -145,7 +145,7 @@ def _at_once(collectives: Sequence[Collective], plan: Distribution) -> Iterator[
 def compare(
     collectives: Sequence[Collective], issued: Mapping[Any, int], known: Sequence[Rule]
 ) -> Comparison:
-    """A plan's collectives beside what `CommDebugMode` has counted of one step.
+    """Compares a plan's collectives with those that `CommDebugMode` counted in one step.
 
     Args:
       collectives: of the plan.

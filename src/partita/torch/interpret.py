@@ -57,7 +57,7 @@ class Interpreter:
         """The outputs by name, and the new values of the buffers that change.
 
         Args:
-          inputs: arrays by the names of the inputs of the graph, but for constants.
+          inputs: arrays by the names of the inputs of the graph, except constants.
 
         Raises:
           UnsupportedError: an operation has no function, or its function cannot do this one.

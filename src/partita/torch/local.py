@@ -2,7 +2,7 @@
 
 `fully_shard` hands the module plain local tensors, so that along its axis nothing but parameters
 and their gradients may be moved. That is read from the lowering: what depends on the inputs is
-moved by no collective along such an axis, but for sums that the loss takes.
+moved by no collective along such an axis, except for sums that the loss takes.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class TorchPlan:
         self.plan.save(path)
 
     def compare(self, issued: Mapping[Any, int]) -> Comparison:
-        """The plan's collectives beside those that torch has issued in a step.
+        """Compares the plan's collectives with those that torch has issued in a step.
 
         Args:
           issued: what `CommDebugMode.get_comm_counts()` returns.

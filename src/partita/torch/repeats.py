@@ -47,7 +47,7 @@ def layer_of(path: str) -> str:
 
 
 def blocks(captured: Captured) -> list[str]:
-    """The modules of lists that nobody else reads the parameters of, in order."""
+    """Returns the modules of lists whose parameters no other module reads, in order."""
     outside = set()
     called = {layer_of(module_path(node)) for node in captured.nodes}
     names = {at: t.name for at, t in captured.parameters.items()}

@@ -17,7 +17,7 @@ from partita.torch.distribution import Distribution
 from partita.torch.placements import splits
 
 _KINDS = nn.Linear | nn.Embedding | nn.LayerNorm | nn.RMSNorm
-"""The modules that there are styles for."""
+"""Modules that have styles."""
 
 _SEQUENCE = 1
 """The dimension of the sequence in activations."""

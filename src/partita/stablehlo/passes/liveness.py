@@ -1,6 +1,6 @@
 """Drops what nothing uses: operations, and results of loops and branches with what makes them.
 
-JAX leaves results of loops that nothing reads: the accumulated value beside the accumulated
+JAX leaves results of loops that nothing reads: the accumulated value next to the accumulated
 gradient, say. Kept, they would be reduced over the mesh and paid for, where XLA drops them.
 """
 

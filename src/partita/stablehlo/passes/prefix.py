@@ -76,7 +76,7 @@ def _starts_neutral(op: Any) -> bool:
 
 
 def _split(op: Any, dim: int, parts: int) -> Any:
-    """Accumulates each part, then goes on from what has been accumulated before it."""
+    """Accumulates each part, then combines it with the accumulation of all parts before it."""
     operand, start = op.operands
     size = shape_of(operand)[dim]
     backward = not paddings(op, len(shape_of(operand)))[2 * dim]

@@ -84,7 +84,7 @@ def _halves(op: Any) -> tuple[_Half, _Half] | None:
 
 
 def _padded(value: Any) -> tuple[int, _Half] | None:
-    """A half with zeros around it, as gradients of slices are; where it lies in these."""
+    """Returns a half that zeros surround, as in gradients of slices, after its place in them."""
     op = maker(value)
     if op is None or op.name != "stablehlo.pad" or number_of(op.operands[1]) != 0:
         return None

@@ -130,4 +130,4 @@ _READ_LESS: dict[str, Rewrite] = {
 drop_unread = Pattern(
     lambda op: op.name in _READ_LESS or (len(op.operands) > 0 and _makes_nothing(op)), _rewrite
 )
-"""Leaves out operands of which no element is read."""
+"""Pass that drops operands of which no element is read."""

@@ -3,7 +3,7 @@
 What a call does is known by its target alone, and its code takes what a device has of its operands
 only along dimensions that it treats one index like another. Shardy's rules say more: along which
 dimensions a sharding passes on, though the call needs all of them. A call that is not known here,
-and of which nobody says what its batch dimensions are, is replicated.
+and whose batch dimensions nothing declares, is replicated.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _top_k(op: Any, operands: Types, results: Types) -> str | None:
 
 
 def _searched(op: Any) -> int | None:
-    """The dimension of which the largest are taken, as a call says it of itself."""
+    """Returns the dimension that a top-k call searches, as the call gives it."""
     for key in ("mhlo.backend_config", "backend_config"):
         said: Any = op.attributes.get(key, None)
         if hasattr(said, "value"):  # text, of calls that XLA makes itself

@@ -1,7 +1,7 @@
 """Products with ragged groups (`jax.lax.ragged_dot`): rows of one operand, a weight for each group.
 
-The rows of a group lie side by side, and how many there are is known only when the program runs.
-Three sorts are told apart by where the ragged dimension is: rows of the result (the product of
+The rows of a group are adjacent, and their number is known only when the program runs.
+Three sorts differ in where the ragged dimension is: rows of the result (the product of
 tokens with their experts), what is contracted (the gradient of the experts, which results have as
 groups), or a batch (groups then make no difference).
 

@@ -21,7 +21,7 @@ LOCAL: dict[str, Callable[..., Any]] = {}
 def register_rule(target: str, rule: str, local: Callable[..., Any] | None = None) -> None:
     """Says how calls of a custom-call target can be sharded over devices.
 
-    Without a rule, every device runs all of the call: what goes in is gathered. With one, each
+    Without a rule, every device runs all of the call: its operands are gathered. With one, each
     device makes the same call on shards, so its code must take any size along what is sharded.
 
     Args:

@@ -14,7 +14,7 @@ def numbers_of(op: Any) -> Any:
 
 
 def window_dims(op: Any) -> dict[int, int]:
-    """The dimensions of the operand along which windows lie, with those of the updates."""
+    """Returns the operand's dimensions along which windows extend, with those of the updates."""
     numbers = numbers_of(op)
     apart = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
     rank = len(ir.RankedTensorType(op.operands[0].type).shape)
@@ -23,7 +23,7 @@ def window_dims(op: Any) -> dict[int, int]:
 
 
 def batch_dims(op: Any) -> list[int]:
-    """The dimensions of the updates of which each index is a window of its own, in order."""
+    """Returns the dimensions of the updates whose every index is a window of its own, in order."""
     rank = len(ir.RankedTensorType(op.operands[-1].type).shape)
     windows = set(numbers_of(op).update_window_dims)
     return [dim for dim in range(rank) if dim not in windows]

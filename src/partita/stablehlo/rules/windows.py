@@ -134,7 +134,7 @@ def slide_rule(
 def scatter_rule(
     op: Any, rule: Rule, operands: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Rule:
-    """The gradient of max pooling, local where windows lie side by side and cover everything."""
+    """Rule of max pooling's gradient: local where windows are adjacent and cover everything."""
     draft = _Draft(rule, op.name.rpartition(".")[2])
     rank = len(operands[0].shape)
     strides = _numbers(op, "window_strides", rank)

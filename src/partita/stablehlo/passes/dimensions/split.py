@@ -40,7 +40,7 @@ class _Split:
         """Iotas, and the dimension along which each numbers elements."""
 
     def run(self) -> list[tuple[Any, str]]:
-        """Attributes first: what becomes of them is told by types that are still as they were."""
+        """Rewrites attributes first, since that needs the old types, then types and reshapes."""
         ops = _in_order({op: None for value in list(self.sizes) for op in around(value)})
         for op in ops:
             if op.name not in STRUCTURES:
@@ -124,7 +124,7 @@ class _Split:
 
 
 def _in_order(ops: dict[Any, None]) -> list[Any]:
-    """Operations in the order of the program, those of a block before what comes behind it."""
+    """Returns operations in program order, those of a block before the operations behind it."""
     return find(top_of(next(iter(ops))), ops.__contains__, outer_first=True) if ops else []
 
 

@@ -74,7 +74,7 @@ def presets(family: str) -> tuple[str, ...]:
 
 
 def description(family: str) -> str:
-    """Returns a description of a family, in a line."""
+    """What a family is, in a line."""
     text = inspect.getdoc(_module(family)) or ""
     return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
 

@@ -44,7 +44,7 @@ class Replay:
         return dataclasses.replace(stage, memory=self.done.stage.memory)
 
     def opaque(self, position: int) -> int | None:
-        """The first tactic from a position on whose decisions do not say how it came to its layouts.
+        """The first tactic from a position on whose decisions do not say how it got its layouts.
 
         They lead to others, or are layouts themselves.
         """

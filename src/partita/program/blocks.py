@@ -1,4 +1,4 @@
-"""How the operations of a program are nested: blocks, with loops, branches and barriers in them.
+"""Nesting of a program's operations: blocks that contain loops, branches and barriers.
 
 Operations and values are numbers here, those of the `Program`.
 """
@@ -40,13 +40,14 @@ class Loop:
     """A `while` loop. Values that it only passes on unchanged are not carried."""
 
     carries: tuple[int | None, ...]
-    """For each carried value of the original, its `CARRY` operation; None if it never changes."""
+    """`CARRY` operation of each carried value of the original; None for a value that never
+    changes."""
     condition: Block
     choose: int
     """The `CHOOSE` operation, at the end of the condition: it reads whether to go on."""
     body: Block
     trips: int | None
-    """How often the body runs; None if that is not known before it does."""
+    """Number of times the body runs; None if only running the loop tells."""
     source: str
 
     def operations(self) -> Iterator[int]:

@@ -1,9 +1,9 @@
-"""Collectives: all that is known of each, one entry for each kind.
+"""Table of collectives: one entry for each kind, with all that is known of it.
 
-An entry says what a collective does, how its data travel and how compiled programs write it.
-Whoever handles collectives asks here: the lowering for payloads, the cost model for how data
-travel, verification for opcodes. What a way of travelling costs is in `partita.cost.collectives`,
-how a collective is emitted in `partita.emit.collectives`.
+An entry says what a collective does, how its data travel and how compiled programs write it. Every
+module that handles collectives looks here: the lowering for payloads, the cost model for how data
+travel, verification for opcodes. `partita.cost.collectives` has the cost of each way of travelling,
+`partita.emit.collectives` how a collective is emitted.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import dataclasses
 from typing import Literal
 
 Travel = Literal["nowhere", "neighbour", "ring", "pairwise"]
-"""How data travel: not at all, to a neighbour, around a ring, or from each device to each other."""
+"""Route of the data: none, to a neighbour, around a ring, or from each device to every other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HloForm:
-    """How HLO, the text of compiled programs, writes a collective."""
+    """Spelling of a collective in HLO, the text of compiled programs."""
 
     opcodes: tuple[str, ...]
     """Each may be followed by `-start` and `-done`, where other work can run in between."""
     pairs: bool = False
-    """Whether it lists who sends to whom, and not the groups of devices."""
+    """True if it lists source-target pairs instead of groups of devices."""
     start_holds_operands: bool = False
-    """Whether the type of its `-start` has the operands before the results."""
+    """True if the type of its `-start` has the operands before the results."""
     tuple_of_shards: bool = False
-    """Whether a tuple holds the shards of one operand; otherwise it has several operands."""
+    """True if a tuple holds the shards of one operand; False if its elements are several
+    operands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,29 +35,29 @@ class CollectiveKind:
     """One kind of collective."""
 
     name: str
-    """As StableHLO calls it, and everything that is printed."""
+    """Name in StableHLO and in everything that is printed."""
     hlo: HloForm
     travel: Travel
     passes: int = 1
-    """How often data go around a ring."""
+    """Number of times that data go around a ring."""
     reduces: bool = False
-    """Whether what devices have is added up, or combined otherwise."""
+    """True if the devices' values are combined: added, or reduced in another way."""
     gathers: bool = False
-    """Whether a dimension becomes longer: shards of several devices are put together."""
+    """True if a dimension becomes longer: shards of several devices are concatenated."""
     splits: bool = False
-    """Whether a dimension becomes shorter: each device keeps its shard."""
+    """True if a dimension becomes shorter: each device keeps its shard."""
 
     @property
     def scatters(self) -> bool:
-        """Whether the result is a shard of the operand."""
+        """True if the result is a shard of the operand."""
         return self.splits and not self.gathers
 
     def payload_of_result(self, result: int, devices: int) -> int:
-        """Payload in bytes per device, from the bytes of the result and how many take part."""
+        """Returns the payload in bytes per device, given the result's bytes and the devices."""
         return result * devices if self.scatters else result
 
     def sent(self, payload: int, devices: int) -> float:
-        """Bytes that a device sends, where devices pass data around a ring."""
+        """Returns the bytes that a device sends, where devices pass data around a ring."""
         if self.travel == "nowhere":
             return 0.0
         if self.travel == "neighbour":
@@ -65,7 +66,7 @@ class CollectiveKind:
 
 
 def payload(operand: int, result: int) -> int:
-    """What a collective moves, in bytes per device: the larger of operand and result."""
+    """Returns the bytes that a collective moves per device: the larger of operand and result."""
     return max(operand, result)
 
 
@@ -80,13 +81,14 @@ def register(kind: CollectiveKind) -> CollectiveKind:
 
 
 SLICE = CollectiveKind("slice", HloForm(()), "nowhere", splits=True)
-"""No collective: each device keeps its shard of what all have."""
+"""Local step, no collective: each device keeps its shard of a replicated value."""
 
 MASK = CollectiveKind("mask", HloForm(()), "nowhere")
-"""No collective: one device keeps what all have, the others zeros, so that their sum is that."""
+"""Local step, no collective: one device keeps the replicated value, the others zeros, so that they
+sum to it."""
 
 LOCAL: dict[str, CollectiveKind] = {kind.name: kind for kind in (SLICE, MASK)}
-"""The steps of a reshard that are none, by name."""
+"""Steps of a reshard that need no collective, by name."""
 
 ALL_GATHER = register(
     CollectiveKind(

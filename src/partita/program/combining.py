@@ -1,8 +1,8 @@
-"""How what several devices have of one value is combined: what counts once, and what travels.
+"""Combining the values that several devices have: neutral elements, and the types exchanged.
 
-Compilers' collectives forget NaN: of NaN and 1.0 the maximum is 1.0, where every program says NaN.
-So of floats a maximum or minimum travels as integers in the same order, in which NaN is the
-largest, for a minimum the smallest. How they are made is in `partita.emit.ordered`.
+XLA's collectives drop NaN: the maximum of NaN and 1.0 is 1.0, where every program says NaN. So the
+maximum or minimum of floats is exchanged as integers in the same order. NaN is the largest of
+these, or for a minimum the smallest. `partita.emit.ordered` makes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from partita.program.ir import bits
 
 NEUTRAL = {"add": 0, "mul": 1}
-"""For the combiners in which nothing may count twice, what changes nothing."""
+"""Neutral elements of the combiners that must count nothing twice."""
 
 WITHOUT_ZERO = ("f8E8M0FNU",)
 """Element types that have no zero: powers of two, to scale others by."""
@@ -20,7 +20,7 @@ EXTREMES = ("max", "min")
 
 
 def combines(dtype: str, combine: str) -> bool:
-    """Whether collectives combine values of an element type so; XLA's need a byte at least.
+    """Returns whether collectives combine an element type this way; XLA's need at least a byte.
 
     Where one device has a value and others add nothing to it, they add zeros.
     """
@@ -29,7 +29,7 @@ def combines(dtype: str, combine: str) -> bool:
 
 
 def travels_as(dtype: str, combine: str) -> str:
-    """The element type in which values that can be combined so over devices are exchanged.
+    """Returns the element type in which devices exchange values that they combine this way.
 
     Extremes of narrow floats take 32 bits, which all compilers keep: GPUs have no collectives of
     integers of 16 bits, and TPUs pad them.

@@ -1,8 +1,8 @@
-"""What makes two programs the same to a plan: all but the places where they are written.
+"""Fingerprints of programs: equal for programs that are the same to a plan, wherever written.
 
 A program counts as its module's text without locations and without the name of the module; the
-sharding rules of its operations; and all else that is known of it and not said in the text, such
-as donation. Nothing of it depends on the process, the machine, or where the code lies.
+sharding rules of its operations; and all other facts that are not in the text, such as donation.
+Fingerprints depend neither on the process, nor on the machine, nor on where the code is stored.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def digest_of(array: Any) -> str:
 
 
 def differences(was: Fingerprint, now: Fingerprint, program: Program) -> list[str]:
-    """What of a program has become another, in words: the first operations that differ.
+    """Describes the change of a program in words: the first operations that differ.
 
     Args:
       was: the fingerprint that it had.
@@ -144,7 +144,7 @@ def _without_locations(line: str) -> str:
 
 
 def _body(text: str) -> list[str]:
-    """The lines of a module, but for those that define locations."""
+    """Returns the lines of a module except those that define locations."""
     return [line for line in text.rstrip().split("\n") if not _DEFINITION.match(line)]
 
 
@@ -175,7 +175,7 @@ def _rules(program: Program) -> Iterator[str]:
 
 
 def _facts(program: Program) -> Iterator[str]:
-    """What else is known of a program: donation, random keys, shardings that it comes with."""
+    """Yields the other facts of a program: donation, random keys, shardings that it comes with."""
     for field in dataclasses.fields(program):
         if field.name not in _IN_TEXT:
             yield f"{field.name}: {_ordered(getattr(program, field.name))}"

@@ -55,10 +55,10 @@ def bits(dtype: str) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Given:
-    """What the program says itself of how an operation is split."""
+    """Sharding that the program itself prescribes for an operation."""
 
     axes: tuple[tuple[str, ...], ...]
-    """For each factor the names of the axes that split it, major first."""
+    """Names of the axes that shard each factor, major first."""
     mesh: tuple[tuple[str, int], ...]
     """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
 
@@ -85,9 +85,9 @@ class Kernel:
 
     name: str
     flops: float = 0.0
-    """What it says that it needs of all of its operands; 0 if it says nothing."""
+    """FLOPs that it states for all of its operands; 0 if it states none."""
     bytes: float = 0.0
-    """What it says that it reads and writes; 0 if it says nothing."""
+    """Bytes that it states to read and write; 0 if it states none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Operation:
     results: tuple[int, ...]
     rule: Rule
     combine: str = "add"
-    """How unreduced results along a reduction factor are combined: add, max, min, mul, and, or."""
+    """Combiner of unreduced results along a reduction factor: add, max, min, mul, and, or."""
     zero_init: bool = False
     """A scatter into zeros, or a reduction or carried value that starts from zeros."""
     source: str = ""
@@ -108,31 +108,31 @@ class Operation:
     scope: str = ""
     """JAX name scope."""
     times: int = 1
-    """How often it runs per step: the trip counts of the loops around it, multiplied."""
+    """Number of runs per step: the trip counts of the loops around it, multiplied."""
     region: int = 0
     """Number of the innermost region it is in, of a loop or branch; 0 outside of all."""
     target: str = ""
-    """What a custom call calls."""
+    """Function that a custom call names."""
     tags: tuple[str, ...] = ()
     """Names that the user has given to its result."""
     takes_apart: bool = False
-    """A reshape of a weight, or of its gradient, between a dimension that holds several parts and
+    """True for a reshape of a weight, or of its gradient, between a dimension of several parts and
     the parts, which are used one by one."""
     given: Given | None = None
-    """How the program says that it is split; then its `given` factors are split just so."""
+    """Sharding that the program prescribes; its `given` factors are then sharded exactly so."""
     work: Work | None = None
-    """Of a manual computation, what it does on each device; of a collective in one, itself."""
+    """Per-device work of a manual computation; for a collective in one, the collective itself."""
     manual: tuple[str, ...] = ()
     """Axes over which the computation around it is manual, so that it cannot be split along them:
     those of its last factors."""
     kernel: Kernel | None = None
-    """What a custom call runs, if that is known."""
+    """Kernel that a custom call runs, if it is known."""
     memory: str = ""
     """The kind of memory that it moves its operand to: `device`, `pinned_host`, ..."""
 
     @property
     def traits(self) -> Traits:
-        """What is known of all operations of its kind."""
+        """Traits that all operations of its kind share."""
         return OPERATIONS.get(self.kind, UNKNOWN)
 
     @property
@@ -153,19 +153,19 @@ class ManualCollective:
     """A collective that a manual computation has inside, the body of a `shard_map`."""
 
     kind: str
-    """As in `partita.program.collectives`."""
+    """Name in `partita.program.collectives`."""
     axes: tuple[str, ...]
     bytes: int
     """Payload per device: the larger of operand and result."""
     times: int
-    """How often it runs each time that the manual computation does."""
+    """Number of runs each time that the manual computation runs."""
     dtype: str
     source: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What a manual computation does on each device, on local types."""
+    """Per-device work of a manual computation, on local types."""
 
     values: tuple[Value, ...]
     operations: tuple[Operation, ...]
@@ -188,7 +188,7 @@ class Constant:
     source: str
     """`file:line` of the first of them."""
     hoisted: bool
-    """Whether it has become an argument, which can be sharded."""
+    """True if it has become an argument, which can be sharded."""
     values: tuple[int, ...] = dataclasses.field(repr=False)
     """The values that hold it: the argument, or a copy for every use."""
 
@@ -223,12 +223,12 @@ class GivenSharding:
     """A sharding that an argument or result of the program comes with."""
 
     name: str
-    """Of the argument or result."""
+    """Name of the argument or result."""
     value: int
     axes: tuple[tuple[str, ...], ...]
-    """For each dimension the names of the axes that split it, major first."""
+    """Names of the axes that shard each dimension, major first."""
     open: bool
-    """Whether dimensions may be split further."""
+    """True if dimensions may be sharded further."""
     mesh: tuple[tuple[str, int], ...]
     """The axes of the mesh that it is for, with their sizes; empty for that of the plan."""
 
@@ -239,10 +239,10 @@ class GivenSharding:
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """Shardings that a user gives arguments and results beside the function, by number."""
+    """Shardings that a user gives arguments and results separately from the function, by number."""
 
     arguments: Mapping[int, tuple[tuple[str, ...], ...]]
-    """For each dimension the names of the axes that split it, major first."""
+    """Names of the axes that shard each dimension, major first."""
     results: Mapping[int, tuple[tuple[str, ...], ...]]
     own: frozenset[int] = frozenset()
     """Results to which the function's own `jax.jit` gives a sharding."""
@@ -250,12 +250,13 @@ class Specs:
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """What arguments and results are, where a front end knows it better than their names say."""
+    """Roles of arguments and results, from a front end that knows them better than their names
+    say."""
 
     parameters: frozenset[int]
-    """Values."""
+    """Values that are parameters."""
     optimizer: frozenset[int]
-    """Optimizer state."""
+    """Values that are optimizer state."""
     examples: frozenset[int]
 
     def renumbered(self, place: Mapping[int, int]) -> Roles:
@@ -287,9 +288,9 @@ class Program:
     aliases: Mapping[int, int]
     """Donated argument number -> number of the result that takes its buffer over."""
     body: Block = dataclasses.field(repr=False)
-    """How operations are nested in loops and branches."""
+    """Nesting of the operations in loops and branches."""
     regions: tuple[Region, ...]
-    """By number; region 0 is outside of all loops and branches, its own parent."""
+    """Regions by number; region 0 is outside of all loops and branches, and its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
     """The same program as StableHLO text, operation for operation."""
     keys: frozenset[int] = frozenset()
@@ -300,19 +301,20 @@ class Program:
     constants: tuple[Constant, ...] = ()
     """Constants that differ from element to element."""
     argument_memory: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    """The kinds of memory of the arguments that lie with the host, by number."""
+    """Kinds of memory of the arguments that are in host memory, by number."""
     result_memory: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    """The same of results."""
+    """Kinds of memory of the results that are in host memory, by number."""
     hosted: frozenset[int] = frozenset()
-    """All values that lie in the memory of the host."""
+    """All values in the memory of the host."""
     partitioned: Mapping[str, Any] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
-    """Functions that say themselves how they are split, by what their calls name."""
+    """Functions that define their own partitioning, by the name in their calls."""
     platform: str = ""
-    """What JAX has lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if it was read."""
+    """Platform that JAX lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if read from a
+    file."""
     roles: Roles | None = None
-    """What arguments and results are; None where only their names say it."""
+    """Roles of arguments and results; None if only their names tell."""
     specs: Specs | None = None
     """The shardings that a user gave it to be partitioned as XLA does, if it is to be: they
     propagate by Shardy, operations run as XLA's partitioner has them, and sums are completed where
@@ -320,7 +322,7 @@ class Program:
 
     @property
     def by_xla(self) -> bool:
-        """Whether it is partitioned as XLA does from the shardings that it comes with."""
+        """True if it is partitioned as XLA does, from the shardings that it comes with."""
         return self.specs is not None
 
     @functools.cached_property
@@ -330,7 +332,7 @@ class Program:
 
     @functools.cached_property
     def closed(self) -> frozenset[tuple[int, int]]:
-        """Values and dimensions that are sharded as the program says, and not otherwise."""
+        """Values and dimensions that keep exactly the sharding that the program prescribes."""
         return frozenset(
             (value, dim)
             for op in self.operations
@@ -342,7 +344,7 @@ class Program:
 
     @functools.cached_property
     def donated(self) -> dict[int, set[int]]:
-        """For what is donated, the results that it is donated to, and the other way round."""
+        """Maps each donated argument to the results that take its buffer, and these back to it."""
         found: dict[int, set[int]] = {}
         for position, number in self.aliases.items():
             argument, result = self.arguments[position], self.results[number]
@@ -357,7 +359,7 @@ class Program:
 
     @functools.cached_property
     def ends(self) -> dict[int, int]:
-        """For every `CARRY` operation, the last operation of its loop."""
+        """Maps every `CARRY` operation to the last operation of its loop."""
         return {
             carry: max(loop.operations())
             for loop in self.loops
@@ -377,9 +379,9 @@ class Program:
         return self.ends.get(op, op) if number == 1 else op
 
     def defined_times(self, value: int) -> int:
-        """How often per step a value is defined, and so moved: loops multiply.
+        """Returns how many times per step a value is defined, and so moved: loops multiply.
 
-        What a loop passes out at its end is defined as often as the loop runs, not its body.
+        A value that a loop returns at its end is defined once per run of the loop, not of its body.
         """
         v = self.values[value]
         if v.producer is None:
@@ -399,7 +401,7 @@ class Program:
         return self.operations[v.producer].region
 
     def uses(self) -> list[list[tuple[int, int]]]:
-        """For every value, the (operation, operand number) pairs that read it."""
+        """Returns the (operation, operand number) pairs that read each value."""
         uses: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for op in self.operations:
             for number, operand in enumerate(op.operands):

@@ -1,8 +1,8 @@
-"""Which values lie in the memory of the host, and not in that of the devices.
+"""Values in the memory of the host instead of that of the devices.
 
-A program says of some operations, arguments and results where they lie. What is made of these by
-cutting, joining or carrying them through a loop stays there: a stack of offloaded activations is
-never on a device.
+A program states the memory of some operations, arguments and results. Values that are cut out of
+these, concatenated or carried through a loop stay there: a stack of offloaded activations is never
+on a device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOST = ("pinned_host", "unpinned_host")
 
 
 def on_host(program: Program) -> frozenset[int]:
-    """The values of a program that lie with the host."""
+    """Returns the values of a program that are in host memory."""
     found = {program.arguments[number] for number in program.argument_memory}
     if not found and not any(op.memory in HOST for op in program.operations):
         return frozenset()
@@ -30,7 +30,7 @@ def on_host(program: Program) -> frozenset[int]:
 
 
 def _stays(op: Operation, found: set[int]) -> bool:
-    """Whether what an operation makes lies with the host, as far as is known."""
+    """Returns whether the results of an operation are in host memory, as far as is known."""
     if op.memory:
         return op.memory in HOST
     traits = op.traits
@@ -43,7 +43,7 @@ def _stays(op: Operation, found: set[int]) -> bool:
 def _is_made_for(
     program: Program, value: int, uses: list[tuple[int, int]], found: set[int]
 ) -> bool:
-    """Whether a value that is made from nothing, such as an empty stack, is only for the host."""
+    """Returns whether a constant-like value, such as an empty stack, is only for the host."""
     producer = program.values[value].producer
     if producer is None or not program.operations[producer].traits.free:
         return False

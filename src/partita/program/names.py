@@ -19,7 +19,7 @@ from partita.errors import UnknownNameError, closest
 from partita.program.ir import Program
 
 _SEPARATOR = re.compile(r"""\[?["']?\]?[./]?\[["']?|["']?\]|[./]""")
-"""What stands between the parts of a path: brackets with or without quotes, dots and slashes."""
+"""Separators between the parts of a path: brackets with or without quotes, dots and slashes."""
 
 _INDEX = re.compile(r"(?<=[\[./_])(\d+)(?=[\]./'])")
 """A part that is a number, or ends in one, as Flax and Haiku number layers: `Dense_0`."""
@@ -52,7 +52,7 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name is as a pattern says, `*` and `?` standing for anything."""
+    """Returns whether a name matches a pattern; `*` and `?` are wildcards."""
     if _compiled(pattern).fullmatch(name):
         return True
     return _compiled(_dotted_pattern(pattern)).fullmatch(_dotted(name)) is not None
@@ -102,9 +102,9 @@ def _dotted_pattern(pattern: str) -> str:
 
 @functools.lru_cache(2**16)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern as a regular expression that takes linear time for each of its parts.
+    """Compiles a pattern into a regular expression that takes linear time for each of its parts.
 
-    What is between two stars is taken where it is first found, and never looked for again.
+    The text between two stars matches where it is first found, without backtracking.
     """
     first, *rest = re.split(r"\*+", pattern)
     expression = _quoted(first)
@@ -124,7 +124,7 @@ def pattern(name: str) -> str:
 
 
 def shared_pattern(names: Sequence[str], all_alike: bool = True) -> str:
-    """What names that differ in indices only have in common.
+    """Returns the common pattern of names that differ in indices only.
 
     Indices that differ read `*`, or are listed if the names are not all there are.
     """

@@ -1,9 +1,9 @@
-"""What partita knows of each kind of operation: one table, a row for each.
+"""Table of operation kinds: one row for each, with all that partita knows of it.
 
-A row says how the kind is treated, and which traits it has for analysis, lowering and cost. What is
-a function of an operation's attributes (a rule, a device-local form) is with those that call it:
-`partita.stablehlo.rules` and `partita.emit.localize`. A kind without a row, of a newer dialect, is
-run in full by every device.
+A row gives the treatment of the kind, and its traits for analysis, lowering and cost. Functions of
+an operation's attributes (a rule, a device-local form) are with their callers:
+`partita.stablehlo.rules` and `partita.emit.localize`. Every device runs operations in full whose
+kind, of a newer dialect, has no row.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Treatment = Literal[
     "refused",
     "unknown",
 ]
-"""How operations of a kind are partitioned, if they are:
+"""Partitioning of the operations of a kind, if any:
 
 - elementwise: each element of the result is made of the operands' elements at the same position
 - broadcasting: elementwise, but smaller operands are stretched first, as NumPy does
-- generated: made from nothing; each dimension can be sharded as its uses need it
+- generated: constant-like; each dimension can be sharded as its uses need it
 - shardy: by a rule of Shardy's, narrowed or widened in `partita.stablehlo.rules`
 - own: by a rule of partita's own, see `partita.stablehlo.rules.own`, and `calls` for custom calls
 - structure: they order other operations, see `partita.program.blocks`
@@ -47,13 +47,13 @@ Treatment = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of all operations of one kind."""
+    """Facts about all operations of one kind."""
 
     treatment: Treatment
     reason: str = ""
-    """Of a replicated one, why it is."""
+    """Reason why a replicated kind is replicated."""
     refusal: Refused | None = None
-    """Of a refused one, what it is to a user, and what to do instead."""
+    """Description of a refused kind for the user, and what to do instead."""
 
     # What it computes
     constant: bool = False
@@ -63,7 +63,7 @@ class Traits:
     convolution: bool = False
     """A product whose second operand slides over the first."""
     multiplies: bool = False
-    """What its operands' dimensions are for can be read off it: one is a weight."""
+    """It reveals what its operands' dimensions are for: one operand is a weight."""
     reduces: bool = False
     """It combines elements along dimensions by its body, from initial values in the last half of
     its operands."""
@@ -84,17 +84,17 @@ class Traits:
     transposes: bool = False
     """It makes the same elements in another order."""
     keeps_zeros: bool = False
-    """Of zeros it makes zeros."""
+    """It maps zeros to zeros."""
 
     # How it is reduced over devices
     sums: bool = False
     """Its results along a reduction factor are added."""
     combiner: str = ""
-    """As the body of a reduction, how results of several devices are combined."""
+    """Combiner of several devices' results, if this is the body of a reduction."""
     additive: bool = False
-    """Of operands that are all unreduced sums it makes the unreduced sum of the results."""
+    """It maps operands that are all unreduced sums to the unreduced sum of the results."""
     linear: tuple[int, ...] = ()
-    """The operands of which one may be an unreduced sum, the others being reduced."""
+    """Operands of which one may be an unreduced sum if the others are reduced."""
     rounds_integers: bool = False
     """It is linear on floating-point numbers only: it truncates integers, or wraps them around."""
     scalar_body: bool = False
@@ -102,7 +102,7 @@ class Traits:
 
     # What it costs
     free: bool = False
-    """Made of values that are made from nothing, it can be made on every device as it is needed."""
+    """Its result is constant-like if its operands are: every device can compute it as needed."""
     fusible: bool = False
     """It can be computed inside the kernel that reads it."""
     read_through: bool = False
@@ -417,7 +417,7 @@ OPERATIONS: Mapping[str, Traits] = {
 """The traits of every kind, by name."""
 
 UNKNOWN = Traits("unknown")
-"""Of a kind that has no row."""
+"""Traits of a kind without a row."""
 
 
 def traits(kind: str) -> Traits:

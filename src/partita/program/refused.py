@@ -1,4 +1,4 @@
-"""What a program must not contain: each with what it is to a user, and what to do about it."""
+"""Constructs that a program must not contain: each with a description and a remedy for the user."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A program with other sizes of some dimensions, for what asks how they change its cost.
+"""Programs with other sizes of some dimensions, to find how these change the cost.
 
-It has the same operations and can be analysed, tiled, lowered and estimated; it is not the text of
-a module that could run.
+A resized program has the same operations and can be analysed, tiled, lowered and estimated; its
+module's text keeps the old sizes and cannot run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Dim = tuple[int, int]
 
 
 def resized(program: Program, dims: Iterable[Dim], old: int, new: int) -> Program | None:
-    """The program in which these dimensions, and what has to follow, have another size.
+    """Returns the program with another size of these dimensions, and of those that depend on them.
 
-    Factors follow their dimensions, dimensions their factors, and one that is made of several
+    Factors follow their dimensions, dimensions their factors. A dimension that is made of several
     factors is their product.
 
     Args:
@@ -30,7 +30,7 @@ def resized(program: Program, dims: Iterable[Dim], old: int, new: int) -> Progra
       new: their size then.
 
     Returns:
-      None where it does not follow what becomes of a size.
+      The program; None if it is unclear which size follows somewhere.
     """
     shapes = [list(value.type.shape) for value in program.values]
     changed = {(v, d) for v, d in dims if shapes[v][d] == old}
@@ -99,7 +99,8 @@ def _settle(
 
 
 def _fits(program: Program, number: int, value: int, dim: int, made_of: tuple[int, ...]) -> bool:
-    """Whether a dimension is all of its factors, and not a part of them as of a slice."""
+    """Returns whether a dimension is the full product of its factors, unlike the result of a
+    slice."""
     factors = program.operations[number].rule.factors
     return program.values[value].type.shape[dim] == math.prod(factors[f].size for f in made_of)
 

@@ -1,4 +1,4 @@
-"""Rules: which dimensions of an operation are split together, and what lies between shards."""
+"""Sharding rules: which dimensions of an operation are sharded together, and their halos."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 from typing import Literal
 
 FactorKind = Literal["parallel", "reduction", "blocked", "given", "manual"]
-"""Of a factor that is `given`, the program itself says how it is split, and it is not otherwise.
-One that is `manual` has no dimension: it stands for an axis over which the operation is manual."""
+"""Kinds of factors. A `given` factor is sharded exactly as the program itself prescribes. A
+`manual` one has no dimension: it stands for an axis over which the operation is manual."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Factor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
-    """The windows of a sharded dimension that devices read, where these are not their own shards.
+    """Windows of a sharded dimension that devices read, if these are not their own shards.
 
-    Of `n` shards of the dimension, device number `d` reads `size / n + extra` indices, from
+    If the dimension has `n` shards, device number `d` reads `size / n + extra` indices, from
     `d * size / n + start` on. Beyond the ends there are zeros.
     """
 
     size: int
-    """Over how many indices the windows go, all taken together; `n` divides it."""
+    """Number of indices that all windows cover together; `n` divides it."""
     start: int = 0
     extra: int = 0
     wraps: bool = False
@@ -57,18 +57,19 @@ class Reach:
 
     @staticmethod
     def halo(size: int, before: int, after: int) -> Reach:
-        """Of each dimension of this size a device's own shard, and so much before and after it."""
+        """Returns a device's own shard of a dimension of this size, and this many indices before
+        and after it."""
         return Reach(size, -before, before + after)
 
 
 Halo = tuple[Reach | None, ...]
-"""For each dimension of a tensor, what each device reads if not just its own shard. Empty if it
-reads its own shard along all."""
+"""Windows that each device reads of every dimension; None for its own shard. Empty if it reads its
+own shard along all dimensions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Which dimension of which operand and result is which factor (Shardy's sharding rule).
+    """Mapping of operand and result dimensions to factors (Shardy's sharding rule).
 
     A dimension may be made of several factors, major first: `[B, H*K]` reshaped to `[B, H, K]`.
     Only the leading factor larger than one can carry a shard of such a dimension; a given one,
@@ -81,7 +82,7 @@ class Rule:
     known: bool = True
     """False for an operation without a rule, which is kept replicated."""
     halos: tuple[Halo, ...] = ()
-    """For each operand, what a shard needs of its neighbours; empty if nothing."""
+    """Halo of each operand; empty if no operand has one."""
 
     def leading(self, dimension: tuple[int, ...]) -> int | None:
         """The factor that carries the shards of a dimension, None when it has none."""
@@ -89,7 +90,8 @@ class Rule:
         return carriers[-1] if carriers else None
 
     def carriers(self, dimension: tuple[int, ...]) -> tuple[int, ...]:
-        """The leading factor of a dimension, behind those before it that the program splits."""
+        """Returns the leading factor of a dimension, preceded by the factors that the program
+        shards."""
         found: list[int] = []
         for factor in dimension:
             if self.factors[factor].size > 1:
@@ -99,7 +101,7 @@ class Rule:
         return tuple(found)
 
     def is_given(self, dimension: tuple[int, ...]) -> bool:
-        """Whether the program says of all of a dimension how it is split."""
+        """Returns whether the program prescribes the sharding of all of a dimension."""
         factors = [self.factors[factor] for factor in dimension]
         given = [factor.kind == "given" for factor in factors]
         return any(given) and all(g or f.size == 1 for g, f in zip(given, factors, strict=True))

@@ -22,7 +22,7 @@ from partita.analysis.windows import Between, single_uses, use_windows
 from partita.program.ir import Operation, Program, Value
 
 ROUNDS = 1
-"""How many steps away neighbours are compared."""
+"""Number of steps up to which neighbours are compared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Use:
     op: int
     """Index of the reading operation class."""
     number: int
-    """Which operand it is."""
+    """Operand number."""
     windows: tuple[int, ...]
-    """By `Between`, the number of its use window: uses of one window share what is gathered for
-    them, even where it is re-gathered."""
+    """Number of its use window, by `Between`: uses of one window share a gathered copy, even if the
+    value is re-gathered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class OpClass:
     roles: tuple[int, ...]
     """Role group of every factor, -1 outside conflicts."""
     operands: tuple[tuple[int, ...], ...]
-    """For every operand, the value classes that members read there (nearly always one)."""
+    """Value classes that members read as each operand (nearly always one)."""
     results: tuple[tuple[int, ...], ...]
-    """For every result, the value classes that members define there."""
+    """Value classes that members define as each result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ValueClass:
     uses: tuple[Use, ...]
     is_result: bool
     aliases: tuple[int, ...]
-    """Value classes laid out like this one because a donated buffer passes between them."""
+    """Value classes with the layout of this one, because a donated buffer passes between them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,21 +84,21 @@ class ClassGraph:
     value_class: tuple[int, ...]
     """Class of every value."""
     analysis: Analysis
-    """Of the program."""
+    """Analysis of the program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """Everything that is known of a program before a mesh is."""
+    """All facts about a program that do not depend on a mesh."""
 
     program: Program
     names: Names
     conflicts: Conflicts
     groups: Groups
     uses: list[list[tuple[int, int]]]
-    """For every value, the (operation, operand number) pairs that read it."""
+    """The (operation, operand number) pairs that read each value."""
     labels: list[int]
-    """For every operation, a number for its signature, color groups and role groups."""
+    """Number of each operation's signature, color groups and role groups."""
     regather_window: int | None = None
     """Uses of a value more than this many operations apart belong to different use windows: what is
     gathered for one may be dropped and re-gathered for the next (a weight's forward and backward
@@ -106,7 +106,7 @@ class Analysis:
 
     @cached_property
     def windows(self) -> tuple[list[list[int]], ...]:
-        """By `Between`, for every value, the number of the use window of each of its uses."""
+        """Number of the use window of each use of every value, by `Between`."""
         together = [[0] * len(uses) for uses in self.uses]
         if self.regather_window is None:
             return tuple(together for _ in Between)

@@ -16,11 +16,11 @@ class ColorInfo:
 
     group: int
     count: int
-    """How many colors are in the group."""
+    """Number of colors in the group."""
     size: int
     """Number of indices along it (the largest, where reshapes see parts of it)."""
     dims: int
-    """How many dimensions of values carry one of its colors."""
+    """Number of value dimensions that carry one of its colors."""
     examples: tuple[str, ...]
     """Argument and result dimensions with this color, repeated structure written once."""
 
@@ -38,7 +38,7 @@ class ConflictInfo:
 
     group: int
     count: int
-    """How many conflict sets are in the group."""
+    """Number of conflict sets in the group."""
     color: int
     """The color group that conflicts with itself."""
     roles: tuple[str, ...]
@@ -54,7 +54,7 @@ class ConflictInfo:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Colors:
-    """What the analysis found: color groups and groups of conflict sets. `print` shows them."""
+    """Color groups and groups of conflict sets that the analysis found. `print` shows them."""
 
     colors: tuple[ColorInfo, ...]
     conflicts: tuple[ConflictInfo, ...]
@@ -111,7 +111,8 @@ def _role_name(analysis: Analysis, role: int) -> str:
 
 
 def factor_place(rule: Rule, factor: int) -> str:
-    """Where an operation has a factor: in its result, or in an operand that it sums over."""
+    """Returns the place of a factor in an operation: in its result, or in an operand that it sums
+    over."""
     for dim, made_of in enumerate(rule.results[0]):
         if factor in made_of:
             return f"dimension {dim}"

@@ -25,7 +25,7 @@ class Groups:
     """Numbering of groups; -1 where a node has none."""
 
     signature: tuple[int, ...]
-    """For every operation, the number of its signature (kind, rule, types)."""
+    """Number of the signature (kind, rule, types) of every operation."""
     color_group: tuple[int, ...]
     """Group of every color."""
     role_group: tuple[int, ...]
@@ -93,7 +93,7 @@ def _number(keys: Iterable[Hashable]) -> list[int]:
 def _fingerprints(
     names: Names, signature: Sequence[int], label: Sequence[int], count: int
 ) -> list[tuple[tuple[tuple[int, int], int], ...]]:
-    """For each label, how often it holds which factor of which signature."""
+    """Counts for each label how many times it holds which factor of which signature."""
     members: list[Counter[tuple[int, int]]] = [Counter() for _ in range(count)]
     for op, number in enumerate(signature):
         start, end = names.factor_base[op], names.factor_base[op + 1]
@@ -136,7 +136,7 @@ def _meeting(together: Sequence[tuple[int, ...]], group: Sequence[int]) -> set[i
 def _neighbourhoods(
     together: Sequence[tuple[int, ...]], group: Sequence[int], meeting: Container[int]
 ) -> dict[int, Hashable]:
-    """For every color of some groups, in which places it meets which groups, and how often."""
+    """Counts how many times every color of some groups meets which groups, by place."""
     around: dict[int, Counter[Hashable]] = {}
     for colors in together:
         if not any(group[c] in meeting for c in colors):

@@ -1,12 +1,12 @@
 """Named dimension analysis: every dimension gets a name, names that must go together a color.
 
-Names are the dimensions of value definitions and the factors of operations. Two relations join
-them (TOAST, "named dimension analysis"): *identity*, inside one operation, all dimensions mapped
-to one factor; and *flow*, a use is its definition. A color is a connected component. Sharding a
-whole color on one axis never needs a reshard, unless some operation or value holds it twice.
+Names are the dimensions of value definitions and the factors of operations. Two relations join them
+(TOAST, "named dimension analysis"): *identity*, inside one operation, all dimensions mapped to one
+factor; and *flow*, a use is its definition. A color is a connected component. Sharding a whole
+color on one axis never needs a reshard, unless some operation or value holds it twice.
 
 Dimensions of size one, the words of random keys and blocked factors carry no shards and have no
-color (-1). Nor have dimensions of which the program says itself how they are split: a color ends
+color (-1). Neither have dimensions whose sharding the program itself prescribes: a color ends
 there.
 """
 
@@ -35,7 +35,7 @@ class Names:
     color: np.ndarray
     """Color of every node, -1 where it has none."""
     colors: int
-    """How many colors there are."""
+    """Number of colors."""
 
     @property
     def nodes(self) -> int:

@@ -1,10 +1,10 @@
-"""What each value of a program is for: parameters, optimizer state, gradients, activations, ...
+"""Purpose of each value of a program: parameters, optimizer state, gradients, activations, ...
 
-Read off the program's structure, not off names. A train step passes its state on: a *state*
-argument has a result of its type that takes its place. What leads to such results by elementwise
-operations alone is the *update*. State that is read by the update only is the optimizer's; the rest
-of it are parameters. What enters the update from other operations, transposed or not, are
-gradients. Everything else that is made on the way is an activation. State that is not updated so (a
+Purposes are read off the program's structure, not off names. A train step passes its state on: a
+*state* argument has a result of its type that takes its place. The *update* is all that leads to
+such results by elementwise operations alone. State that only the update reads is the optimizer's;
+the rest are parameters. Values that enter the update from other operations, transposed or not, are
+gradients. Everything else that is computed is an activation. State that is not updated this way (a
 cache that is written into) counts as an input.
 """
 
@@ -71,16 +71,16 @@ def _state(program: Program) -> dict[int, int]:
 
 
 def _path(name: str) -> str:
-    """A pytree path without what it starts from: `['params']['w']` of `state['params']['w']`.
+    """Returns a pytree path without its root: `['params']['w']` of `state['params']['w']`.
 
-    Of results, which JAX numbers if there are several, also without that number.
+    JAX numbers results if there are several; their paths lose that number, too.
     """
     path = re.sub(r"^[^\[.]*", "", name)
     return re.sub(r"^\[\d+\](?=[\[.])", "", path) if name.startswith("result") else path
 
 
 def _updates(op: Operation) -> bool:
-    """Whether an update can be made of such an operation."""
+    """Returns whether an update can consist of such an operation."""
     return op.traits.elementwise or op.traits.read_through
 
 

@@ -20,16 +20,16 @@ LEAST = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """What one operand is, from repetition to repetition."""
+    """Value numbers of one operand, from repetition to repetition."""
 
     first: int
     second: int
     step: int
-    """By how much it is numbered up each time from the second on."""
+    """Increase of the number per repetition, from the second one on."""
 
     @property
     def regular(self) -> bool:
-        """Whether the first step is like all others."""
+        """True if the first step is like all others."""
         return self.second == self.first + self.step
 
 
@@ -41,18 +41,18 @@ class Repeat:
     period: int
     count: int
     stride: int
-    """By how much that is numbered up which they make."""
+    """Increase, per repetition, of the numbers of the values that they make."""
     reads: tuple[tuple[Read, ...], ...]
-    """For every instruction of the first repetition, its operands."""
+    """Operands of every instruction of the first repetition."""
 
     @property
     def saved(self) -> int:
-        """How many instructions need not be written."""
+        """Number of instructions that need not be written."""
         return (self.count - 1) * self.period
 
     @property
     def end(self) -> int:
-        """The first instruction behind it."""
+        """The first instruction after it."""
         return self.start + self.period * self.count
 
 
@@ -136,7 +136,8 @@ def _best(
 
 
 def _beginning(start: int, end: int, period: int, levels: np.ndarray) -> int | None:
-    """Where repetitions can begin so that each is whole: none ends inside of an instruction."""
+    """Returns where repetitions can begin so that each is whole: none ends inside an
+    instruction."""
     # Any period of a stretch has the same levels.
     last = min(start + period, end - 2 * period + 1)
     lowest = levels[start : start + period].min()
@@ -192,7 +193,7 @@ def _length(
     strides: np.ndarray,
     even: np.ndarray,
 ) -> int:
-    """How many repetitions from this one on are wired alike."""
+    """Returns the number of repetitions, from this one on, with the same wiring."""
     inner = np.isin(read[first], made[first])
     if not even[first] or (more[first][inner] != strides[first]).any():
         return 1

@@ -1,4 +1,4 @@
-"""Use windows: which uses of a value share what is gathered for them."""
+"""Use windows: groups of the uses of a value that share one gathered copy."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from partita.program.ir import Program
 
 
 class Between(enum.IntEnum):
-    """Between which uses of a value a gathered copy is dropped, to be gathered again."""
+    """Uses of a value between which a gathered copy is dropped, to be gathered again."""
 
     NONE = 0
     """One copy is kept from the first use to the last."""
     FAR = 1
     """Uses that are more than the window of the device type apart."""
     ALL = 2
-    """Any two uses, but for those inside of loops and branches: what these need is there before."""
+    """Any two uses, except those inside loops and branches: these find their copy gathered
+    before."""
 
 
 def use_windows(
     program: Program, uses: Sequence[tuple[int, int]], regather_window: int | None
 ) -> list[int]:
-    """For the uses of one value, in the order they are read, the number of the window of each."""
+    """Returns the window number of each use of one value, in the order in which they are read."""
     if regather_window is None:
         return [0] * len(uses)
     window, previous, found = 0, None, []
@@ -38,7 +39,7 @@ def use_windows(
 def single_uses(
     program: Program, value: int, uses: Sequence[tuple[int, int]], windows: Sequence[int]
 ) -> list[int]:
-    """The numbers of windows of which each is cut into single uses, where it can be.
+    """Returns window numbers with each window split into single uses, where possible.
 
     Uses inside of loops and branches share with each other, since what they need is gathered
     before these begin.

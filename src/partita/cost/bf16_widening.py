@@ -1,7 +1,7 @@
-"""Arithmetic in bfloat16 where there is none: it is done in float32, and so is what lies between.
+"""Arithmetic in bfloat16 on hardware without it: computed, and in part stored, in float32.
 
-XLA leaves out a conversion to bfloat16 that is followed by one back. What kernels store for other
-arithmetic therefore stays in float32; what products read, and what leaves the program, does not.
+XLA leaves out a conversion to bfloat16 that is followed by one back. Values that kernels store for
+other arithmetic therefore stay in float32; operands of products and results of the program do not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def widened(
     lifetimes: Sequence[Sequence[int]],
     read: Callable[[int, int, int], int],
 ) -> list[tuple[int, int, int, str]]:
-    """The values that are stored in float32 as well, or instead: number, first and last position of
-    what that takes more, and the type of what takes as much.
+    """Returns the values that are stored in float32 as well, or instead: number, first and last
+    position of the extra buffer, and a type that takes as many bytes.
 
     Args:
       fusion: of a program.

@@ -50,7 +50,7 @@ def calibrate(
       devices: of one device type; all of `jax.devices()` by default.
       like: a device type that says what cannot be measured here: what its compiler does, its
         matrix units and tiles, and with a single device, its networks. By default the one that the
-        devices say they are, if it is known, but for networks.
+        devices say they are, if it is known, except networks.
       budget: how long to measure.
       progress: told what is being measured.
 
@@ -89,7 +89,7 @@ def calibrate(
 def _measured(
     name: str, devices: Sequence[Any], like: Hardware | None, budget: Budget, progress: Progress
 ) -> Hardware:
-    """The devices as measured; what cannot be measured is as on a known device type."""
+    """Measures the devices; takes figures that cannot be measured here from a known device type."""
     device = devices[0]
     when = f"measured by partita calibrate on {datetime.date.today()}, jax {jax.__version__}"
 
@@ -137,7 +137,7 @@ def _measured(
 
 
 def _starts(device: Any, bandwidth: float, budget: Budget, figure: _Figures) -> dict[str, Any]:
-    """What kernels cost however small they are."""
+    """Measures the fixed costs of kernels: `launch`, and `start` and `ramp` of products."""
     launch = measured_device.launch(device, budget)
     starts = measured_device.products(device, bandwidth, budget)
     how = "chains of small products of float32, fitted"
@@ -148,7 +148,7 @@ def _starts(device: Any, bandwidth: float, budget: Budget, figure: _Figures) -> 
 
 
 def _network(devices: Sequence[Any], rows: Sequence[TimedCollective], figure: _Figures) -> Network:
-    """The network that joins the devices, and what each kind of collective takes on it."""
+    """Fits the network that joins the devices, and the time of each kind of collective on it."""
     fit = measured_network.network(devices, rows)
     how = f"all_gather and all_reduce over {fit.devices} devices, fitted"
     kinds = {}

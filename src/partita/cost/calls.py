@@ -1,7 +1,7 @@
-"""Products as calls of a library: what they read from memory, and what they do besides.
+"""Products as library calls: the arrays that they read from memory, and the work they include.
 
-A library (cuBLAS, cuDNN) reads arrays that lie in memory. Of matrices it takes each as it lies or
-transposed, and it may add one array to the result. All else is done by kernels before and after.
+A library (cuBLAS, cuDNN) reads arrays from memory. It takes each matrix as it is stored or
+transposed, and it may add one array to the result. Kernels before and after do everything else.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Calls:
     """The calls of a program, by operation and value."""
 
     read: frozenset[int] = frozenset()
-    """The values that they read, which therefore lie in memory, and what is stored because results
-    of theirs are laid anew."""
+    """Values that the calls read, which are therefore in memory, and values that are stored because
+    results of calls change their memory layout."""
     views: frozenset[int] = frozenset()
-    """Values that are only another way to read what lies in memory."""
+    """Values that are only views of arrays in memory."""
     ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """Of a product whose call does more, the operation that it ends with; by the value."""
+    """Last operation of a product's call that includes more than the product, by its value."""
 
 
 def library_calls(program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -> Calls:
@@ -58,7 +58,7 @@ def library_calls(program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -
 
 
 def _lies_as(program: Program, op: Operation, number: int) -> tuple[int, list[int]]:
-    """What a product reads for an operand, and the values between that are views of it."""
+    """Returns the value that a product reads as an operand, and the views of it in between."""
     value, passed = op.operands[number], list[int]()
     order = tuple(range(len(op.rule.operands[number])))
     rearranged = False
@@ -77,15 +77,15 @@ def _lies_as(program: Program, op: Operation, number: int) -> tuple[int, list[in
 
 
 def _order(transpose: Operation) -> tuple[int, ...]:
-    """For every dimension of what is transposed, its place in the result."""
+    """Returns the place in the result of every dimension of a transpose's operand."""
     (made,) = transpose.rule.results
     places = {factors: place for place, factors in enumerate(made)}
     return tuple(places[factors] for factors in transpose.rule.operands[0])
 
 
 def _is_matrix(op: Operation, number: int, order: Sequence[int]) -> bool:
-    """Whether an operand whose dimensions lie in this order is, for every index of the batch, a
-    matrix of what is contracted by what is not, or its transpose."""
+    """Returns whether an operand with its dimensions in this order is a matrix, or a transposed
+    one, of contracted by free elements for every index of the batch."""
     first, second = (frozenset(f for dim in each for f in dim) for each in op.rule.operands[:2])
     made = frozenset(f for dim in op.rule.results[0] for f in dim)
     own = op.rule.operands[number]
@@ -111,8 +111,8 @@ def _end(
     product: Operation,
     since: Sequence[int],
 ) -> tuple[int, list[int]] | None:
-    """The operation that the call of a product ends with, if that is not the product, and what else
-    the call reads."""
+    """Returns the last operation of a product's call, unless that is the product, and the other
+    values that the call reads."""
     if product.traits.convolution:
         return None
     value, results = product.results[0], frozenset(program.results)
@@ -136,7 +136,7 @@ def _end(
 
 
 def _is_transposed(product: Operation, transpose: Operation) -> bool:
-    """Whether a product makes its result transposed if it swaps its operands."""
+    """Returns whether a product makes its result transposed if it swaps its operands."""
     first, second = (
         frozenset(f for dim in each for f in dim) for each in product.rule.operands[:2]
     )
@@ -150,7 +150,7 @@ def _is_transposed(product: Operation, transpose: Operation) -> bool:
 
 
 def _stretched(program: Program, value: int) -> bool:
-    """Whether a value is a smaller one, read again and again."""
+    """Returns whether a value is a smaller one, broadcast."""
     maker = _maker(program, value)
     while maker is not None and maker.traits.renames:
         maker = _maker(program, maker.operands[0])
@@ -163,8 +163,8 @@ def _maker(program: Program, value: int) -> Operation | None:
 
 
 def _since(program: Program) -> list[int]:
-    """The operation since which each value can be had: of what is read through or converted, that
-    of its operand; -1 of arguments."""
+    """Returns the operation after which each value is available; -1 for arguments. A value that is
+    read through or converted is available as early as its operand."""
     since = [-1] * len(program.values)
     for op in program.operations:
         at = op.index

@@ -1,8 +1,8 @@
 """Time of a collective on all the networks of its axes.
 
-An axis may lie on several networks, inner part on a faster one. A collective over several networks
-works on one after the other, each on what the one before has left: for an all_reduce, scatter on
-the fast network first, so that the slow one only sees a share.
+An axis may be on several networks, the inner part on a faster one. A collective over several
+networks works on one after the other, each on what the one before has left. An all_reduce scatters
+on the fast network first, so that the slow one only sees a share.
 
 How the data of each kind of collective travel is in `partita.program.collectives`; how long each
 way of travelling takes on one network in `partita.cost.transfer_time`.
@@ -42,11 +42,12 @@ class Interconnect:
 
     @property
     def links(self) -> int:
-        """How many links there are; collectives on different ones do not wait for each other."""
+        """Number of links; collectives on different links do not wait for each other."""
         return 1 + max((part.link for parts in self.parts for part in parts), default=0)
 
     def is_sum(self, kind: str, axes: Axes) -> bool:
-        """Whether a reduce_scatter along these is compiled as a sum of which a shard is kept."""
+        """Returns whether a reduce_scatter over these axes is compiled as an all_reduce and
+        slice."""
         if kind != REDUCE_SCATTER.name or self.mesh.size(axes) != self.mesh.devices:
             return False
         parts = self._parts(axes)
@@ -55,7 +56,7 @@ class Interconnect:
         )
 
     def compiled_kind(self, step: Step) -> str:
-        """The kind of collective that a step is compiled as."""
+        """Returns the kind of collective that a step is compiled to."""
         if step.kind == REDUCE_SCATTER.name and step.of_vector:
             parts = self._parts(step.axes)
             if parts and all(part.network.vectors_as_sums for part in parts):
@@ -63,11 +64,11 @@ class Interconnect:
         return step.kind
 
     def seconds(self, step: Step) -> float:
-        """Time of one step of a reshard; nothing for a local one."""
+        """Returns the seconds of one step of a reshard; 0 for a local one."""
         return sum(time for _, time in self.step_by_link(step))
 
     def step_by_link(self, step: Step) -> Iterator[tuple[int, float]]:
-        """The links that a step uses one after the other, each with the seconds it takes."""
+        """Yields the links that a step uses one after the other, each with its seconds."""
         if not step.layouts and (step.send is None or step.send.near):
             yield from self.by_link(self.compiled_kind(step), step.axes, step.bytes)
             return
@@ -75,23 +76,24 @@ class Interconnect:
             yield stage.link, stage.permute(step.kind, step.bytes).total
 
     def launch(self, axes: Axes) -> float:
-        """Seconds that a device is busy with starting a collective: one latency of the fastest
-        network."""
+        """Returns the seconds for which launching a collective keeps a device busy: one latency of
+        the fastest network."""
         parts = self._parts(axes)
         return min((part.network.latency.value for part in parts), default=0.0)
 
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
-        """Time of a collective over `axes` with a payload of `size` bytes per device.
+        """Returns the seconds of a collective over `axes` with a payload of `size` bytes per
+        device.
 
         The payload is the larger of operand and result, as in `Step.bytes`.
         """
         return sum(time for _, time in self.by_link(kind, axes, size))
 
     def by_link(self, kind: str, axes: Axes, size: int) -> Iterator[tuple[int, float]]:
-        """The links that a collective uses one after the other, each with the seconds it takes.
+        """Yields the links that a collective uses one after the other, each with its seconds.
 
-        What works at the same time is counted once, on the link that takes longest, or on the first
-        if all take as long.
+        Transfers at the same time count once: on the link that takes longest, or on the first one
+        of equals.
         """
         parts = self._parts(axes)
         if kind in LOCAL or not parts:
@@ -115,16 +117,16 @@ Times = list[tuple[TransferStage, TransferTime]]
 
 
 def _to_neighbour(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
-    # Some neighbours lie across the slowest network of the axes.
+    # Some neighbours are across the slowest network of the axes.
     return [(on[-1], on[-1].to_neighbour(collective.name, size))]
 
 
 def _pairwise(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
-    """On each network what goes to other places there.
+    """Returns the time on each network of the shards that are exchanged there.
 
-    With rails, that is nearly everything on each: first to the device nearby that has the same
-    place as the receiver, then to that. Without, a device sends straight to each other, so that
-    only the shards for devices nearby take the faster network.
+    With rails, nearly everything crosses each network: first to the device nearby that has the same
+    place as the receiver, then on to the receiver. Without rails, a device sends directly to every
+    other one, so that only the shards for devices nearby take the faster network.
     """
     times, left = [], float(size)
     for stage in reversed(on):
@@ -135,9 +137,10 @@ def _pairwise(on: Sequence[TransferStage], collective: CollectiveKind, size: int
 
 
 def _around_rings(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
-    """On each network on what the faster ones have left: the slow one only sees a share.
+    """Returns the time on each network of the data that faster ones leave: the slow one only sees a
+    share.
 
-    All but the slowest scatter what is summed, and gather the sums afterwards.
+    For a sum, all networks but the slowest scatter first, and gather the sums afterwards.
     """
     times, left = [], float(size)
     everyone = math.prod(stage.size for stage in on)
@@ -163,9 +166,9 @@ _TIMES: dict[Travel, Callable[[Sequence[TransferStage], CollectiveKind, int], Ti
 
 
 def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
-    """Lays the axes of a mesh on the networks of a device kind.
+    """Places the axes of a mesh on the networks of a device type.
 
-    Where the mesh does not say, the last axes fill the fastest network, the rest lie on slower
+    Unless the mesh names networks, the last axes fill the fastest one, the rest are on slower
     ones; an axis that fits in part is split.
 
     Raises:
@@ -226,7 +229,7 @@ def _placed(
 
 
 def _together(devices: int, most: int) -> int:
-    """How many devices a network joins that joins so many at most, if all groups are as large."""
+    """Returns the largest number of devices, at most `most`, that divides `devices` evenly."""
     if devices <= most:
         return devices
     pairs = ((d, devices // d) for d in range(1, math.isqrt(devices) + 1) if devices % d == 0)
@@ -236,7 +239,7 @@ def _together(devices: int, most: int) -> int:
 def _fill(
     size: int, order: list[str], rooms: dict[str, int], used: dict[str, int]
 ) -> list[tuple[str, int]]:
-    """Splits an axis over networks, as much as there is room for on each; the rest on the last."""
+    """Splits an axis over networks, as much as fits on each; the rest goes on the last."""
     parts = []
     for name in order:
         last = name == order[-1]

@@ -1,10 +1,10 @@
-"""Small collectives that a compiler makes one of: they wait once for the network, not each.
+"""Small collectives that a compiler combines into one: they wait once for the network, not each.
 
-XLA combines collectives of one kind over the same devices that do not depend on each other, up to a
-number of bytes of their results: sums of the same type, gathers along the same dimension. Which
-kinds, the hardware file says. A plan has every collective by itself, as it is given to XLA; this
-tells what XLA makes of them, one by one. `partita.cost.combining` has a short form of it, for the
-time of a step.
+XLA combines collectives of one kind over the same devices that do not depend on each other. Sums
+must have the same type, gathers the same dimension, and their results at most a number of bytes.
+The hardware file lists the kinds. A plan keeps every collective separate, as it is given to XLA;
+this module computes what XLA makes of them, one by one. `partita.cost.combining` has a short form
+of it, for the time of a step.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ class Together:
     """All the collectives of one kind over the same axes, combined."""
 
     count: int
-    """How many run per step."""
+    """Number of runs per step."""
     seconds: float
-    """Their time, summed."""
+    """Total time in seconds."""
 
 
 def after_combining(
     spmd: SpmdProgram, hardware: Hardware
 ) -> Mapping[tuple[str, tuple[str, ...]], Together]:
-    """What a compiler makes of the collectives that it combines, by kind and axes as in
-    `Traffic`."""
+    """Returns the collectives after combining, by kind and axes as in `Traffic`."""
     network, found = (
         interconnect(spmd.mesh, hardware),
         dict[tuple[str, tuple[str, ...]], Together](),
@@ -55,32 +54,32 @@ class Combined:
     kind: str
     axes: Axes
     bytes: int
-    """Payload per device of all together."""
+    """Payload in bytes per device of all members together."""
     times: int
-    """How often it runs per step."""
+    """Number of runs per step."""
     members: int = 0
-    """How many there were."""
+    """Number of collectives that were combined."""
     result: int = 0
-    """Bytes of their results."""
+    """Bytes of all their results."""
     needs: int = 0
-    """The others on which these depend, as bits."""
+    """Set, as bits, of the other combined collectives on which this one depends."""
 
 
 def combine(
     spmd: SpmdProgram, limit: int, kinds: Collection[str] = (ALL_REDUCE.name,)
 ) -> tuple[Combined, ...]:
-    """What the collectives of a program are combined to.
+    """Returns the collectives of a program as a compiler combines them.
 
     Args:
       spmd: the program.
-      limit: bytes of results up to which they are combined; larger ones stay by themselves.
-      kinds: which are.
+      limit: bytes of results up to which they are combined; larger ones stay separate.
+      kinds: kinds of collectives that are combined.
     """
     return tuple(_sections(spmd.instructions, limit, kinds))
 
 
 def alike(step: Step) -> tuple[object, ...]:
-    """What two collectives have in common that may become one."""
+    """Returns a key that is equal for collectives that may be combined."""
     summed = (step.combine, step.dtype) if step.collective.reduces else (step.dim,)
     return (step.kind, step.axes, *summed)
 
@@ -88,7 +87,7 @@ def alike(step: Step) -> tuple[object, ...]:
 def _sections(
     instructions: Sequence[Instruction], limit: int, kinds: Collection[str]
 ) -> Iterator[Combined]:
-    """Those of every loop body and branch by themselves."""
+    """Combines the collectives of every loop body and branch separately."""
     yield from _combined(instructions, limit, kinds)
     for item in instructions:
         if isinstance(item, While):
@@ -105,7 +104,7 @@ def _combined(
     found: list[Combined] = []
     latest: dict[object, int] = {}
     needed: dict[int, int] = {}
-    """For every buffer, those on which it depends, as bits."""
+    """Combined collectives on which every buffer depends, as bits."""
     for item in instructions:
         reads, makes = _buffers(item)
         needs = 0
@@ -131,7 +130,7 @@ def _combined(
 
 
 def _reaches(found: Sequence[Combined], needs: int, number: int) -> bool:
-    """Whether what depends on `needs` depends on one of these, directly or not."""
+    """Returns whether any collective in the set `needs` is this one, or depends on it."""
     seen = needs
     while needs:
         if needs >> number & 1:
@@ -147,7 +146,7 @@ def _reaches(found: Sequence[Combined], needs: int, number: int) -> bool:
 
 
 def _buffers(item: Instruction) -> tuple[Sequence[int], Sequence[int]]:
-    """What an instruction reads, and what it makes that others see."""
+    """Returns the buffers that an instruction reads, and those that it makes for others."""
     if isinstance(item, Reshard):
         return (item.input,), (item.output,)
     if isinstance(item, While):

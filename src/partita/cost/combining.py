@@ -1,15 +1,15 @@
-"""What combining saves in the cost of a lowering: of what becomes one collective, one latency.
+"""Time that combining collectives saves in a lowering: one latency instead of several.
 
 `partita.cost.combine` says what a compiler makes of a program, instruction by instruction. That is
-too slow for a search, so here collectives are counted by the values that they are of. Those along
-the same axes, in the same loop, become one where none needs another:
+too slow for a search, so here collectives are counted by their values. Those along the same axes,
+in the same loop, are combined if none needs another:
 
-- Sums with as many sums after them, on the longest way to the end of the program, do not need each
+- Sums with as many sums after them, on the longest path to the end of the program, do not need each
   other: one that needs another has one fewer. So the sums of all weights' gradients become one, and
   those of activations, layer after layer, do not.
-- What is gathered and has as many sums before it does not need each other either: all weights.
+- Gathers with as many sums before them do not need each other either: all weights.
 
-Others that a compiler combines are taken to stay by themselves.
+Other collectives that a compiler combines are assumed to stay separate.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from partita.spmd.steps import Step
 
 Part = tuple[int, int, int, float]
 """Collectives of a value class that may be combined with others of the same group: the number of
-the group, how many run per step, the bytes of their results, and the seconds of latency beside
-other work."""
+the group, runs per step, bytes of their results, and seconds of latency that other work hides."""
 
 
 class _Place(NamedTuple):
-    """Where a collective is: those of one kind at one place become one."""
+    """Place of a collective in the program: those of one kind at one place are combined."""
 
     region: int
     times: int
-    """How often it runs per step."""
+    """Number of runs per step."""
     level: int
-    """How many sums are after it, or before it."""
+    """Number of sums after it, or before it if it is a gather."""
 
 
 class Combining:
-    """The groups of collectives that a compiler makes one of, as far as it has room."""
+    """Groups of collectives that a compiler combines, up to its limit of bytes."""
 
     def __init__(
         self, graph: ClassGraph, timing: Timing, network: Interconnect, hardware: Hardware
@@ -56,19 +55,19 @@ class Combining:
         self._timing = timing
         self._numbers: dict[tuple[object, ...], int] = {}
         self._latencies: list[dict[int, float]] = []
-        """By group, the seconds of latency of one collective on each link."""
+        """Seconds of latency of one collective on each link, by group."""
         self._times: list[int] = []
-        """By group, how often the loops around it run per step."""
+        """Number of runs per step of the loops around it, by group."""
         self._places: dict[tuple[int, bool], list[tuple[_Place, int]]] = {}
 
     def parts(self, index: int, step: Step, hidden: float) -> Iterator[Part]:
-        """What may be combined of one step of the members of a value class.
+        """Yields the parts of one step of a value class that may be combined.
 
         Args:
           index: of the value class.
           step: of a reshard.
-          hidden: the share of members for which it overlaps with other work, but for its launch,
-            if the compiler lets it.
+          hidden: the share of members whose collective overlaps with other work if the compiler
+            lets it, except for its launch.
         """
         size = step.after.bytes
         if step.kind not in self._kinds or not step.is_collective or size >= self._limit:
@@ -83,8 +82,7 @@ class Combining:
             yield group, runs, runs * size, runs * beside
 
     def saved(self, parts: Iterable[Part]) -> tuple[float, list[float]]:
-        """Seconds that compute does not wait, and those that each link does not work, as several
-        become one."""
+        """Returns the seconds that combining saves: those that compute waits, and on each link."""
         exposed, links = 0.0, [0.0] * self._network.links
         for group, fewer, runs, beside in self._fewer(parts):
             latency = self._latencies[group]
@@ -95,12 +93,12 @@ class Combining:
         return exposed, links
 
     def shares(self, parts: Iterable[Part]) -> dict[int, tuple[float, dict[int, float]]]:
-        """By group, of each latency the share that is saved, and the latency on each link."""
+        """Returns the saved share of each latency, and the latency on each link, by group."""
         return {group: (fewer, self._latencies[group]) for group, fewer, _, _ in self._fewer(parts)}
 
     def _fewer(self, parts: Iterable[Part]) -> Iterator[tuple[int, float, int, float]]:
-        """The groups of which several become one: the share of latencies that this saves, how many
-        run per step, and the seconds of latency beside other work."""
+        """Yields the groups that combining reduces: the share of latencies that it saves, the runs
+        per step, and the seconds of latency that other work hides."""
         groups: dict[int, tuple[int, int, float]] = {}
         for group, runs, size, beside in parts:
             known = groups.get(group)
@@ -114,7 +112,8 @@ class Combining:
                 yield group, fewer, runs, beside
 
     def latencies(self, step: Step) -> list[tuple[int, float]]:
-        """The links of a step, each with the seconds of latency that combining may save there."""
+        """Returns the links of a step, with the seconds of latency that combining may save
+        there."""
         if (
             step.kind not in self._kinds
             or not step.is_collective
@@ -124,7 +123,7 @@ class Combining:
         return list(self._network.by_link(step.kind, step.axes, 0))
 
     def of_sum(self, value: int) -> _Place:
-        """Where a sum of a value is."""
+        """Returns the place of a sum of a value."""
         program, level = self._graph.program, self._timing.sums_after[value]
         return _Place(program.home(value), program.defined_times(value), level)
 
@@ -140,7 +139,7 @@ class Combining:
         return self._numbers[key]
 
     def _where(self, index: int, sums: bool) -> Sequence[tuple[_Place, int]]:
-        """Where the members of a class are, and how many there."""
+        """Returns the places of the members of a class, each with their number there."""
         key = (index, sums)
         if key not in self._places:
             program = self._graph.program

@@ -26,11 +26,11 @@ from partita.spmd.reshard import shards
 from partita.tiling import OpForm, local_type
 
 _ROWS_SCATTERED = 3
-"""How often a scatter moves rows: it reads each, and reads and writes what it is added to."""
+"""Times that a scatter moves each row: it reads the update, and reads and writes its target."""
 
 
 class ComputeModel:
-    """Time of operation classes; what was computed once is remembered."""
+    """Time of operation classes, memoised by form."""
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
         self.graph = graph
@@ -39,13 +39,13 @@ class ComputeModel:
         self.bandwidth = hardware.memory_bandwidth.value * efficiency.memory.value
         gathered = (efficiency.gather or efficiency.memory).value
         self._slower = efficiency.memory.value / gathered
-        """How much longer a byte takes that is part of a gathered row."""
+        """Ratio of the time per byte of a gathered row to that of streamed memory."""
         self._peaks: dict[tuple[bool, str], float] = {}
         self._hardware = hardware
         self._launch = hardware.launch.value if hardware.launch else 0.0
         classes = np.array(graph.op_class, dtype=np.int64)
         self.times: list[float] = np.bincount(classes, timing.op_times, len(graph.ops)).tolist()
-        """How often the members of each class run per step, together."""
+        """Number of runs per step of the members of each class, together."""
         self.accesses = [_accesses(op, timing) for op in graph.ops]
         values, hosted = graph.program.values, graph.program.hosted
         self._sizes = [
@@ -62,13 +62,13 @@ class ComputeModel:
             or any(any(access.weights) or access.copied for access in accesses)
             for op, accesses in zip(graph.ops, self.accesses, strict=True)
         ]
-        """Whether a class does, however it runs: others are computed inside of other kernels."""
+        """True for each class that takes time in some form; others run inside other kernels."""
         self._seconds: dict[OpForm, float] = {}
         vector = hardware.vector_unit
         self._copying = Copying(vector, hardware.tile, self.bandwidth) if vector else None
 
     def seconds(self, op: OpClass, form: OpForm) -> float:
-        """Time of all members of an operation class under a form."""
+        """Returns the seconds of all members of an operation class under a form."""
         known = self._seconds.get(form)
         if known is None:
             one = self._one(op, form) if self._takes_time[op.index] else 0.0
@@ -76,7 +76,7 @@ class ComputeModel:
         return known
 
     def _one(self, op: OpClass, form: OpForm) -> float:
-        """Time of one member, on average."""
+        """Returns the seconds of one member, on average."""
         sizes = self._bytes(op, form)
         moved = [
             (access.share, sum(map(operator.mul, access.weights, sizes), 0.0) / self.bandwidth)
@@ -104,7 +104,7 @@ class ComputeModel:
         return inside + launched + copied + moving
 
     def _copied(self, copy: Copy, op: Operation, form: OpForm) -> float:
-        """Seconds of a copy of an operand or result, beyond what is counted already."""
+        """Returns the seconds of a copy of an operand or result, beyond those counted already."""
         assert self._copying is not None
         value = (*op.operands, *op.results)[copy.place]
         layout = (*form.needs, *form.makes)[copy.place]
@@ -112,12 +112,12 @@ class ComputeModel:
         return self._copying.seconds(copy, type_)
 
     def _start(self, op: Operation) -> float:
-        """Seconds that a product takes however small it is."""
+        """Returns the seconds that any product takes, however small."""
         stated = self._hardware.products
         return self._launch if stated is None or op.traits.convolution else stated.start.value
 
     def _multiplying(self, op: Operation, flops: float, sizes: Sequence[int], dtype: str) -> float:
-        """Seconds on the matrix units of a product with factors of these sizes."""
+        """Returns the seconds on the matrix units of a product with factors of these sizes."""
         peak, stated = self._peak(op.traits.convolution, dtype), self._hardware.products
         if stated is not None and not op.traits.convolution:
             return flops * (1 + stated.ramp.value / contracted(op, sizes)) / peak
@@ -128,16 +128,16 @@ class ComputeModel:
         return max(seconds, of_single_row(op, sizes) / vector.product.value)
 
     def _peak(self, convolution: bool, dtype: str) -> float:
-        """FLOP/s that products reach on operands of this type if they are large."""
+        """Returns the FLOP/s that large products reach on operands of this type."""
         if (convolution, dtype) not in self._peaks:
             self._peaks[convolution, dtype] = self._hardware.reached(dtype, convolution)
         return self._peaks[convolution, dtype]
 
     def _inside(self, work: Work) -> float:
-        """Seconds of a manual computation: of its operations on local types; elementwise ones are
-        free.
+        """Returns the seconds of a manual computation: its operations on local types, elementwise
+        ones free.
 
-        What it reads and writes itself costs as for any other operation.
+        Its own operands and results cost as for any other operation.
         """
         total = 0.0
         for op in work.operations:
@@ -156,12 +156,12 @@ class ComputeModel:
         return total
 
     def flops(self, op: OpClass, form: OpForm) -> float:
-        """FLOPs of one member on one device."""
+        """Returns the FLOPs of one member on one device."""
         multiplications = points(op.op, self.graph.program.values)
         return 2.0 * multiplications / math.prod(self.mesh.sizes[axis] for axis in form.axes)
 
     def _bytes(self, op: OpClass, form: OpForm) -> list[float]:
-        """The bytes of every operand and result, as if all of them streamed."""
+        """Returns the bytes of every operand and result, as if all of them streamed."""
         read, written = (
             [size / shards(layout, self.mesh) for size, layout in zip(*side, strict=True)]
             for side in zip(self._sizes[op.index], (form.needs, form.makes), strict=True)
@@ -172,9 +172,9 @@ class ComputeModel:
     def _moved(
         self, op: Operation, read: Sequence[float], written: Sequence[float]
     ) -> tuple[Sequence[float], Sequence[float]]:
-        """For every operand and result of these sizes, the bytes that are read and written of it.
+        """Returns the bytes moved of every operand and result, given their sizes.
 
-        Those of gathered rows count as more, as they are slower. An array is updated in place.
+        Bytes of gathered rows count as more, because they are slower. An array is updated in place.
         """
         traits = op.traits
         if traits.slices or traits.looks_up:
@@ -192,7 +192,7 @@ class ComputeModel:
 
 
 def _local_sizes(op: Operation, form: OpForm, mesh: Mesh) -> list[int]:
-    """The sizes of an operation's factors on one device."""
+    """Returns the sizes of an operation's factors on one device."""
     rule = op.rule
     sizes = [factor.size for factor in rule.factors]
     for tensor, layout in zip(
@@ -211,19 +211,19 @@ def _dtype(graph: ClassGraph, op: OpClass) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Access:
-    """How some members of an operation class use memory."""
+    """Memory accesses of some members of an operation class."""
 
     share: float
-    """Of the members."""
+    """Share of the members."""
     weights: tuple[int, ...]
-    """For every operand, how many kernels read it there; for every result, whether it is stored."""
+    """Number of kernels that read each operand; for each result, 1 if it is stored."""
     is_kernel: bool
-    """Whether these have a kernel of their own."""
+    """True if these members have a kernel of their own."""
     copied: tuple[Copy, ...]
 
 
 def _accesses(op: OpClass, timing: Timing) -> list[_Access]:
-    """The ways in which the members of a class use memory."""
+    """Returns the different memory accesses of the members of a class."""
     ways = Counter((timing.accesses[m], timing.layers.copied.get(m, ())) for m in op.members)
     operands = len(op.op.operands)
     return [

@@ -1,8 +1,8 @@
-"""What it takes to copy an array from one place in memory to another, or into another order.
+"""Time to copy an array from one place in memory to another, or into another order.
 
-Vector units do it, a tile at a time: elements narrower than those that they work on take as long as
+Vector units copy tile by tile. Elements narrower than those that they work on take as long as
 these, and every tile takes some time besides its rows. So an array of bfloat16 takes as long as one
-of float32, and one that lies in tiles of two rows 2.6 times as long as one in tiles of eight.
+of float32. An array in tiles of two rows takes 2.6 times as long as one in tiles of eight.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Copying:
         self._bandwidth = bandwidth
 
     def seconds(self, copy: Copy, type_: TensorType) -> float:
-        """How long a copy takes, beyond what other kernels read and write of it anyway.
+        """Returns the seconds of a copy, beyond what other kernels read and write anyway.
 
         Args:
           copy: what is copied.
-          type_: of what a device has of it.
+          type_: type of one device's shard of it.
         """
         match copy:
             case Laid():
@@ -55,12 +55,12 @@ class Copying:
         return type_.elements * (element - copy.counted * own / self._bandwidth)
 
     def _laid(self, part: Laid, made: TensorType) -> float:
-        """How much longer it takes to cut out, multiply and write back layers that lie as this part
-        of one is made.
+        """Returns the extra seconds to cut out, multiply and write back layers whose memory layout
+        is that of a computed part.
 
         Args:
-          part: what the layers are, beside the part.
-          made: what a device makes of it.
+          part: the part, and how many more elements a layer has.
+          made: type of one device's shard of the part.
         """
         sides = [size for size in made.shape if size > 1]
         if len(sides) < 2:
@@ -75,49 +75,49 @@ class Copying:
         return elements * (copied + part.use.products * padding / self._product)
 
     def _filled(self, layer: Filled, type_: TensorType) -> float:
-        """How much longer it takes to cut out, multiply and write back layers that fill less than
+        """Returns the extra seconds to cut out, multiply and write back layers that fill less than
         the columns of a tile.
 
         Args:
-          layer: what is done with it.
-          type_: of what a device has of it.
+          layer: the uses of the layer.
+          type_: type of one device's shard of it.
         """
         padding = self._padding(max(type_.shape[dim] for dim in layer.columns))
         return self._longer(layer.use, type_.elements * padding, type_)
 
     def _padding(self, columns: int) -> float:
-        """Elements that a tile has beside each of an array with so many columns."""
+        """Returns the padding of a tile per element of an array with so many columns."""
         return max(0.0, self._columns / columns - 1)
 
     def _longer(self, use: Used, elements: float, type_: TensorType) -> float:
-        """Seconds for so many elements more of what is used so."""
+        """Returns the seconds that these uses take for so many extra elements."""
         return elements * (use.copies * self._element(type_) + use.products / self._product)
 
     def _element(self, type_: TensorType) -> float:
-        """Seconds for an element of an array that lies in full tiles, read and written."""
+        """Returns the seconds to read and write one element of an array in full tiles."""
         return 2 * max(bits(type_.dtype) / 8, self._narrowest) / self._bandwidth
 
     def _slower(self, shape: tuple[int, ...]) -> float:
-        """How much longer an array takes that lies in the order of its dimensions, by the rows of
-        its tiles."""
+        """Returns the relative time of an array stored in the order of its dimensions, by the rows
+        of its tiles."""
         sides = [size for size in shape if size > 1][-2:]
         if len(sides) < 2 or sides[1] < self._columns:
             return 1.0
         return self._in_tiles(sides[0])
 
     def _in_tiles(self, rows: int) -> float:
-        """How much longer an array takes in tiles of no more than these rows than in full ones."""
+        """Returns the time of an array in tiles of at most these rows, relative to full tiles."""
         return (1 + self._start / self._tile(rows)) / (1 + self._start / self._rows)
 
     def _tile(self, rows: int) -> int:
-        """The rows of a tile that holds no more than these."""
+        """Returns the number of rows of a tile that holds at most these."""
         return min(self._rows, 1 << (rows - 1).bit_length())
 
     def _comes_first(self, batch: frozenset[int], shape: tuple[int, ...]) -> bool:
-        """Whether these dimensions come before all others, as an argument lies in memory.
+        """Returns whether these dimensions come before all others in the memory of an argument.
 
-        Those of a single index do not count. Where the last one does not fill the columns of a
-        tile, one that does is put in its place.
+        Dimensions of a single index do not count. If the last one does not fill the columns of a
+        tile, one that does takes its place.
         """
         order = [dim for dim, size in enumerate(shape) if size > 1]
         if order and shape[order[-1]] % self._columns:

@@ -1,4 +1,4 @@
-"""What a plan costs: the numbers that a report shows and a search compares."""
+"""Estimated cost of a plan: the numbers that a report shows and a search compares."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Traffic:
     """All collectives of one kind over the same axes."""
 
     count: int
-    """How many run per step."""
+    """Number of runs per step."""
     bytes: int
-    """Their payload per device, summed."""
+    """Payload in bytes per device, summed."""
     seconds: float
-    """Their time, summed."""
+    """Time in seconds, summed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +27,14 @@ class StepTime:
 
     compute_time: float
     exposed_time: float
-    """Collectives that compute has to wait for."""
+    """Seconds of collectives that compute waits for."""
     link_times: tuple[float, ...]
-    """Collectives that overlap with other work, on each link of the mesh; where values move to or
-    from the host, at last those moves."""
+    """Seconds of collectives that overlap with other work, on each link of the mesh. The last entry
+    is that of moves to or from the host, if there are any."""
 
     @property
     def hidden_time(self) -> float:
-        """Collectives that overlap with other work, on all links together."""
+        """Seconds of collectives that overlap with other work, on all links together."""
         return sum(self.link_times)
 
     @property
@@ -48,7 +48,7 @@ class StepTime:
         return self.exposed_time + max(self.compute_time, *self.link_times)
 
     def expected_time(self, hidden_share: float) -> float:
-        """Time if this share of what `step_time` hides is hidden: between it and `serial_time`."""
+        """Returns the time with this share of hidden time hidden: `step_time` to `serial_time`."""
         step = self.step_time
         return step + (1 - hidden_share) * (self.serial_time - step)
 
@@ -70,17 +70,17 @@ class Estimate(StepTime):
     capacity: int
     """Memory that a plan may use."""
     regather: bool
-    """Whether some of what is gathered is re-gathered for another use, not kept in between."""
+    """True if gathered values are re-gathered for another use, instead of being kept in between."""
     traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
-    """By kind and axes."""
+    """Collectives by kind and axes."""
     host_memory: int = 0
-    """What lies in the memory of the host at its fullest, not in that of the device."""
+    """Peak bytes in the memory of the host, which are not in that of the device."""
     offloaded: Traffic = Traffic(0, 0, 0.0)
-    """What moves to the memory of the host and back."""
+    """Moves to the memory of the host and back."""
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the capacity."""
+        """True if the peak is within the capacity."""
         return self.peak_memory <= self.capacity
 
     @printed

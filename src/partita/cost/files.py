@@ -1,7 +1,7 @@
-"""Hardware files: which device types there are, and how their files are read and written.
+"""Hardware files: the known device types, and reading and writing of their files.
 
-The device types that partita knows lie in the folder `device_types`, a TOML file each; users write
-their own in the same form.
+The device types that partita knows are in the folder `device_types`, one TOML file each; users
+write their own in the same form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from partita.errors import HardwareError, closest
 from partita.options import wrong
 
 FOLDER = Path(__file__).parent / "device_types"
-"""Where the files of `device_types()` are."""
+"""Folder with the files of `device_types()`."""
 
 MOST = 2**14
 """Bytes that a hardware file may have."""
@@ -157,7 +157,7 @@ def encode(hardware: Hardware) -> str:
 
 
 def _stated(value: Any) -> Any:
-    """A table as plain data, without what is the default."""
+    """Returns a table as plain data, without default values."""
     if isinstance(value, msgspec.Struct):
         fields = [(f, getattr(value, f.name)) for f in msgspec.structs.fields(value)]
         return {f.name: _stated(each) for f, each in fields if each not in (f.default, _made(f))}
@@ -167,7 +167,7 @@ def _stated(value: Any) -> Any:
 
 
 def _made(field: msgspec.structs.FieldInfo) -> Any:
-    """The default that is made anew for each table, if the field has such a one."""
+    """Returns the default that is created for each table, if the field has one."""
     made = field.default_factory
     return made() if callable(made) else msgspec.NODEFAULT
 

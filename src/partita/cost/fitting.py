@@ -1,7 +1,7 @@
 """Constants of hardware files, fitted to measured times.
 
-What is fitted is the relative error, so that small and large operations count alike, and its
-absolute value rather than its square: single times are far off, always to the slow side.
+The fit minimises the relative error, so that small and large operations count alike. It takes the
+absolute value rather than the square, because single times are far off, always to the slow side.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from scipy.optimize import minimize, nnls
 from partita.program.collectives import COLLECTIVES
 
 _ROUNDS = 60
-"""Least squares are weighted anew so often, until they are least absolute values."""
+"""Rounds of reweighting that turn least squares into least absolute values."""
 _CLOSE = 0.01
 """Relative errors below this count as none."""
 _LEAST = 1e-15
-"""Seconds a byte, below which a figure is not told from zero."""
+"""Seconds per byte below which a figure counts as zero."""
 _SHORTEST = 1e-9
-"""Seconds, the same."""
+"""Seconds below which a figure counts as zero."""
 _SIZES_OF_CHANNELS = 8
-"""How many sizes it takes to see up to which one few channels are used."""
+"""Number of payload sizes needed to find up to which one few channels are used."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class TimedCollective:
 
     kind: str
     devices: int
-    """In a group."""
+    """Devices in a group."""
     bytes: int
-    """Its payload on each device, the larger of operand and result."""
+    """Payload in bytes on each device, the larger of operand and result."""
     seconds: float
 
     @property
@@ -52,20 +52,20 @@ class TimedProduct:
     n: int
     k: int
     bytes: int
-    """That it reads and writes."""
+    """Bytes that it reads and writes."""
     seconds: float
 
     @property
     def flops(self) -> float:
-        """A multiplication and an addition count as two."""
+        """Floating-point operations; a multiplication and an addition count as two."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
 def fit_collective(rows: Sequence[TimedCollective]) -> dict[str, float]:
-    """The figures of a `CollectiveTime`, by name, for one kind of collective.
+    """Fits the figures of a `CollectiveTime`, by name, for one kind of collective.
 
-    Those are left out that the times do not tell from none: with groups of one size only, `step`
-    and `own` are parts of the others, and with few sizes, few channels are those of large chunks.
+    It leaves out figures that the times cannot tell from zero. With groups of one size only, `step`
+    and `own` are parts of the others; with few sizes, few channels are those of large chunks.
     """
     permutes = COLLECTIVES[rows[0].kind].travel == "neighbour"
     if permutes and len({row.bytes for row in rows}) >= _SIZES_OF_CHANNELS:
@@ -89,7 +89,7 @@ def fit_collective(rows: Sequence[TimedCollective]) -> dict[str, float]:
 
 
 def _fit_permutation(rows: Sequence[TimedCollective]) -> dict[str, float]:
-    """The figures of a permutation: few channels up to a size, all of them beyond."""
+    """Fits the figures of a permutation: few channels up to a size, all of them beyond."""
     sent, seconds = (np.array([getattr(r, f) for r in rows]) for f in ("bytes", "seconds"))
 
     def predicted(figures: np.ndarray) -> np.ndarray:
@@ -113,8 +113,7 @@ def _fit_permutation(rows: Sequence[TimedCollective]) -> dict[str, float]:
 
 
 def fit_products(rows: Sequence[TimedProduct], bandwidth: float) -> dict[str, float]:
-    """What products of one element type cost: `start` and `ramp` as in `Products`, and `rate`, the
-    FLOP/s that large ones reach.
+    """Fits `start` and `ramp` of `Products`, and the `rate` in FLOP/s that large products reach.
 
     Args:
       rows: products that were timed.
@@ -136,7 +135,7 @@ def fit_products(rows: Sequence[TimedProduct], bandwidth: float) -> dict[str, fl
 
 
 def _least(columns: dict[str, np.ndarray], seconds: np.ndarray) -> dict[str, float]:
-    """Coefficients of at least zero of what sums up to the times."""
+    """Returns coefficients of at least zero with which the columns sum up to the times."""
     relative = np.stack(list(columns.values()), axis=1) / seconds[:, None]
     weights = np.ones(len(seconds))
     found = np.zeros(len(columns))
@@ -151,7 +150,7 @@ def _search(
     seconds: np.ndarray,
     starts: Sequence[tuple[float, ...]],
 ) -> list[float]:
-    """The figures, given as logarithms, whose predictions are closest to the times."""
+    """Returns the figures whose predictions, from their logarithms, are closest to the times."""
 
     def error(figures: np.ndarray) -> float:
         return float(np.abs(np.log(predicted(figures) / seconds)).mean())

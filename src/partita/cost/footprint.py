@@ -1,4 +1,4 @@
-"""What lies in memory when it is fullest, and over the whole step."""
+"""Memory contents at the peak, and over the whole step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = (
     "gathered copies",
     "other",
 )
-"""What memory is used for, in the order in which it is shown."""
+"""Purposes of memory, in the order in which they are shown."""
 
 _OTHER = {"updates": "other"}
 
@@ -41,11 +41,11 @@ class Alive:
     source: str
     """The user's line that makes it, `file:line`; empty for arguments."""
     kind: str
-    """What it is for, one of `KINDS`."""
+    """Purpose of the values, one of `KINDS`."""
     bytes: int
-    """Of all of them together, per device."""
+    """Bytes of all of them together, per device."""
     count: int
-    """How many they are."""
+    """Number of values."""
 
     @printed
     def __str__(self) -> str:
@@ -60,15 +60,15 @@ class Footprint:
     peak: int
     """Bytes at the fullest moment."""
     at: int
-    """When that is: the position in the order in which kernels run."""
+    """Position of the peak in the order in which kernels run."""
     where: str
     """The operation that runs then, in the user's words."""
     breakdown: Mapping[str, int]
-    """Bytes at the peak by what they are for (`KINDS`)."""
+    """Bytes at the peak by purpose (`KINDS`)."""
     alive: tuple[Alive, ...]
-    """What is alive at the peak, the largest first."""
+    """Values alive at the peak, the largest first."""
     timeline: Mapping[str, np.ndarray]
-    """Bytes at every position, by what they are for."""
+    """Bytes at every position, by purpose."""
     capacity: int
     """Bytes that the plan may use."""
 
@@ -128,7 +128,7 @@ class Footprint:
 
 
 def footprint(lowering: Lowering, memory: MemoryModel, timing: Timing, capacity: int) -> Footprint:
-    """What lies in memory over the step of a lowering.
+    """Returns the memory contents over the step of a lowering.
 
     Args:
       lowering: of a program.
@@ -187,7 +187,7 @@ def _buffers(
     kept: np.ndarray,
     copies: Sequence[tuple[int, Copies]],
 ) -> Iterator[_Buffer]:
-    """All buffers but those of constants."""
+    """Yields all buffers except those of constants."""
     arguments = ((v, 0, memory.size - 1) for v in graph.program.arguments)
     for value, start, end in (*arguments, *timing.lifetimes.tolist()):
         index = graph.value_class[value]
@@ -208,7 +208,7 @@ def _over_time(buffers: Sequence[_Buffer], size: int) -> np.ndarray:
 
 
 def _alive(lowering: Lowering, buffers: Sequence[_Buffer]) -> tuple[Alive, ...]:
-    """Buffers, those of one class and for the same together; the largest first."""
+    """Groups buffers by class and purpose, the largest first."""
     program, values = lowering.graph.program, lowering.graph.values
     found: dict[tuple[int, str], list[float]] = {}
     for each in buffers:

@@ -1,8 +1,8 @@
-"""What a compiler fuses: which values are stored in memory, which exist only inside a kernel.
+"""Fusion by the compiler: which values are stored in memory, and which exist only inside kernels.
 
 A kernel is an operation whose result is stored, with all the operations that are computed inside
-of it. Cheap producers are computed again in every kernel that reads them; so a value that is
-stored lives until the last kernel that reads it, directly or through such producers.
+it. Cheap producers are recomputed in every kernel that reads them. So a stored value lives until
+the last kernel that reads it, directly or through such producers.
 
 All of this is a property of the program and of the compiler, found once; nothing here depends on a
 tiling.
@@ -24,28 +24,28 @@ class Fusion:
 
     program: Program
     stored: tuple[bool, ...]
-    """Whether each value is stored; arguments and constants are."""
+    """True for each value that is stored; arguments and constants are."""
     kernels: tuple[int, ...]
     """The operations that are kernels, in program order."""
     reads: dict[int, tuple[tuple[int, int], ...]]
-    """For each kernel, the (operation, operand number) pairs inside it that read a stored value,
-    each value once."""
+    """The (operation, operand number) pairs inside each kernel that read a stored value, once per
+    value."""
     inside: dict[int, list[int]]
-    """For every operation, the kernels that compute it."""
+    """Kernels that compute each operation."""
     free: frozenset[int] = frozenset()
-    """Kernels that do nothing: constraints of what is in memory already."""
+    """Kernels that do nothing: constraints on values already in memory."""
     again: frozenset[int] = frozenset()
-    """Values that are stored for those readers that cannot compute them, only."""
+    """Values that are stored only for those readers that cannot recompute them."""
     products: bool = True
-    """Whether products can compute their operands inside their own kernel."""
+    """True if products can compute their operands inside their own kernel."""
     in_place: frozenset[tuple[int, int]] = frozenset()
-    """The (operation, operand number) pairs of what kernels change in place, updates of windows
-    left out."""
+    """The (operation, operand number) pairs of operands that kernels change in place, without those
+    of window updates."""
     called: frozenset[int] = frozenset()
-    """The operations that calls of a library end with, besides products."""
+    """Operations, other than products, that library calls end with."""
 
     def reads_memory(self, value: int, op: int) -> bool:
-        """Whether an operation that reads a stored value reads it from memory."""
+        """Returns whether an operation that reads a stored value reads it from memory."""
         if value not in self.again:
             return True
         return not computes_operands(self.program.operations[op].traits, self.products)
@@ -62,19 +62,19 @@ class Fusion:
 
     @cached_property
     def _products(self) -> dict[int, int]:
-        """Of every kernel that goes on with a product, the operation that makes it."""
+        """Operation of the product in every kernel that goes on with one."""
         operations = self.program.operations
         products = [op for op in self.inside if operations[op].traits.product]
         return {k: op for op in products for k in self.inside[op] if k != op}
 
     def start(self, kernel: int) -> int:
-        """The operation that a kernel begins with."""
+        """Returns the first operation of a kernel."""
         return self._products.get(kernel, kernel)
 
     @cached_property
     def waits(self) -> dict[int, int]:
-        """Of every kernel that makes what only a scatter changes in place, that scatter: it may run
-        just before it."""
+        """Scatter that alone changes a kernel's result in place, by kernel, which may then run just
+        before the scatter."""
         operations, found = self.program.operations, dict[int, int]()
         for op, number in sorted(self.in_place):
             value = operations[op].operands[number]
@@ -92,7 +92,7 @@ class Fusion:
 
     @cached_property
     def _kernels_reading(self) -> dict[int, set[int]]:
-        """For every stored value, the kernels that read it."""
+        """Kernels that read every stored value."""
         found: dict[int, set[int]] = {}
         for kernel in self.kernels:
             for value in self.inputs(kernel):
@@ -147,8 +147,8 @@ def analyse_fusion(
 
 
 def _tested(program: Program, uses: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
-    """The uses of values, without those as the condition of a loop that runs a known number of
-    times: compiled, it counts, and computes no condition."""
+    """Returns the uses of values without the conditions of loops with a known trip count. Compiled,
+    such a loop counts, and computes no condition."""
     counted = {loop.choose for loop in program.loops if loop.trips is not None}
     found = uses.copy()
     for choose in counted:
@@ -160,7 +160,7 @@ def _tested(program: Program, uses: list[list[tuple[int, int]]]) -> list[list[tu
 def _trace(
     program: Program, storage: Storage, kernel: int
 ) -> tuple[tuple[tuple[int, int], ...], set[int]]:
-    """What a kernel reads, and the operations that it computes."""
+    """Returns the operands that a kernel reads from memory, and the operations that it computes."""
     operations, values = program.operations, program.values
     found: dict[int, tuple[int, int]] = {}
     entered = {kernel}

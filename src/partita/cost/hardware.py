@@ -95,7 +95,7 @@ class TileShape(Table, frozen=True):
     What a product contracts is padded to a multiple of `rows`, and one side of its result, or the
     features of a convolution, to a multiple of `columns`.
 
-    Of memory, the tile in which arrays lie there: one dimension is padded to a multiple of
+    Of memory, the tile in which arrays are stored there: one dimension is padded to a multiple of
     `columns`, another to a multiple of `rows`, or to a power of two if it is smaller.
     """
 
@@ -108,7 +108,7 @@ class TileShape(Table, frozen=True):
 
 
 class Products(Table, frozen=True):
-    """What matrix products cost besides their multiplications.
+    """Overhead of matrix products on top of their multiplications.
 
     A product of m by k with k by n takes `start + 2 m n (k + ramp) / rate`.
 
@@ -126,7 +126,7 @@ ROW = Figure(1536, "assumption: that of XLA's TPU compiler, as the file states n
 
 
 class Kernels(Table, frozen=True):
-    """What the compiler of a device type computes in one kernel.
+    """Operations that the compiler of a device type computes in one kernel.
 
     Attributes:
         fuse_products: whether kernels of matrix products and convolutions compute the elementwise
@@ -149,7 +149,7 @@ class Kernels(Table, frozen=True):
             train steps with loops.
         layers_apart: whether what a loop reads of a stack in a narrower type is converted in the
             loop, and not the whole stack before.
-        gathers_outermost: whether stacks are laid anew before loops that gather layers of them
+        gathers_outermost: whether stacks are relaid out before loops that gather layers of them
             along any but the outermost dimension.
         late_in_loops: kinds of collectives that reduce what one iteration of a loop makes for a
             stack in the next.
@@ -177,7 +177,7 @@ class Kernels(Table, frozen=True):
 
 
 class VectorUnit(Table, frozen=True):
-    """What copies and small products take where vector units work on tiles of memory.
+    """Speed of copies and small products on vector units that work on tiles of memory.
 
     Attributes:
         narrowest: bytes; elements that have fewer take as long to copy as if they had so many.
@@ -193,7 +193,7 @@ class VectorUnit(Table, frozen=True):
 
 
 class XlaTarget(Table, frozen=True):
-    """What XLA's GPU compiler has to be told of a GPU that is not there.
+    """Description of a GPU that is not there, for XLA's GPU compiler.
 
     Attributes:
         compute_capability: `9.0`, or `9.0a` with the features of that architecture alone.
@@ -278,17 +278,17 @@ class Hardware(Table, frozen=True):
         launch: seconds that starting a kernel costs, each time; none if the file does not state it.
         products: what products cost besides their multiplications; if the file states it, products
             are not padded to the matrix unit, convolutions alone are.
-        tile: the tiles in which arrays lie in memory; 1 by 1 if the file does not state it.
+        tile: the tiles in which memory stores arrays; 1 by 1 if the file does not state it.
         vector_unit: what copies take, of layers out of stacks and back, and products of single
             rows; if the file does not state it, no more than reading and writing them.
         kernels: what the compiler computes in one kernel; each product in one of its own if the
             file does not state it.
         overlapped: kinds of collectives that the compiler lets overlap with other work; all, if
             the file does not state it.
-        overlap_window: a collective is hidden if more than this many operations lie between the
+        overlap_window: a collective is hidden if more than this many operations are between the
             moment its operand is ready and the moment its result is needed.
         loop_overlap: of what one iteration of a loop computes and does not depend on a collective
-            of the iteration, the share that the compiler runs beside that collective.
+            of the iteration, the share that the compiler overlaps with that collective.
         hidden_share: of the time of collectives that could be hidden, the share that compiled
             schedules do hide; a search counts the rest as exposed.
         prefetch: how many products before its first use what is gathered is on its way.

@@ -1,9 +1,10 @@
 """Mesh axes that do nothing: all devices along them do the same work.
 
-An operation divides its work along the axes of its form: each device along them runs a part of
-its iteration space. An axis is *idle* if that is so for no operation that takes time, by the cost
-model; one that is computed inside of another's kernel counts there. Arrays may be sharded along an
-idle axis nevertheless: each is gathered before it is used, so that memory is saved and no work.
+An operation divides its work along the axes of its form: each device along them runs a part of its
+iteration space. An axis is *idle* if no operation that takes time divides its work along it. The
+cost model decides which take time; one that is computed inside another's kernel counts there.
+Arrays may be sharded along an idle axis nevertheless: each is gathered before use, which saves
+memory but no work.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class IdleAxis:
 
     name: str
     size: int
-    """How many devices do the same."""
+    """Number of devices that do the same work."""
     shards_memory: bool
-    """Whether arrays are sharded along it, so that it saves memory though no work."""
+    """True if arrays are sharded along it, which saves memory but no work."""
 
     @property
     def effect(self) -> str:
-        """What it does, in words."""
+        """Effect of the axis, in words."""
         work = f"its {self.size} devices do the same work"
         return f"shards memory only: {work}" if self.shards_memory else work
 
@@ -60,6 +61,6 @@ def idle_axes(lowering: Lowering, compute: ComputeModel) -> tuple[IdleAxis, ...]
 
 
 def _inside(op: OpClass, mesh: Mesh) -> Iterable[int]:
-    """The axes along which a manual computation itself has devices do different things."""
+    """Returns the axes along which a manual computation makes devices do different things."""
     work = op.op.work
     return (mesh.axis(name) for each in work.collectives for name in each.axes) if work else ()

@@ -1,9 +1,9 @@
-"""Independent work: what the body of a loop computes that a collective can run beside.
+"""Independent work: the part of a loop body that a collective can overlap with.
 
-That is what is neither needed for what moves nor needs it. A gather of a weight runs beside all
-that comes before the weight's use, so that one which the body begins with has nothing to run
-beside. A sum runs beside what does not go on with it, such as the gradients of weights. What is
-carried to the next iteration is needed at the end of this one.
+Work is independent if the collective neither needs it nor is needed by it. A gather of a weight
+overlaps with all that comes before the weight's use; at the start of the body it has nothing to
+overlap with. A sum overlaps with what does not read it, such as the gradients of weights. Values
+carried to the next iteration are needed at the end of this one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from partita.program import Program
 
 
 class IndependentWork:
-    """The shares of operation classes that values of one loop body can be moved beside."""
+    """Shares of operation classes with which moves of a loop body's values can overlap."""
 
     def __init__(self, graph: ClassGraph, body: int, classes: Sequence[int]) -> None:
-        """Of the operations in `body`, loops inside of it included, and their `classes`."""
+        """Takes the operations in `body`, loops inside it included, and their `classes`."""
         self._graph = graph
         self._program = graph.program
         self._operations = [
@@ -32,19 +32,19 @@ class IndependentWork:
         ]
         self._columns = {c: column for column, c in enumerate(classes)}
         self._count = 1
-        """Of rows."""
+        """Number of rows in use."""
         self._shares = np.ones((64, len(classes)))
-        """By row; those behind the last one are of no account."""
+        """Shares by row; rows from `_count` on are unused."""
         self._rows: dict[tuple[int, tuple[int, ...]], int] = {}
 
     @property
     def all(self) -> int:
-        """The number of the row of what can be moved beside all work of the body."""
+        """Row number of a value that can be moved during all work of the body."""
         return 0
 
     def row(self, value: int, places: tuple[int, ...]) -> int:
-        """The number of the row that is for moving a value, as it is made, for some of
-        its uses; without any, for summing it, whatever uses it."""
+        """Returns the row number for moving a value, as it is made, to some of its uses; without
+        any, for summing it before all of them."""
         key = value, places
         if key not in self._rows:
             if self._count == len(self._shares):
@@ -55,8 +55,8 @@ class IndependentWork:
         return self._rows[key]
 
     def seconds(self, rows: np.ndarray, of_classes: np.ndarray) -> np.ndarray:
-        """Seconds of work that is independent of moves, given their rows and what each class of
-        operations takes, all members together."""
+        """Returns the seconds of work that is independent of each row's move, given the seconds of
+        all members of each operation class."""
         found: np.ndarray = (self._shares[rows] * of_classes).sum(axis=1)
         return found
 
@@ -79,7 +79,7 @@ class IndependentWork:
         return shares
 
     def _bit(self, op: int) -> int:
-        """An operation of the body as a set of operations; of others, the empty one."""
+        """Returns an operation of the body as a set with one bit; 0 for others."""
         return 1 << self._places[op] if op in self._places else 0
 
     @cached_property
@@ -88,7 +88,7 @@ class IndependentWork:
 
     @cached_property
     def _needed(self) -> dict[int, int]:
-        """For every operation of the body, the set of all that it needs of the body."""
+        """Set of the body's operations that each of them needs."""
         found: dict[int, int] = {}
         for index in self._operations:
             op = self._program.operations[index]
@@ -100,7 +100,7 @@ class IndependentWork:
         return found
 
     def _made_by(self, value: int, known: dict[int, int]) -> int:
-        """The operations of the body that a value is made by."""
+        """Returns the set of the body's operations that make a value."""
         v = self._program.values[value]
         if v.producer is None or v.producer not in self._places:
             return 0
@@ -116,7 +116,7 @@ class IndependentWork:
 
 
 def loop_body(program: Program, region: int) -> int:
-    """The innermost body of a loop around a region, or it; 0 if there is none."""
+    """Returns the innermost loop body that contains a region, or is it; 0 if there is none."""
     while region and not program.regions[region].repeats:
         region = program.regions[region].parent
     return region

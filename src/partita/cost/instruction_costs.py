@@ -1,4 +1,4 @@
-"""What every instruction of a program costs: the price of its class, divided among its members.
+"""Cost of every instruction of a program: that of its class, divided among the members.
 
 The cost model prices classes, and what several collectives save or lose together. Here each
 instruction gets its share of all that, so that the sum over a step is the estimate again.
@@ -22,26 +22,26 @@ from partita.tiling import Need
 
 @dataclasses.dataclass(frozen=True)
 class Seconds:
-    """What one execution of an instruction costs, or one part of that. Links by number."""
+    """Cost of one execution of an instruction, or of one part of it. Links by number."""
 
     name: str
     source: str
     op: int | None
     collective: int | None
     times: int
-    """How often it runs per step."""
+    """Number of executions per step."""
     compute: float = 0.0
     exposed: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """Seconds that compute waits for each link."""
     hidden: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """Seconds on each link under other work."""
     sums: bool = False
-    """Whether it moves what has just been made; else it moves what is needed next."""
+    """True if it moves a value that was just made; False if it moves one that is needed next."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """All moves of a value class for one need, or to how it is kept if there is none."""
+    """All moves of a value class to one need, or to its stored layout if `need` is None."""
 
     index: int
     need: Need | None
@@ -49,7 +49,7 @@ class _Kind:
 
 
 class InstructionCosts:
-    """What every instruction of one program costs."""
+    """Costs of every instruction of one program."""
 
     def __init__(self, spmd: SpmdProgram, model: CostModel, estimate: Estimate) -> None:
         self._spmd = spmd
@@ -63,7 +63,7 @@ class InstructionCosts:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        """The names of the links: the network, and of a torus the axis."""
+        """Names of the links: the network, and for a torus the axis."""
         network, found = self._model.interconnect, dict[int, str]()
         for name, parts in zip(network.mesh.names, network.parts, strict=True):
             for part in parts:
@@ -72,7 +72,7 @@ class InstructionCosts:
         return tuple(found.get(link, "link") for link in range(network.links))
 
     def ran(self, op: int) -> Iterator[Seconds]:
-        """What running an operation costs: itself, then the collectives inside of it."""
+        """Yields the costs of running an operation: its own, then those of collectives inside."""
         program, model = self._spmd.program, self._model
         index, operation = self._graph.op_class[op], program.operations[op]
         form = self._spmd.form(op)
@@ -95,7 +95,7 @@ class InstructionCosts:
 
     @cached_property
     def _first_inside(self) -> Mapping[int, int]:
-        """The number of the first collective inside of every operation that has some."""
+        """Number of the first collective inside every operation that has some."""
         found, number = dict[int, int](), self._inside
         for op in self._spmd.operations_in_order():
             operation = self._spmd.program.operations[op]
@@ -104,7 +104,7 @@ class InstructionCosts:
         return found
 
     def moved(self, item: Reshard) -> Seconds:
-        """What one step of a reshard costs."""
+        """Returns the cost of one step of a reshard."""
         kind, program = self._kind(item), self._spmd.program
         value = self._spmd.buffers[item.input].value
         exposed, hidden = self._seconds(kind, item.again)
@@ -130,14 +130,14 @@ class InstructionCosts:
 
     @cached_property
     def _moves(self) -> Counter[int]:
-        """How many collectives of every value class run per step."""
+        """Number of collectives of every value class per step."""
         found: Counter[int] = Counter()
         for each in self._spmd.collective_steps:
             found[self._kind(each).index] += each.times
         return found
 
     def _seconds(self, kind: _Kind, again: bool) -> tuple[dict[int, float], dict[int, float]]:
-        """Seconds that compute waits for each link, and those under other work."""
+        """Returns the seconds that compute waits for each link, and those under other work."""
         key = kind, again
         if key not in self._known:
             exposed, hidden = self._alone(kind)
@@ -147,19 +147,19 @@ class InstructionCosts:
         return self._known[key]
 
     def _alone(self, kind: _Kind) -> tuple[dict[int, float], dict[int, float]]:
-        """The same, as if it were the only one."""
+        """Returns the same seconds, before combining and loops change them."""
         beside, waiting = self._model.links_seconds((kind.step,))
         share = self._share(kind)
         exposed, hidden = waiting + beside * (1 - share), beside * share
         return dict(enumerate(exposed.tolist())), dict(enumerate(hidden.tolist()))
 
     def _share(self, kind: _Kind) -> float:
-        """The share of such moves that overlaps with other work."""
+        """Returns the share of such moves that overlaps with other work."""
         plan = self._spmd.lowering.plans[kind.index]
         return self._model.hidden_share(kind.index, plan, kind.need)
 
     def _together(self, kind: _Kind, exposed: dict[int, float], hidden: dict[int, float]) -> None:
-        """Takes off what combining saves, and moves what its loop has no time to hide."""
+        """Subtracts what combining saves, and exposes what its loop has no time to hide."""
         longest, shares = self._excess
         if share := shares.get(kind.index, 0.0):
             exposed[longest] += share * hidden[longest]
@@ -177,14 +177,14 @@ class InstructionCosts:
 
     @cached_property
     def _combined(self) -> Mapping[int, tuple[float, dict[int, float]]]:
-        """By group of collectives that become fewer: the share saved of each latency, by link."""
+        """Share of each latency that combining saves, and the latencies by link, by group."""
         table, numbers = self._cost.table, self._cost.numbers
         chosen = numbers[table.combined[numbers]].tolist()
         return self._model.combining.shares(p for n in chosen for p in table.costs[n].parts)
 
     @cached_property
     def _excess(self) -> tuple[int, Mapping[int, float]]:
-        """The link that loops wait for, and by value class the share that no loop hides."""
+        """Link that loops wait for, and by value class the share that no loop hides."""
         found = list(
             self._model.loops.by_body(self._cost.ops, self._cost.numbers, self._cost.table)
         )

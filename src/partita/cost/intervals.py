@@ -1,9 +1,9 @@
-"""When everything in a step begins and ends: its price, laid out in time.
+"""Timeline of a step: start and end of everything in it, as it is priced.
 
 An interval is as long as the cost model says of that instruction, and all together last as long as
-the estimate says: compute and each link work at the same time, and nothing goes on while compute
-waits for what is exposed. Lengths are the price's own. Where a hidden collective lies on its link
-is not priced; it is drawn in program order, gathers as late as they may be and sums as early.
+the estimate says. Compute and each link work at the same time, and nothing goes on while compute
+waits for exposed collectives. Lengths come from the estimate. The place of a hidden collective on
+its link is not priced; it is drawn in program order, gathers as late as possible and sums as early.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from partita.spmd import SpmdProgram
 from partita.spmd.instructions import Case, Hold, Instruction, Run, While
 
 MOST_INTERVALS = 20_000
-"""About how many intervals are drawn at most; iterations of loops beyond that are drawn as one."""
+"""Approximate limit of intervals; iterations of loops beyond it are drawn as one."""
 
 ITERATIONS = 64
-"""How many iterations of a loop are drawn one by one, if nobody says."""
+"""Default number of loop iterations that are drawn one by one."""
 
 Kind = Literal["compute", "wait", "exposed", "hidden"]
-"""Compute; compute that waits for a collective; the collective, on its link; and one under other
-work."""
+"""Compute; compute that waits for a collective; a collective that it waits for, on its link; and a
+collective under other work."""
 
 COMPUTE = 0
-"""The lane of compute. Those of links come behind it."""
+"""Lane of compute. Those of links come after it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Interval:
     start: float
     end: float
     busy: float
-    """Seconds that it takes by itself: less than until its end if compute waits for others
-    meanwhile, and then nothing else goes on."""
+    """Seconds that it takes by itself. It lasts longer if compute waits for others meanwhile, and
+    then nothing else goes on."""
     name: str
     """The operation as the user calls it, or what is moved."""
     source: str
@@ -55,24 +55,25 @@ class Interval:
     collective: int | None
     """The number of the collective in `Plan.collectives`."""
     times: int
-    """How many executions it stands for."""
+    """Number of executions that it stands for."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Timeline:
-    """One step of a plan in time, as it is priced."""
+    """One step of a plan over time, as it is priced."""
 
     lanes: tuple[str, ...]
-    """Compute, then the links by their networks; the link to the host at last, if it is used."""
+    """Names of the lanes: compute, then the links by their networks, then the link to the host if
+    it is used."""
     intervals: tuple[Interval, ...]
     """Lane after lane, each in order."""
     step_time: float
-    """When the last interval ends: `estimate.step_time`."""
+    """End of the last interval: `estimate.step_time`."""
     iterations: int
-    """How many iterations of loops are drawn one by one; the rest of each loop is drawn as one."""
+    """Number of loop iterations drawn one by one; the rest of each loop is drawn as one."""
 
     def busy(self, lane: int, *kinds: Kind) -> float:
-        """Seconds of all intervals of these kinds in a lane."""
+        """Returns the seconds of all intervals of these kinds in a lane."""
         return sum(i.busy for i in self.intervals if i.lane == lane and i.kind in kinds)
 
     @printed
@@ -87,14 +88,14 @@ def timeline(
     iterations: int = ITERATIONS,
     most: int = MOST_INTERVALS,
 ) -> Timeline:
-    """One step of a program in time.
+    """Computes the timeline of one step of a program.
 
     Args:
       spmd: the program.
       costs: of its instructions.
       estimate: of the program, which all intervals together add up to.
-      iterations: how many iterations of a loop are drawn one by one.
-      most: about how many intervals there may be; fewer iterations are drawn so that they are.
+      iterations: number of loop iterations that are drawn one by one.
+      most: approximate limit of intervals; fewer iterations are drawn to keep it.
     """
     least = _size(spmd.instructions, 1)
     while iterations > 1 and _size(spmd.instructions, iterations) > max(most, least):
@@ -111,7 +112,7 @@ def timeline(
 
 
 def _size(instructions: Sequence[Instruction], iterations: int) -> int:
-    """How many instructions are drawn."""
+    """Returns the number of instructions that are drawn."""
     found = 0
     for item in instructions:
         if isinstance(item, While):
@@ -126,10 +127,10 @@ def _size(instructions: Sequence[Instruction], iterations: int) -> int:
 
 @dataclasses.dataclass(slots=True)
 class _Wait:
-    """Compute waits for a collective, or for what it does on one link."""
+    """Wait of compute for a collective, or for its part on one link."""
 
     at: float
-    """After so many seconds of compute."""
+    """Seconds of compute before the wait."""
     link: int
     seconds: float
     what: Seconds
@@ -138,10 +139,10 @@ class _Wait:
 
 @dataclasses.dataclass(slots=True)
 class _Beside:
-    """What a collective does on one link while compute goes on."""
+    """Part of a collective on one link that overlaps with compute."""
 
     at: float
-    """The seconds of compute after which it is needed, or if it sums, it may start."""
+    """Seconds of compute after which it is needed; for a sum, after which it may start."""
     seconds: float
     what: Seconds
     times: int
@@ -157,10 +158,10 @@ class _Walk:
         self.now = 0.0
         """Seconds of compute so far."""
         self.work: list[tuple[float, float, Seconds, int]] = []
-        """What is computed: from when to when in seconds of compute, and how many executions."""
+        """Computed intervals: start and end in seconds of compute, the cost, and the executions."""
         self.waits: list[_Wait] = []
         self.beside: dict[int, list[_Beside]] = {}
-        """By link."""
+        """Overlapping parts of collectives by link."""
 
     def section(self, instructions: Sequence[Instruction], times: int, drawn: int) -> None:
         """Goes through a section.
@@ -198,7 +199,7 @@ class _Walk:
                 self._add(part, times, drawn)
 
     def _add(self, what: Seconds, times: int, drawn: int) -> None:
-        """Something that runs `what.times` a step, where the section runs `times`."""
+        """Adds something that runs `what.times` a step, in a section that runs `times`."""
         share = drawn * what.times / times
         count = max(round(share), 1)
         if what.compute:
@@ -214,16 +215,16 @@ class _Walk:
                 self.beside.setdefault(link, []).append(found)
 
     def laid_out(self, estimate: Estimate) -> Iterator[Interval]:
-        """Everything with its place in time."""
+        """Yields everything with its place in time."""
         waited = [0.0, *itertools.accumulate(wait.seconds for wait in self.waits)]
         places = [wait.at for wait in self.waits]
 
         def after(at: float) -> float:
-            """When something starts, after all waits until then."""
+            """Returns when something starts, after all waits until then."""
             return at + waited[bisect.bisect_right(places, at)]
 
         def before(at: float) -> float:
-            """When something ends, before the waits then."""
+            """Returns when something ends, before the waits then."""
             return at + waited[bisect.bisect_left(places, at)]
 
         for start, end, what, times in self.work:
@@ -244,9 +245,9 @@ class _Walk:
 
 
 def _scale(items: Sequence[_Beside], total: float) -> None:
-    """Makes all of a link take as long as the estimate says.
+    """Scales all items of a link to take as long as the estimate says.
 
-    They do already, but where combining and loops both take from what is hidden.
+    They do already, unless both combining and loops reduce the hidden time.
     """
     found = sum(item.seconds for item in items)
     for item in items if found else ():
@@ -254,11 +255,11 @@ def _scale(items: Sequence[_Beside], total: float) -> None:
 
 
 def placed(items: Sequence[_Beside], last: float) -> list[_Beside]:
-    """What lies on one link, one after the other: gathers end when they are needed, sums start
-    when they can, as far as there is room.
+    """Places the items of one link one after the other. Gathers end when they are needed, sums
+    start when they can, as far as there is room.
 
     Args:
-      items: what lies on the link.
+      items: the items of the link.
       last: the end of the step, in seconds without waits.
     """
     ordered = sorted(items, key=lambda i: i.at if i.what.sums else max(i.at - i.seconds, 0.0))

@@ -29,7 +29,8 @@ class KernelOrder:
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._read: dict[int, int] = {}
-        """Until where operands are kept: a kernel that does nothing takes over what it names."""
+        """Position until which operands of an operation are kept: a kernel that does nothing takes
+        over the buffer that it names."""
         for op, kernels in fusion.inside.items():
             positions = [fusion.order[k] for k in kernels]
             self._first[op], self._last[op] = min(positions), max(positions)
@@ -40,12 +41,12 @@ class KernelOrder:
             )
 
     def first(self, op: int) -> int:
-        """Where an operation is first computed."""
+        """Returns the position at which an operation is first computed."""
         return self._first.get(op, 0)
 
     def prefetched_at(self, value: int, op: int) -> int:
-        """When a value is prefetched for an operation that needs it: so many products before, in
-        the same region, if it is ready then."""
+        """Returns the position at which a value is prefetched for an operation: a number of
+        products before it, in the same region, if the value is ready then."""
         at = self.first(op)
         products = self._products.get(self.program.operations[op].region, [])
         earlier = bisect.bisect_left(products, at)
@@ -54,7 +55,7 @@ class KernelOrder:
 
     @cached_property
     def _ready(self) -> list[int]:
-        """Where each value is made, or if it is not stored, all that it is made of."""
+        """Position at which each value is made; if not stored, that of its last input."""
         ready = [-1] * len(self.program.values)
         for op in self.program.operations:
             inputs = max((ready[v] for v in op.operands), default=-1)
@@ -64,7 +65,7 @@ class KernelOrder:
 
     @cached_property
     def _products(self) -> dict[int, list[int]]:
-        """Where products are computed, in order, by region."""
+        """Positions at which products are computed, in order, by region."""
         found: dict[int, list[int]] = {}
         for op in self.program.operations:
             if op.traits.product and op.index in self._first:
@@ -72,7 +73,7 @@ class KernelOrder:
         return {region: sorted(positions) for region, positions in found.items()}
 
     def birth(self, value: Value) -> int | None:
-        """Where a value's buffer comes into being; None if it shares another's.
+        """Returns the position at which a value's buffer is allocated; None if it shares another's.
 
         A carried value takes over the initial value's buffer when the loop starts, and hands its
         own over when the loop ends; the condition and the body see the same one.
@@ -80,8 +81,8 @@ class KernelOrder:
         return 0 if self._zeros_first and self._from_nothing(value) else self._made(value)
 
     def _from_nothing(self, value: Value) -> bool:
-        """Whether a value's buffer is filled with what is made from nothing, such as the zeros that
-        a loop or a scatter then goes on with."""
+        """Returns whether a value's buffer starts out constant-like, such as the zeros that a loop
+        or a scatter then updates."""
         assert value.producer is not None
         op = self.program.operations[value.producer]
         if op.region:
@@ -90,7 +91,7 @@ class KernelOrder:
 
     @cached_property
     def _nothing(self) -> set[int]:
-        """The values that only say what elements there are, and read none."""
+        """Values that only say which elements they have, constant-like ones, and read none."""
         found = set[int]()
         for op in self.program.operations:
             if op.traits.read_through and found.issuperset(op.operands):
@@ -98,7 +99,7 @@ class KernelOrder:
         return found
 
     def _made(self, value: Value) -> int | None:
-        """Where the kernel runs that makes a value, see `birth`."""
+        """Returns the position of the kernel that makes a value, see `birth`."""
         assert value.producer is not None
         at = self._order.get(value.producer, self._last.get(value.producer, 0))
         if self.program.operations[value.producer].kind != CARRY:
@@ -108,8 +109,8 @@ class KernelOrder:
     def loop_around(
         self, value: Value, uses: Sequence[Sequence[tuple[int, int]]]
     ) -> tuple[int, int] | None:
-        """The first and the last position in the loop around a value that only becomes part of the
-        stacks that the loop makes; None of others.
+        """Returns the first and last position in the loop around a value, if that only becomes part
+        of the stacks that the loop makes; else None.
 
         Args:
           value: any value that is made.
@@ -130,22 +131,22 @@ class KernelOrder:
         return self.during(region)
 
     def since_last_loop(self, region: int, uses: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """From where on, to the end of a loop, what some operations read is kept for that loop: the
-        end of the loop before it that reads it, or its own start."""
+        """Returns the first and last position at which a loop keeps what some operations read: from
+        the end of the last loop before it that reads it, or its own start, to its end."""
         start, end = self.during(region)
         others = {self.program.operations[op].region for op, _ in uses}
         before = [self._ends[r] for r in others if r and self._ends[r] < start]
         return max((at + 1 for at in before), default=start), end
 
     def during(self, region: int) -> tuple[int, int]:
-        """The first and the last position inside of a region."""
+        """Returns the first and the last position inside a region."""
         return self._starts[region], self._ends[region]
 
     def reduced(self, value: Value, uses: Sequence[tuple[int, int]]) -> int:
-        """When a value that is made in partial sums is reduced.
+        """Returns the position at which a value that is made in partial sums is reduced.
 
-        A loop between there and the first use comes first: a compiler reduces as late as it can,
-        to have something to do meanwhile, and loops are not cut for that.
+        A loop between there and the first use runs first. A compiler reduces as late as it can, to
+        overlap the reduction with other work, and does not split loops for that.
         """
         at = self._made(value) or 0
         assert value.producer is not None
@@ -163,7 +164,8 @@ class KernelOrder:
         )
 
     def read(self, value: int, op: int, number: int) -> int:
-        """Until where a value is kept for a read; all through the loops it is read inside of."""
+        """Returns the last position at which a value is kept for a read. A read inside loops keeps
+        it until they end."""
         operation = self.program.operations[op]
         if operation.kind == CARRY and number == 1:
             return self._loop_end(op)
@@ -179,12 +181,12 @@ class KernelOrder:
         return at
 
     def _carried(self, value: Value) -> bool:
-        """Whether a value is a loop's own, as its body sees it."""
+        """Returns whether a value is carried by a loop, as seen by its body."""
         assert value.producer is not None
         return self.program.operations[value.producer].kind == CARRY and value.position == 1
 
     def _until(self, home: int, region: int, at: int) -> int:
-        """Until where something from one region is kept that is read in a region inside of it."""
+        """Returns the last position at which a value of one region is kept for an inner read."""
         if home == region:
             return at
         around = self.program.around(home)

@@ -1,33 +1,33 @@
-"""What loops copy that read layers of a stack and write them back, such as caches of a decoder.
+"""Copies made by loops that read and write back layers of a stack, such as a decoder's caches.
 
-A stack that a loop reads layer by layer is not copied: kernels read a layer where it is. That
-changes where layers are updated, as by a decoder that puts the keys and values of one position into
-its cache. XLA's TPU compiler does this (`tests/verify/test_copies.py` compares):
+A stack that a loop reads layer by layer is not copied: kernels read a layer in place. That changes
+if layers are updated, as by a decoder that puts the keys and values of one position into its cache.
+XLA's TPU compiler does this (`tests/verify/test_copies.py` compares):
 
 - A layer of which a part is replaced is cut out of the stack before, and written back to it after
-  that. Both are copies of the whole layer, whatever small part of it is new.
-- Where the new part is put into the stack itself, in place, the products that read a layer of it
-  have the layer cut out for them.
-- Arguments lie in the order of their dimensions, with the last two in tiles. Inside of an outer
-  loop that is of no account: there a stack lies as the products want it. Where the loop over layers
-  is the outermost, each layer is brought into another order if products do not want this one:
-  dimensions of their batch have to come first. (Not so if the new part is scattered into it.) A
-  layer whose second last dimension is less than the rows of a tile is copied in such small tiles,
-  which takes longer.
-- Inside of an outer loop a stack lies as the new part of a layer is made, whatever is done to that
-  part on its way into the stack: the columns of tiles are along its last dimension, and if a device
-  makes less of that than of another one, along that one; the rows of a tile are sequences of the
-  batch. So a device with four sequences copies tiles of four rows, and one that makes 8 of 128
+  that. Both are copies of the whole layer, however small its new part is.
+- If the new part is put into the stack itself, in place, the products that read a layer of it have
+  the layer cut out for them.
+- Arguments are stored in the order of their dimensions, with the last two in tiles. Inside an outer
+  loop the layout is free: a stack has the one that the products want. If the loop over layers is
+  the outermost, each layer is copied into another order unless products want this one: dimensions
+  of their batch have to come first. (Not so if the new part is scattered into it.) A layer whose
+  second last dimension is less than the rows of a tile is copied in such small tiles, which takes
+  longer.
+- Inside an outer loop a stack has the layout in which the new part of a layer is made, whatever is
+  done to that part on its way into the stack. The columns of tiles are along the part's last
+  dimension, or along another one of which a device makes more. The rows of a tile are sequences of
+  the batch. So a device with four sequences copies tiles of four rows. One that makes 8 of 128
   features of 32 heads copies tiles with 32 of 128 columns filled. Products of a single row, which
-  vector units compute, take as much longer as less of a tile is filled. (Whether what was made is
-  exchanged before it is put in, the part does not say. Where a layer keeps as few features, too,
-  that counts twice: too much rather than too little.)
+  vector units compute, take longer by the inverse of the filled share of a tile. (The part does
+  not say whether the values are exchanged before they are put in. If a layer keeps as few
+  features, too, that counts twice: too much rather than too little.)
 - A stack that is read as one argument and written as another result, in the place of that argument,
   is copied once as a whole; one that is updated in place twice, into another order and back.
 
-Nor does that compiler write the zeros that the results of all layers are to replace.
+That compiler also skips writing the zeros that the results of all layers will replace.
 
-All of this is a property of the program; what it takes depends on shards, see `copies`.
+All of this is a property of the program; its time depends on shards, see `copies`.
 """
 
 from __future__ import annotations
@@ -45,48 +45,48 @@ class Copied:
     """A copy that a compiler makes of an operand or result of an operation."""
 
     place: int
-    """Which of operands and results, one after the other."""
+    """Index into the operands followed by the results."""
     counted: int = 0
-    """How often it is read and written already by kernels that are there anyway."""
+    """Number of times that existing kernels read and write it already."""
     as_argument: bool = False
-    """Whether it lies in the order of its dimensions then, as arguments do."""
+    """True if the copy is stored in the order of its dimensions, as arguments are."""
     batch: frozenset[int] | None = None
-    """Dimensions that have to come first, else it is copied; None if it is anyway."""
+    """Dimensions that must come first to avoid the copy; None if it is copied anyway."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """What is done with each layer of a stack."""
+    """Uses of each layer of a stack."""
 
     copies: int
     products: int
-    """That read it, with a single row on a side."""
+    """Number of products that read it, with a single row on a side."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Laid:
-    """What a result decides of a stack: that it lies as this part of a layer is made."""
+    """Layout of a stack that follows a result: that in which this part of a layer is made."""
 
     place: int
-    """Which of operands and results, one after the other."""
+    """Index into the operands followed by the results."""
     use: Used
     larger: int
-    """Elements of a layer for each of the part."""
+    """Ratio of the elements of a layer to those of the part."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filled:
-    """What a layer decides itself of its tiles: how many of their columns it can fill."""
+    """Tiles of a layer that its own shape limits: the number of columns that it can fill."""
 
     place: int
-    """Which of operands and results, one after the other."""
+    """Index into the operands followed by the results."""
     use: Used
     columns: frozenset[int]
-    """The dimensions that columns may be along."""
+    """Dimensions that columns may be along."""
 
 
 Copy = Copied | Laid | Filled
-"""What takes time where stacks are read and written."""
+"""Kinds of extra work where stacks are read and written."""
 
 
 class Layers:
@@ -97,7 +97,7 @@ class Layers:
         self._uses = uses
         self.copied: dict[int, tuple[Copy, ...]] = {}
         self._written = dict(self._writes())
-        """For every carried stack that is written layer by layer, by `CARRY`: the operation."""
+        """Operation that writes each carried stack layer by layer, by `CARRY`."""
         for op in program.operations:
             if program.regions[op.region].repeats and op.traits.reads_window:
                 self._cut_out(op)
@@ -108,9 +108,9 @@ class Layers:
             for op in program.operations
             if op.traits.scatters and self._is_carried(op.operands[0])
         )
-        """Scatters into what a loop carries, or into a layer of that: nothing else is written."""
+        """Scatters into a value that a loop carries, or a layer of one: they write nothing else."""
         self.unwritten = frozenset(self._replaced())
-        """Operations that make what is all replaced by the results of a loop."""
+        """Operations whose whole results the results of a loop replace."""
 
     def _add(self, op: Operation, *copies: Copy) -> None:
         self.copied[op.index] = (*self.copied.get(op.index, ()), *copies)
@@ -118,7 +118,7 @@ class Layers:
     # ------------------------------------------------------------------------------- reading
 
     def _cut_out(self, op: Operation) -> None:
-        """What is copied where a layer is read."""
+        """Adds the copies that reading a layer causes."""
         stack, result = op.operands[0], len(op.operands)
         same = list(self._same(op.results[0]))
         layer = self._program.values[op.results[0]].type.shape
@@ -150,7 +150,7 @@ class Layers:
                 self._lay(op, write, Used(1, rows))
 
     def _lay(self, cut: Operation, update: Operation, use: Used) -> None:
-        """That layers lie as what replaces a part of one is made."""
+        """Adds the effect of a layout that follows the new part of a layer, if it does."""
         part = update.operands[1] if update.traits.writes_window else None
         maker = None if part is None else self._maker(part)
         if part is None or maker is None:
@@ -164,7 +164,7 @@ class Layers:
             self._add(cut, Filled(len(cut.operands), use, frozenset(columns)))
 
     def _same(self, value: int) -> Iterator[int]:
-        """A value, and what is only other names of it."""
+        """Yields a value and its other names."""
         waiting = [value]
         while waiting:
             yield (found := waiting.pop())
@@ -180,7 +180,7 @@ class Layers:
         return op.short == "broadcast_in_dim" and len(set(sizes)) == 1
 
     def _updates(self, value: int) -> Iterator[Operation]:
-        """The operations that replace a part of a value."""
+        """Yields the operations that replace a part of a value."""
         for use, number in self._uses[value]:
             op = self._program.operations[use]
             if number == 0 and (op.traits.writes_window or op.traits.scatters):
@@ -195,7 +195,7 @@ class Layers:
     # ------------------------------------------------------------------------------- writing
 
     def _writes(self) -> Iterator[tuple[int, Operation]]:
-        """The carried stacks of which a body writes a part, each with what writes it last."""
+        """Yields the carried stacks of which a body writes a part, each with its last write."""
         for carry in self._program.ends:
             op = self._program.operations[carry]
             written = self._maker(op.operands[1])
@@ -203,7 +203,7 @@ class Layers:
                 yield carry, written
 
     def _write_back(self, carry: Operation, write: Operation) -> None:
-        """What is copied where a layer is written to a stack that a loop carries."""
+        """Adds the copies that writing a layer to a carried stack causes."""
         initial, stack = carry.operands[0], len(carry.operands) + 2
         argument = self._is_argument(initial, write.region)
         source = self._update_of(write)
@@ -238,7 +238,7 @@ class Layers:
                 yield maker.index
 
     def _update_of(self, write: Operation) -> int | None:
-        """The stack out of which the layer comes that is written back; None if it is another."""
+        """Returns the stack from which the layer comes that is written back; None if another."""
         if not write.traits.writes_window:
             return None
         maker = self._maker(write.operands[1])
@@ -248,7 +248,7 @@ class Layers:
         return maker.operands[0] if maker is not None and cut else None
 
     def _is_result(self, carry: Operation, source: int) -> bool:
-        """Whether what a loop makes takes the place of the argument that it reads layers of."""
+        """Returns whether a loop's result replaces the argument that it reads layers of."""
         program = self._program
         taken = {program.results[r]: program.arguments[a] for a, r in program.aliases.items()}
         return taken.get(carry.results[2]) == source
@@ -259,7 +259,7 @@ class Layers:
         return (self._program.operations[use] for use, _ in self._uses[value])
 
     def _maker(self, value: int) -> Operation | None:
-        """The operation that makes a value, those left out that only rename it."""
+        """Returns the operation that makes a value, skipping those that only rename it."""
         producer = self._program.values[value].producer
         while producer is not None:
             op = self._program.operations[producer]
@@ -269,7 +269,7 @@ class Layers:
         return None
 
     def _carry_of(self, value: int) -> int | None:
-        """The `CARRY` of a stack as a body sees it, or has updated it."""
+        """Returns the `CARRY` of a stack as a body sees it, or has updated it."""
         producer = self._program.values[value].producer
         while producer is not None:
             op = self._program.operations[producer]
@@ -281,7 +281,7 @@ class Layers:
         return None
 
     def _is_carried(self, value: int) -> bool:
-        """Whether a value is what a loop carries, or a layer of a stack."""
+        """Returns whether a value is carried by a loop, or a layer of a stack."""
         maker = self._maker(value)
         while maker is not None and (maker.traits.writes_window or maker.traits.scatters):
             maker = self._maker(maker.operands[0])
@@ -291,7 +291,7 @@ class Layers:
         return maker.index in self._program.ends or (maker.traits.reads_window and repeats)
 
     def _is_argument(self, value: int, region: int) -> bool:
-        """Whether a stack that is read in a loop is an argument, and there is no loop around."""
+        """Returns whether a stack that is read in an outermost loop is an argument."""
         program = self._program
         if self._loops_around(region) > 1:
             return False
@@ -306,8 +306,8 @@ class Layers:
 
 
 def _whole(shape: Sequence[int], part: Sequence[int]) -> list[int]:
-    """The dimensions of more than one index that a part has all of; it may lack the first ones, or
-    have more."""
+    """Returns the dimensions of more than one index that a part has all of. It may lack the first
+    ones, or have more."""
     shared = min(len(shape), len(part))
     sizes = zip(shape[-shared:], part[-shared:], strict=True)
     whole = [place for place, (size, own) in enumerate(sizes) if size == own > 1]
@@ -319,7 +319,7 @@ def _is_of_single_row(product: Operation) -> bool:
 
 
 def _batch(product: Operation, number: int) -> Iterator[int]:
-    """The dimensions of an operand of a product that both operands have, and the result."""
+    """Yields the dimensions of a product's operand that both operands and the result have."""
     rule = product.rule
     others = {f for dim in rule.operands[1 - number] for f in dim}
     made = {f for dim in rule.results[0] for f in dim}

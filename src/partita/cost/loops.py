@@ -1,9 +1,9 @@
-"""Collectives in the bodies of loops: they run beside the work of one iteration, and no more.
+"""Collectives in loop bodies: they overlap with the work of one iteration, and no more.
 
-What every iteration gathers or reduces cannot begin before the iteration, nor end after it. Of the
-iteration, it runs beside what does not depend on it (`partita.cost.independent`): what is gathered
-for the first product of the body is waited for, and so is the sum that the body ends with, however
-long the step as a whole computes. What follows from that was looked up in compiled programs
+A collective of an iteration cannot begin before the iteration, nor end after it. It overlaps with
+the part of the iteration that does not depend on it (`partita.cost.independent`). Compute waits for
+a gather for the first product of the body, and for the sum that the body ends with, however long
+the step as a whole computes. The consequences were looked up in compiled programs
 (`tests/verify/test_loop_schedules.py`).
 """
 
@@ -22,24 +22,24 @@ from partita.cost.timing import Timing
 from partita.spmd.steps import Step
 
 REMEMBERED = 64
-"""How many ways of moving in bodies are remembered."""
+"""Number of combinations of moves in bodies that are memoised."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Moved:
-    """All that moves in the body of a loop beside other work."""
+    """All moves in the body of a loop that overlap with other work."""
 
     moves: list[Inside]
     rows: np.ndarray
-    """Those of all moves, one after the other."""
+    """Rows of all moves, concatenated."""
     times: np.ndarray
-    """The seconds of all, on each link."""
+    """Seconds of all moves, on each link."""
     links: np.ndarray
-    """The sum of these."""
+    """Sum of `times` over moves."""
 
     @staticmethod
     def of(moves: list[Inside]) -> _Moved:
-        """Some moves together."""
+        """Concatenates some moves."""
         times = np.concatenate([move.seconds for move in moves])
         rows = np.concatenate([move.rows for move in moves])
         return _Moved(moves, rows, times, times.sum(axis=0))
@@ -51,16 +51,16 @@ class _Body:
 
     work: IndependentWork
     ops: np.ndarray
-    """The operation classes in it, those of loops inside of it included."""
+    """Operation classes in it, those of inner loops included."""
     values: np.ndarray
-    """The value classes that are made in it."""
+    """Value classes that are made in it."""
 
 
 class Loops:
-    """The bodies of a program's loops: what is computed there, and what moves there."""
+    """Bodies of a program's loops: their operations, and the moves that overlap with them."""
 
     def __init__(self, graph: ClassGraph, timing: Timing, hardware: Hardware) -> None:
-        """Of the independent work of an iteration, a compiler has a share beside collectives."""
+        """Finds the loop bodies; a share, `hardware.loop_overlap`, of independent work hides."""
         self._graph = graph
         self._timing = timing
         self._share = hardware.loop_overlap.value
@@ -71,7 +71,7 @@ class Loops:
         program = graph.program
         of_value = [loop_body(program, program.home(v.members[0])) for v in graph.values]
         self._of_value = of_value
-        """Of every value class, the innermost loop body that its members are made in; 0 if none."""
+        """Innermost loop body in which the members of each value class are made; 0 if none."""
         inside: dict[int, list[int]] = {body: [] for body in set(of_value) - {0}}
         for op in graph.ops:
             body = loop_body(program, program.operations[op.op.index].region)
@@ -89,18 +89,19 @@ class Loops:
         }
 
     def have(self, index: int) -> bool:
-        """Whether a value class is made in the body of a loop."""
+        """Returns whether a value class is made in the body of a loop."""
         return self._of_value[index] > 0
 
     def move(
         self, index: int, places: tuple[int, ...], steps: Sequence[Step], seconds: np.ndarray
     ) -> Inside | None:
-        """A move of a value class that can run beside other work of an iteration, if it is in one.
+        """Returns a move that can overlap with other work of an iteration; None outside loops, or
+        if it takes no time.
 
         Args:
           index: of the value class.
           places: of the uses that it is for; none if it is of all, as it is made.
-          steps: what happens to each member.
+          steps: steps of the reshard of each member.
           seconds: of all members, on each link.
         """
         body = self._of_value[index]
@@ -125,19 +126,18 @@ class Loops:
         return Inside(np.array(rows, dtype=np.int64), share, together, size)
 
     def _is_late(self, value: int, kinds: set[str]) -> bool:
-        """Whether a sum is done beside the next iteration, since only what the loop stacks needs
-        it."""
+        """Returns whether a sum overlaps with the next iteration, as only stacks need it."""
         if self._late.isdisjoint(kinds):
             return False
         made, uses = self._graph.program.values[value], self._timing.analysis.uses
         return self._timing.order.loop_around(made, uses) is not None
 
     def excess(self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable) -> list[float]:
-        """What is taken for hidden on each link, and is longer than what is computed meanwhile.
+        """Returns the seconds on each link that exceed the compute which was to hide them.
 
         Args:
           seconds: of every operation class.
-          numbers: of what happens to every value class, in a table.
+          numbers: of the plans of every value class, in a table.
           table: the table.
         """
         found: list[float] = []
@@ -148,8 +148,8 @@ class Loops:
     def by_body(
         self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable
     ) -> Iterator[tuple[int, float, list[float]]]:
-        """The same of every body in which anything is too long: the body, the share of what is
-        taken for hidden there, and that on each link."""
+        """Yields each body with an excess: the body, the excess share of its hidden time, and the
+        excess on each link."""
         for number, body in self._bodies.items():
             made = numbers[body.values]
             moved = self._moved(number, made[table.inside[made]], table)
@@ -168,9 +168,9 @@ class Loops:
                 yield number, share, (share * links).tolist()
 
     def _moved(self, body: int, numbers: np.ndarray, table: PlanTable) -> _Moved | None:
-        """All that moves in a body, given what happens there, by number; None if nothing does.
+        """Returns all moves in a body, given the numbers of its plans; None if there are none.
 
-        From plan to plan, that is often the same.
+        Memoised, as consecutive plans often agree.
         """
         key = body, numbers.tobytes()
         if key not in self._known:
@@ -181,12 +181,12 @@ class Loops:
         return self._known[key]
 
     def made_in(self, body: int) -> list[int]:
-        """The value classes that are made in a body."""
+        """Returns the value classes that are made in a body."""
         found: list[int] = self._bodies[body].values.tolist()
         return found
 
     def _gather_together(self, moves: Sequence[Inside], work: np.ndarray) -> None:
-        """Has what a compiler makes one gather of run beside what the first of them can."""
+        """Lets gathers that a compiler combines overlap only with the work of the first of them."""
         groups: dict[tuple[object, ...], tuple[float, float]] = {}
         own = [(work[row], row, move) for row, move in enumerate(_by_row(moves)) if move.together]
         for beside, row, move in sorted(own, key=lambda each: each[:2]):

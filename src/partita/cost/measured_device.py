@@ -1,4 +1,4 @@
-"""What one device reaches: measured, each figure by one operation of growing sizes."""
+"""Measured speed of one device: each figure by one operation of growing sizes."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def launch(device: Any, budget: Budget) -> float:
 
 
 def products(device: Any, bandwidth: float, budget: Budget) -> dict[str, float]:
-    """What products of float32 cost besides their multiplications: `start` and `ramp`.
+    """Measures the overhead of float32 products on top of multiplications: `start` and `ramp`.
 
-    Each time is the difference between chains of several products and one, so that what calling a
-    program costs is not in it.
+    Each time is the difference between chains of several products and one, which excludes the cost
+    of calling a program.
     """
     few, many, rows = 1, 9, []
     for m, k in SIDES:

@@ -1,4 +1,4 @@
-"""What the network between devices reaches: collectives of several sizes and groups, timed."""
+"""Measured speed of the network between devices: timed collectives of several sizes and groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BODIES: dict[str, _Body] = {
         x, "x", [(place, (place + 1) % n) for place in range(n)]
     ),
 }
-"""What each device does, in a group of n along x."""
+"""Bodies of the collectives, run by each device in a group of n along x."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Fit:
     topology: Literal["torus", "switch"]
     devices: int
     bandwidth: float
-    """Bytes/s."""
+    """Bandwidth in bytes/s."""
     latency: float
-    """Seconds."""
+    """Latency in seconds."""
 
 
 def timed(devices: Sequence[Any], budget: Budget) -> list[TimedCollective]:
-    """Times of collectives over all devices; through a switch, of every kind, and over groups of 2,
-    4 and so on as well, all groups at once."""
+    """Times collectives over all devices. Through a switch it times every kind, also over groups of
+    2, 4 and so on, all groups at once."""
     n = len(devices)
     groups = [2**power for power in range(1, n.bit_length()) if n % 2**power == 0 and 2**power < n]
     kinds: Sequence[str] = tuple(_BODIES)
@@ -60,16 +60,15 @@ def timed(devices: Sequence[Any], budget: Budget) -> list[TimedCollective]:
 
 
 def topology(devices: Sequence[Any]) -> Literal["torus", "switch"]:
-    """How such devices are joined."""
+    """Returns the topology that joins such devices."""
     return "torus" if devices[0].platform == "tpu" else "switch"
 
 
 def network(devices: Sequence[Any], rows: Sequence[TimedCollective]) -> Fit:
-    """Bandwidth and latency, fitted to the times of all_gathers and all_reduces over all devices.
+    """Fits bandwidth and latency to the times of all_gathers and all_reduces over all devices.
 
-    The model is that of the cost of a collective: on a ring of n devices, an all_gather to S
-    bytes takes (n-1)/n S / bandwidth and as many latencies as there are steps; an all_reduce twice
-    that.
+    The model is that of the cost of a collective. On a ring of n devices, an all_gather to S bytes
+    takes (n-1)/n S / bandwidth and as many latencies as there are steps; an all_reduce twice that.
     """
     n, kind = len(devices), topology(devices)
     hops = n / 2 if kind == "torus" else n - 1
@@ -83,7 +82,7 @@ def network(devices: Sequence[Any], rows: Sequence[TimedCollective]) -> Fit:
 
 
 def _collective(devices: Sequence[Any], kind: str, group: int, size: int) -> Callable[[], Any]:
-    """One collective with a payload of `size` bytes on each device, in all groups at once."""
+    """Returns a collective with `size` bytes of payload on each device, in all groups at once."""
     mesh = jax.sharding.Mesh(np.array(devices).reshape(-1, group), ("groups", "x"))
     split = PartitionSpec(("groups", "x"))
     count = size // 4 // group * group

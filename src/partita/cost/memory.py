@@ -1,5 +1,4 @@
-"""Peak memory by liveness: arguments, constants, and in the order of kernels stored values and
-gathered copies."""
+"""Peak memory by liveness in kernel order: arguments, constants, stored values, gathered copies."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ class Copies:
 
 
 def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -> np.ndarray:
-    """How many bytes more are alive at each of `size` positions than at the one before.
+    """Returns the difference array of live bytes by position.
 
     Args:
       start: the first position of every buffer.
       end: its last one.
-      bytes_: what it takes.
+      bytes_: its bytes.
       size: the number of positions.
     """
     more: np.ndarray = np.bincount(start, bytes_, size + 1)
@@ -44,7 +43,7 @@ def changes(start: np.ndarray, end: np.ndarray, bytes_: np.ndarray, size: int) -
 
 
 def joined(copies: Sequence[Copies]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first and the last position of every buffer, and what it takes."""
+    """Returns the first position, the last position and the bytes of every buffer."""
     start, end = (
         np.concatenate(side) for side in ([c.start for c in copies], [c.end for c in copies])
     )
@@ -52,10 +51,10 @@ def joined(copies: Sequence[Copies]) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def padded(type_: TensorType, tile: TileShape, columns_along: tuple[int, ...] = ()) -> float:
-    """Bytes of an array that lies in memory in tiles.
+    """Returns the bytes of an array that is stored in tiles.
 
-    Two of its dimensions are rounded up. Which two, the compiler chooses; taken are those that
-    need least, where the columns lie along one of `columns_along`, if that names any.
+    Two of its dimensions are rounded up. The compiler chooses which two. Assumed are those that
+    need least, with the columns along one of `columns_along`, if that names any.
     """
     rows, columns = int(tile.rows.value), int(tile.columns.value)
     elements = type_.elements
@@ -77,8 +76,8 @@ def _round(size: int, unit: int) -> int:
 
 
 def _along_columns(graph: ClassGraph) -> dict[int, tuple[int, ...]]:
-    """The dimensions of which convolutions need one along the columns of tiles: the images of a
-    batch, or their features; by value class."""
+    """Returns the dimensions of which convolutions need one along the columns of tiles, by value
+    class: the images of a batch, or their features."""
     found: dict[int, tuple[int, ...]] = {}
     for op in graph.program.operations:
         if op.traits.convolution:
@@ -112,10 +111,10 @@ class MemoryModel:
         self.uses = timing.analysis.uses
         self._order = timing.order
         self.size = timing.steps + 1
-        """The number of positions; at the last one, all that kernels need is gone."""
+        """Number of positions; at the last one, no kernel needs any buffer."""
         constants = [c for c in graph.program.constants if not c.hoisted]
         self.constants = sum(c.bytes for c in constants)
-        """Bytes of the constants: replicated on every device, during the whole step."""
+        """Bytes of the constants, which are replicated on every device during the whole step."""
         self._constants = frozenset(graph.value_class[v] for c in constants for v in c.values)
         values, births, deaths = timing.lifetimes.T
         of_value = np.array(graph.value_class, dtype=np.int64)
@@ -132,7 +131,7 @@ class MemoryModel:
         )
         by_class = self._changes.tocsc()
         self.kept = Rows(by_class.indptr, by_class.indices, by_class.data)
-        """By value class, how many more of its kept buffers there are at positions than before."""
+        """Difference array of the number of live buffers by position, by value class."""
         self._kept: dict[tuple[int, Layout], float] = {}
         self._columns = _along_columns(graph)
         self._narrowed: dict[int, list[tuple[tuple[np.ndarray, np.ndarray], str]]] = {}
@@ -144,13 +143,13 @@ class MemoryModel:
             self._waited_for.setdefault(graph.value_class[value], []).append((start, end, dims))
         self._arguments = of_value[list(graph.program.arguments)]
         self._hosted = frozenset(graph.value_class[v] for v in graph.program.hosted)
-        """The classes of values that lie with the host, and take no memory of a device."""
+        """Classes of values in host memory, which take no memory of a device."""
         self._spans: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def bytes(self, index: int, layout: Layout) -> float:
-        """Bytes of one device's shard of a value of this class, constants themselves left out.
+        """Returns the bytes of one device's shard of a value of this class, without constants.
 
-        None of what lies with the host.
+        Values in host memory take none.
         """
         known = self._kept.get((index, layout))
         if known is None:
@@ -162,8 +161,8 @@ class MemoryModel:
         return known
 
     def copies(self, index: int, plan: ValuePlan, between: Between) -> list[Copies]:
-        """Buffers that a plan needs for a value class besides those that are kept, if what it moves
-        is gathered again between these uses."""
+        """Returns the buffers that a plan needs for a value class besides the kept ones, if it is
+        gathered again between these uses."""
         found = []
         if index in self._hosted:
             return []
@@ -190,7 +189,8 @@ class MemoryModel:
         return found
 
     def _laid_anew(self, index: int, steps: Sequence[Step]) -> list[Copies]:
-        """The stacks, laid so that their layers can be gathered, if members are such layers."""
+        """Returns the stacks that are copied into another layout to gather their layers, if members
+        are such layers."""
         found = []
         for member in self.graph.values[index].members:
             layer = self._layers.get(member)
@@ -201,7 +201,7 @@ class MemoryModel:
         return found
 
     def _padded(self, index: int, type_: TensorType) -> float:
-        """Bytes of an array as it lies in memory, which belongs to a value of this class."""
+        """Returns the bytes in memory of an array that belongs to a value of this class."""
         columns = self._columns.get(index, ())
         known = self._sizes.get((type_, columns))
         if known is None:
@@ -209,12 +209,11 @@ class MemoryModel:
         return known
 
     def arguments(self, kept: np.ndarray) -> float:
-        """Bytes of all arguments, given the bytes of a shard of each value class."""
+        """Returns the bytes of all arguments, given the bytes of a shard of each value class."""
         return float(kept[self._arguments].sum())
 
     def changes(self, copies: Sequence[Copies]) -> tuple[np.ndarray, np.ndarray]:
-        """Positions at which there are more or less bytes of some buffers than at the one before
-        them, and how many."""
+        """Returns the positions at which the bytes of some buffers change, and by how many."""
         if not copies:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
         start, end, bytes_ = joined(copies)
@@ -225,18 +224,18 @@ class MemoryModel:
         )
 
     def live(self, kept: np.ndarray, copied: np.ndarray) -> np.ndarray:
-        """Bytes alive at every position, without arguments.
+        """Returns the bytes alive at every position, without arguments.
 
         Args:
           kept: bytes of a shard of each value class.
-          copied: how many more of copies there are at every position than at the one before.
+          copied: difference array of the bytes of copies, by position.
         """
         delta: np.ndarray = self._changes @ kept
         delta += copied
         return delta.cumsum()
 
     def with_host(self, layouts: Sequence[Layout]) -> float:
-        """Bytes in the memory of the host when that is fullest, given the layout of each class."""
+        """Returns the peak bytes in the memory of the host, given the layout of each class."""
         if not self._hosted:
             return 0.0
         kept = np.zeros(len(layouts))
@@ -246,9 +245,10 @@ class MemoryModel:
         return self.arguments(kept) + float(self.live(kept, np.zeros(self.size)).max(initial=0.0))
 
     def _unreduced(self, index: int, late: bool) -> tuple[np.ndarray, np.ndarray]:
-        """From when a value is made unreduced to when it is reduced, for every member.
+        """Returns where each member is unreduced: the positions at which it is made and reduced.
 
-        If that happens late, in the next iteration of the loop around it, then all through it.
+        A late reduction, in the next iteration of the loop around it, extends that to the whole
+        loop.
         """
         key: tuple[object, ...] = (index, late)
         if key not in self._spans:
@@ -266,9 +266,9 @@ class MemoryModel:
     def _span(
         self, index: int, users: tuple[int, ...], between: Between, prefetched: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """From the first to the last of some uses, for every member (and use window).
+        """Returns the first and last position of some uses, for every member (and use window).
 
-        What is prefetched, while something else is computed, has its buffer since then.
+        A value that is prefetched during other work has its buffer from then on.
         """
         key = (index, users, between, prefetched)
         known = self._spans.get(key)

@@ -1,7 +1,7 @@
-"""The cost model: what lowerings of one class graph cost on one device type.
+"""Cost model: the cost of lowerings of one class graph on one device type.
 
-The cost of a class is found once per local assignment and counts with its multiplicity; of a
-lowering that was derived from another, only what changed is looked at again.
+The cost of a class is found once per local assignment and counts with its multiplicity. Pricing a
+lowering that was derived from another looks only at the changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Kind = tuple[str, tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cost:
-    """The cost of a lowering, with what is needed to find that of the next one from it.
+    """Cost of a lowering, with all that is needed to derive the next one from it.
 
     Gathered copies are kept if that fits; otherwise some are gathered again, see `regather`.
     """
@@ -45,25 +45,23 @@ class Cost:
     ops: np.ndarray
     """Seconds of every operation class."""
     numbers: np.ndarray
-    """For every value class, the number in `table` of what happens to it."""
+    """Number, in `table`, of every value class's plan."""
     changes: np.ndarray
-    """How many bytes more there are at every position than at the one before, without arguments, if
-    copies are kept."""
+    """Difference array of live bytes by position, without arguments, if copies are kept."""
     time: StepTime
     peak: float
     regathered: Mapping[int, Between]
-    """The value classes that are gathered again, and between which uses."""
+    """Value classes that are gathered again, and between which uses."""
     table: PlanTable
 
     def without_parts(self) -> Cost:
-        """The same cost in less memory, without what it is made of. The next one cannot be found
-        from it."""
+        """Returns the cost without its parts, to save memory; no other derives from it then."""
         none = np.zeros(0)
         return dataclasses.replace(self, ops=none, numbers=none, changes=none)
 
     @property
     def plans(self) -> list[PlanCost]:
-        """The cost of what happens to every value class."""
+        """Cost of every value class's plan."""
         return [self.table.costs[number] for number in self.numbers.tolist()]
 
     @property
@@ -74,13 +72,13 @@ class Cost:
 
     @property
     def kept(self) -> np.ndarray:
-        """Bytes of the shard of every value class as it is kept."""
+        """Bytes of every value class's shard in its stored layout."""
         found: np.ndarray = self.table.kept[self.numbers]
         return found
 
 
 class CostModel:
-    """What lowerings of one class graph over one mesh cost on one device type."""
+    """Cost of lowerings of one class graph over one mesh on one device type."""
 
     def __init__(
         self,
@@ -111,14 +109,14 @@ class CostModel:
         self._overlapped: list[float] = (
             np.bincount(classes, timing.overlapped_sums, count) / members
         ).tolist()
-        """Of every value class, the share of members whose reductions are hidden."""
+        """Share of the members of every value class whose reductions are hidden."""
         values, places, hidden = timing.prefetched
         self._first_use = [0, *accumulate(len(value.uses) for value in graph.values)]
         slots = np.array(self._first_use)[classes[values]] + places
         total = np.bincount(slots, hidden, self._first_use[-1])
         per_use = np.repeat(members, [len(value.uses) for value in graph.values])
         self._prefetched: list[float] = (total / per_use).tolist()
-        """Of every use of every value class, the share of members for which moves are hidden."""
+        """Share of members whose moves are hidden, for every use of every value class."""
         self.loops = Loops(graph, timing, hardware)
         for index in filter(self.loops.have, range(count)):  # how long, `Loops.excess` says
             self._overlapped[index] = 1.0
@@ -127,32 +125,32 @@ class CostModel:
         self._made, self._named = (
             (np.bincount(classes, which, count) / members).tolist() for which in timing.unstored
         )
-        """Of every value class, the share of members that are not stored: those that have to be
-        written to be moved, and those that are other names of what is stored."""
+        """Shares of the members of every value class that are not stored: `_made` must be written
+        to be moved, `_named` are other names of stored values."""
         self._table = PlanTable(self.interconnect.links)
         self._numbers: dict[ValuePlan, int] = {}
-        """The numbers of plans in the table."""
+        """Numbers of plans in the table."""
         self._of: Known | None = None
         self._form_seconds, self._plan_numbers = Column(), Column()
-        """What is known of the forms and plans of the lowerer whose lowerings are priced."""
+        """Memoised figures of the forms and plans of the lowerer whose lowerings are priced."""
         self._unmoved: dict[float, int] = {}
-        """The numbers of those that move nothing, by the bytes that are kept."""
+        """Numbers of plans that move nothing, by the bytes that are kept."""
         self._saved: dict[bytes, tuple[float, list[float]]] = {}
         self._seconds: dict[Step, np.ndarray] = {}
         self._idle = np.zeros(self.interconnect.links)
         self._with_inside = [op.index for op in graph.ops if op.op.work and op.op.work.collectives]
-        """The operation classes that have collectives inside, which compute waits for."""
+        """Operation classes with collectives inside, for which compute waits."""
         self._inside_seconds: dict[OpForm, float] = {}
         self.offload = OffloadModel(graph, mesh, hardware, timing)
 
     def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
-        """What a lowering costs, from scratch or from the cost of the one it was derived from.
+        """Returns the cost of a lowering, from scratch or derived from that of another.
 
         Args:
           lowering: of this model's graph.
           base: the cost of the lowering that it was derived from.
-          again: whether all that is gathered for uses far apart is gathered again, or all is
-            kept; by default what is better.
+          again: True to gather again for all uses far apart, False to keep all copies; by default
+            whichever is better.
         """
         table, forms, base = self._table, lowering.forms, base or self._nothing()
         seconds, numbers = self._priced(lowering)
@@ -182,14 +180,14 @@ class CostModel:
         return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table)
 
     def _nothing(self) -> Cost:
-        """The cost of no operation and no value, to start from."""
+        """Returns the cost of no operation and no value, to start from."""
         numbers = np.zeros(len(self.graph.values), dtype=np.int32)
         seconds, copied = np.zeros(len(self.graph.ops)), np.zeros(self.memory.size)
         return Cost(seconds, numbers, copied, StepTime(0, 0, ()), 0, {}, self._table)
 
     def _priced(self, lowering: Lowering) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of every operation class, and for every value class the number in the table of
-        what happens to it."""
+        """Returns the seconds of every operation class and the table number of every value's
+        plan."""
         if lowering.known is not self._of:
             self._of, self._form_seconds, self._plan_numbers = lowering.known, Column(), Column()
         ops, of = self.graph.ops, self.compute.seconds
@@ -199,16 +197,16 @@ class CostModel:
         return self._form_seconds.all[lowering.forms.numbers], numbers
 
     def _numbered(self, plan: ValuePlan) -> int:
-        """The number in the table of a plan."""
+        """Returns the number of a plan in the table."""
         number = self._numbers.get(plan)
         if number is None:
             number = self._numbers[plan] = self._number(plan.value, plan)
         return number
 
     def _combined(self, numbers: np.ndarray) -> tuple[float, list[float]]:
-        """Seconds that combining saves, given the numbers in the table of what may be combined.
+        """Returns the seconds that combining saves, given the table numbers of plans with parts.
 
-        From plan to plan, that is often the same.
+        Memoised, as consecutive plans often agree.
         """
         key = numbers.tobytes()
         if key not in self._saved:
@@ -217,10 +215,9 @@ class CostModel:
         return self._saved[key]
 
     def _changes(self, base: Cost, numbers: np.ndarray) -> np.ndarray:
-        """How many bytes more there are at every position than at the one before it, given that
-        for other numbers of plans.
+        """Returns the difference array of live bytes by position, derived from that of other plans.
 
-        Bytes are whole numbers, so nothing depends on the order in which they are added up.
+        Bytes are whole numbers, so the result does not depend on the order of addition.
         """
         table, differ = self._table, (base.numbers != numbers).nonzero()[0]
         old, new = base.numbers[differ], numbers[differ]
@@ -231,12 +228,12 @@ class CostModel:
         return found
 
     def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
-        """A lowering with what is gathered again, as `cost` has it, and its cost in full."""
+        """Returns a lowering that gathers again as `cost` decides, and its full estimate."""
         cost = self.cost(lowering, again=again)
         return lowering.regathering(cost.regathered), self.estimate(cost, lowering)
 
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
-        """A cost in full, with the traffic of the whole program."""
+        """Returns the full estimate of a cost, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
         for index, step, repeats in lowering.regathering(cost.regathered).steps():
             if step.is_collective:
@@ -262,7 +259,7 @@ class CostModel:
         )
 
     def _waiting(self, forms: Sequence[OpForm]) -> float:
-        """Seconds of the collectives inside of manual computations, in the whole program."""
+        """Returns the seconds of all collectives inside manual computations."""
         total = 0.0
         for index in self._with_inside:
             form = forms[index]
@@ -273,7 +270,7 @@ class CostModel:
         return total
 
     def _inside(self, index: int, form: OpForm) -> list[tuple[_Kind, Traffic]]:
-        """The traffic inside of all members of an operation class, under a form."""
+        """Returns the traffic inside all members of an operation class, under a form."""
         found, op = [], self.graph.ops[index]
         for own in collectives_inside(op.op, form, self.mesh):
             axes = tuple(self.mesh.axis(name) for name in own.axes)
@@ -283,7 +280,7 @@ class CostModel:
         return found
 
     def _number(self, index: int, plan: ValuePlan) -> int:
-        """The number in the table of the cost of a plan that is not known yet."""
+        """Adds the cost of a plan that is not known yet to the table, and returns its number."""
         kept = self.memory.bytes(index, plan.layout)
         copies = tuple(self.memory.copies(index, plan, Between.NONE))
         if plan.steps or plan.reshards or copies:
@@ -294,13 +291,13 @@ class CostModel:
         return self._unmoved[kept]
 
     def _row(self, copies: Sequence[Copies]) -> int:
-        """The row in the table of what buffers change in memory."""
+        """Returns the table row with the memory changes of some buffers."""
         return self._table.buffers.append(*self.memory.changes(copies)) if copies else 0
 
     def _plan(
         self, index: int, plan: ValuePlan, kept: float, copies: tuple[Copies, ...]
     ) -> PlanCost:
-        """The cost of a plan, given the bytes of a shard as it is kept, and other buffers."""
+        """Returns the cost of a plan, given the stored bytes of a shard, and other buffers."""
         count = self._times[index]
         overlapped, exposed = self._overlapped[index], 0.0
         compute = count * self._written(index, plan)
@@ -338,8 +335,8 @@ class CostModel:
     def _again(
         self, index: int, plan: ValuePlan, once: Sequence[tuple[Need, float, np.ndarray]]
     ) -> Iterator[Again]:
-        """The ways to gather a value class again, given the seconds that moves for each need take:
-        those that compute waits for, and the hidden ones on each link."""
+        """Yields the ways to gather a value class again. `once` has the seconds of the moves for
+        each need: those that compute waits for, and the hidden ones on each link."""
         value, known = self.graph.values[index], len(once)
         for between in (Between.FAR, Between.ALL):
             more = [plan.windows(value, need, between) - 1 for need, *_ in once]
@@ -353,8 +350,8 @@ class CostModel:
                 yield Again(between, exposed, tuple(hidden.tolist()), copies, self._row(copies))
 
     def _written(self, index: int, plan: ValuePlan) -> float:
-        """Seconds of writing what moves, and of reading what its sum is, beyond what kernels do
-        anyway."""
+        """Returns the seconds of writing values that move, and of reading their sums, beyond what
+        kernels do anyway."""
         ways = [plan.steps, *(steps for _, steps in plan.reshards)]
         moving = [steps for steps in ways if any(step.is_collective for step in steps)]
         if not moving:
@@ -365,7 +362,7 @@ class CostModel:
         return written + kept * self._read(index, plan.steps)
 
     def _read(self, index: int, steps: Sequence[Step]) -> float:
-        """Seconds of reading once what has moved, beyond what kernels read anyway."""
+        """Returns the seconds of reading a moved value once, beyond what kernels read anyway."""
         if not any(step.is_collective for step in steps):
             return 0.0
         before, after = steps[0].before.bytes, steps[-1].after.bytes
@@ -373,11 +370,11 @@ class CostModel:
         return float(read / self.compute.bandwidth)
 
     def least(self, step: Step, combined: bool) -> tuple[float, float]:
-        """The least seconds that a step of one value may add: if compute waits for it, and if it
-        overlaps with other work.
+        """Returns lower bounds on the seconds that a step of one value adds: if exposed, and if
+        hidden.
 
-        If sums are combined with others, their latency is left out. That of what moves otherwise
-        is left out wherever the compiler may combine it.
+        Sums that are combined with others leave out their latency. Other moves leave it out
+        wherever the compiler may combine them.
         """
         beside, waiting = self.links_seconds((step,))
         exposed, hidden = float(waiting.sum()), float(beside.sum())
@@ -391,26 +388,27 @@ class CostModel:
         return exposed + hidden, exposed
 
     def moved_seconds(self, index: int) -> tuple[float, float]:
-        """Of a value class that moves, seconds for each byte that is written before or read after,
-        since kernels do not store it; and for each that is gathered, since it is another name."""
+        """Returns seconds per byte for a value class that moves: per byte written before or read
+        after, for members that kernels do not store; and per gathered byte, for members that are
+        other names."""
         share = self._made[index], self._named[index]
         return share[0] / self.compute.bandwidth, share[1] / self.compute.bandwidth
 
     def times(self, index: int) -> int:
-        """How often the members of a value class are made in a step, together."""
+        """Returns how many times per step the members of a value class are made, together."""
         return self._times[index]
 
     def sums_hidden(self, index: int) -> float:
-        """The share of the members of a value class whose reductions overlap with other work."""
+        """Returns the share of a value class's members whose reductions overlap with other work."""
         return self._overlapped[index]
 
     def use_hidden(self, index: int, place: int) -> float:
-        """The share of the members of a value class of which moves for one of its uses do."""
+        """Returns the share of a value class's members whose moves for one use are hidden."""
         return self._prefetched[self._first_use[index] + place]
 
     def hidden_share(self, index: int, plan: ValuePlan, need: Need | None) -> float:
-        """The share of the members of a value class of which moves for a need overlap with other
-        work; without a need, of which those to how they are kept do."""
+        """Returns the share of a value class's members whose moves for a need overlap with other
+        work. Without a need, the moves are those to the stored layout."""
         if need is None:
             return self._overlapped[index]
         first = self._first_use[index]
@@ -421,9 +419,10 @@ class CostModel:
             yield from self.combining.parts(index, step, hidden)
 
     def links_seconds(self, steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds that steps take on each link: what can run beside other work, and what cannot.
+        """Returns the seconds of steps on each link: those that can overlap with other work, and
+        those that cannot.
 
-        Whatever overlaps has to be launched: that long compute waits for each collective.
+        Overlapping collectives still have to be launched: compute waits for each launch.
         """
         beside, waiting = self._idle, self._idle
         for step in steps:

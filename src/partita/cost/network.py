@@ -1,4 +1,4 @@
-"""Networks as data: what joins the devices, and how long each kind of collective takes there."""
+"""Networks as data: topology and speed of the links between devices, and times of collectives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from partita.spmd import COLLECTIVES
 
 
 class CollectiveTime(Table, frozen=True):
-    """How long one kind of collective takes through a switch.
+    """Time that one kind of collective takes through a switch.
 
     It starts, then every device sends what a ring of all devices would have it send: `(n - 1) / n`
     of the payload, twice that for an all_reduce, all of it for a permutation. Data go in chunks,
@@ -34,7 +34,7 @@ class CollectiveTime(Table, frozen=True):
         start: seconds, however few devices and bytes there are.
         bandwidth: bytes/s that a device sends, of large payloads. It may be above that of the
             network: switches that add up have devices send less than a ring does.
-        step: seconds for each device that takes part, but for the first; none if left out.
+        step: seconds for each device that takes part, except the first; none if left out.
         own: bytes/s at which a device moves its own shard, which it does not send; at once if left
             out.
         chunk: seconds that each chunk costs; none if left out.

@@ -14,14 +14,14 @@ from partita.tiling import OpForm
 
 
 class OffloadModel:
-    """What a program moves to the memory of the host and back."""
+    """Moves of a program to the memory of the host and back."""
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, hardware: Hardware, timing: Timing) -> None:
         self._mesh = mesh
         self._bandwidth = hardware.host_bandwidth.value
         values = graph.program.values
         self._moves: dict[int, tuple[int, int, float]] = {}
-        """Of classes of operations: bytes of one move, moves in a step, and the share hidden."""
+        """Bytes of one move, moves per step, and the hidden share, by operation class."""
         for op in graph.ops:
             members = [m for m in op.members if m in timing.moves_to_host]
             if members:
@@ -30,7 +30,7 @@ class OffloadModel:
                 self._moves[op.index] = values[op.op.results[0]].type.bytes, times, hidden
 
     def seconds(self, forms: Sequence[OpForm]) -> tuple[float, float] | None:
-        """The time that compute waits for moves, and that of moves that overlap with other work.
+        """Returns the seconds that compute waits for moves, and those that overlap with other work.
 
         None if nothing moves.
         """

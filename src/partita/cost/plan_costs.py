@@ -1,6 +1,6 @@
-"""What happens to value classes, and what that costs: each way once, numbered, in a table.
+"""Costs of the plans of value classes: each plan once, numbered, in a table.
 
-A lowering has one such way for each of its value classes. So its cost is a sum over rows.
+A lowering has one such plan for each of its value classes. So its cost is a sum over rows.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """A move in the body of a loop that can run beside other work of the iteration."""
+    """Move in the body of a loop that can overlap with other work of the iteration."""
 
     rows: np.ndarray
-    """Of every member, the number of what it can run beside, see `partita.cost.independent`."""
+    """Row number of every member's independent work, see `partita.cost.independent`."""
     seconds: np.ndarray
-    """`[members, links]`: of each member."""
+    """Seconds of each member, `[members, links]`."""
     together: tuple[object, ...]
-    """The same of all that a compiler makes one collective of; empty if it is left by itself."""
+    """Key shared by all gathers that a compiler combines; empty for one that stays separate."""
     size: int
-    """Bytes that one moves to."""
+    """Bytes of the largest result of one move's steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PlanCost:
-    """Cost of what happens to a value class: of all members together."""
+    """Cost of the plan of a value class, for all members together."""
 
     kept: float
-    """Bytes of one member's shard as it is kept."""
+    """Bytes of one member's shard as it is stored."""
     moves: bool
-    """Whether there is anything else to cost."""
+    """True if there is any cost besides `kept`."""
     compute: float
-    """Seconds of writing and reading what is moved, if kernels did not do so anyway."""
+    """Seconds of writing and reading moved values, beyond what kernels do anyway."""
     exposed: float
     """Seconds of collectives that compute waits for."""
     hidden: tuple[float, ...]
@@ -51,14 +51,14 @@ class PlanCost:
     copies: tuple[Copies, ...]
     """Buffers besides the kept ones."""
     again: tuple[Again, ...]
-    """The same where it is gathered again, in the ways there are."""
+    """Ways to gather it again, each with its cost."""
     parts: tuple[Part, ...]
     """Collectives that may be combined with those of others."""
     inside: tuple[Inside, ...] = ()
-    """Those in the body of a loop that overlap with other work."""
+    """Moves in the body of a loop that overlap with other work."""
 
     def keeping(self, kept: float) -> PlanCost:
-        """The same, but for the bytes that are kept."""
+        """Returns the same cost with other bytes kept."""
         return dataclasses.replace(self, kept=kept)
 
 
@@ -68,22 +68,21 @@ class PlanTable:
     def __init__(self, links: int) -> None:
         self.costs: list[PlanCost] = []
         self.buffers = Rows([0, 0], np.zeros(0), np.zeros(0))
-        """What copies change in memory: bytes at positions. Row 0 changes nothing."""
+        """Changes of memory by copies: bytes at positions. Row 0 changes nothing."""
         self.ways: dict[int, tuple[Again, ...]] = {}
-        """By number, if there are ways to gather again: how copies are kept, and these ways."""
+        """Ways to gather again, by number, if there are any; the first one keeps the copies."""
         self.kept = np.zeros(0)
         """Bytes that are kept, by number."""
         self.moved = np.zeros((0, 2 + links))
-        """Seconds of compute, exposed ones, and hidden ones on each link, by number."""
+        """Seconds of compute, exposed seconds, and hidden seconds on each link, by number."""
         self.copies = np.zeros(0, dtype=np.int64)
-        """The row of `buffers` of their copies, by number."""
+        """Row of `buffers` with the copies, by number."""
         self.moves, self.again, self.combined, self.inside = np.zeros((4, 0), dtype=bool)
-        """By number, whether anything moves, there are ways to gather again, parts, and moves
-        inside of loops."""
+        """Flags by number: has moves, ways to gather again, parts, moves inside loops."""
         self.add(PlanCost(0.0, False, 0.0, 0.0, (0.0,) * links, (), (), ()))
 
     def add(self, cost: PlanCost, row: int = 0) -> int:
-        """The number of one more cost, given the row of `buffers` of its copies."""
+        """Adds a cost, given the row of `buffers` of its copies, and returns its number."""
         number = len(self.costs)
         self.costs.append(cost)
         if cost.again:
@@ -111,15 +110,15 @@ class PlanTable:
 
 
 class Column:
-    """A figure of each of some numbered things, which become more."""
+    """Growing array with a figure of each of some numbered things."""
 
     def __init__(self) -> None:
         self.all = np.zeros(256)
-        """By number; those of the last ones are of no account."""
+        """Figures by number; those after the last filled one are unused."""
         self._count = 0
 
     def fill(self, things: Sequence[T], figure: Callable[[T], float]) -> None:
-        """Takes the figures of those that there were not before."""
+        """Computes the figures of new things."""
         if len(things) == self._count:
             return
         if len(things) > len(self.all):
@@ -130,6 +129,6 @@ class Column:
 
 
 def total(rows: np.ndarray) -> np.ndarray:
-    """The sum of rows, added up one after the other: the same bits, whatever their number."""
+    """Sums rows one after the other: the same bits, whatever their number."""
     found: np.ndarray = rows.cumsum(axis=0)[-1] if len(rows) else np.zeros(rows.shape[1:])
     return found

@@ -1,12 +1,11 @@
 """Matrix products and convolutions: their FLOPs, and how well they fill the matrix units.
 
-A matrix unit holds a tile of one operand, as many rows of what is contracted by so many columns of
-the result, and the other operand streams through it. Dimensions that are no multiple of the tile
-leave part of it idle, which is what makes small products slow: heads of 64 fill half of the rows
-of a unit of 128.
+A matrix unit holds a tile of one operand: rows are contracted elements, columns those of the
+result. The other operand streams through it. Dimensions that are no multiple of the tile leave part
+of it idle, which makes small products slow: heads of 64 fill half of the rows of a unit of 128.
 
-Where such units are fed by kernels (GPUs), small products are slow because each kernel starts and
-ends with units that wait, as long as some elements more to contract would take.
+If kernels feed such units (GPUs), small products are slow because units wait at the start and the
+end of each kernel, as long as contracting some more elements would take.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from partita.program.rule import Rule
 
 
 def points(op: Operation, values: Sequence[Value]) -> int:
-    """Multiplications of a matrix product or convolution.
+    """Returns the number of multiplications of a matrix product or convolution.
 
-    Of a convolution: the kernel, once for each output pixel of each image. What is manual over axes
-    counts for each of the devices along them.
+    For a convolution, that is the size of the kernel for each output pixel of each image. A product
+    that is manual over axes counts for each of the devices along them.
     """
     if not op.traits.convolution:
         # Every row is multiplied by the weight of its group alone: groups are no more work.
@@ -37,7 +36,7 @@ def points(op: Operation, values: Sequence[Value]) -> int:
 
 
 def read_feature(op: Operation) -> int:
-    """The dimension of a convolution's image that it shares with the kernel alone."""
+    """Returns the dimension of a convolution's image that it shares with the kernel alone."""
     kernel, made = _factors(op.rule.operands[1]), _factors(op.rule.results[0])
     for dim, made_of in enumerate(op.rule.operands[0]):
         if made_of and made_of[-1] in kernel and made_of[-1] not in made:
@@ -46,7 +45,7 @@ def read_feature(op: Operation) -> int:
 
 
 def made_feature(op: Operation) -> int:
-    """The dimension of a convolution's result that it shares with the kernel alone."""
+    """Returns the dimension of a convolution's result that it shares with the kernel alone."""
     image, kernel = (_factors(op.rule.operands[number]) for number in (0, 1))
     for dim, made_of in enumerate(op.rule.results[0]):
         if made_of and made_of[-1] in kernel and made_of[-1] not in image:
@@ -55,18 +54,18 @@ def made_feature(op: Operation) -> int:
 
 
 def contracted(op: Operation, sizes: Sequence[int]) -> int:
-    """How many elements a matrix product contracts, given the sizes of its factors."""
+    """Returns the number of elements that a matrix product contracts, given its factors' sizes."""
     left, right = (_factors(op.rule.operands[number]) for number in (0, 1))
     shared = (left & right) - _factors(op.rule.results[0])
     return max(1, math.prod(sizes[factor] for factor in shared))
 
 
 def filling(op: Operation, sizes: Sequence[int], unit: TileShape) -> float:
-    """The share of the matrix units that a product keeps busy (0..1].
+    """Returns the share of the matrix units that a product keeps busy (0..1].
 
-    What is contracted is padded to the rows of a unit. Of the two sides of a matrix product, the
-    one that it pays for is padded to the columns; of a convolution, the features. Its channels
-    share a unit with a row of the window if they are few enough; so do groups of channels.
+    The contracted dimension is padded to the rows of a unit. One side of a matrix product, the one
+    that it pays for, is padded to the columns; for a convolution, the features. Its channels share
+    a unit with a row of the window if they are few enough; so do groups of channels.
 
     Args:
       op: a product or convolution.
@@ -93,7 +92,7 @@ def filling(op: Operation, sizes: Sequence[int], unit: TileShape) -> float:
 
 
 def of_single_row(op: Operation, sizes: Sequence[int]) -> int:
-    """Elements of the larger operand of a product that has a single row on a side; else 0.
+    """Returns the elements of the larger operand of a product with a single row on a side; else 0.
 
     Args:
       op: the product.
@@ -114,7 +113,7 @@ def _sides(rule: Rule) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
 
 
 def _share(size: int, unit: int) -> float:
-    """What is left of a dimension that is padded to a multiple of the unit."""
+    """Returns the used share of a dimension that is padded to a multiple of the unit."""
     return size / (math.ceil(size / unit) * unit) if size else 1.0
 
 

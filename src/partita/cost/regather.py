@@ -1,6 +1,6 @@
-"""What is gathered again for lack of memory: which value classes, and between which uses.
+"""Choice of values to gather again for lack of memory: which value classes, between which uses.
 
-By what it takes: step by step, the way that costs least for what it frees where memory is fullest.
+The choice is greedy: each step takes the way that costs least for what it frees at the peak.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from partita.sparse import Rows
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Again:
-    """A way to gather a value class again, for all members together."""
+    """Way to gather a value class again, for all members together."""
 
     between: Between
     exposed: float
-    """Seconds of collectives that compute waits for, more than if copies are kept."""
+    """Extra seconds of collectives that compute waits for, compared with keeping copies."""
     hidden: tuple[float, ...]
-    """Those that overlap with other work, on each link."""
+    """Extra seconds of collectives that overlap with other work, on each link."""
     copies: tuple[Copies, ...]
-    """The buffers instead of those of kept copies."""
+    """Buffers that replace those of kept copies."""
     row: int
-    """The row, of what copies change in memory, of these."""
+    """Row number of these copies' changes of memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """What a step takes, given what is gathered again."""
+    """Time and memory of a step, with the values that it gathers again."""
 
     time: StepTime
     peak: float
-    """Bytes at the fullest moment, without arguments."""
+    """Bytes at the peak, without arguments."""
     regathered: Mapping[int, Between]
 
 
 class Regathering:
-    """The choice for one lowering, which does not fit as it is."""
+    """Choice for one lowering that does not fit with all copies kept."""
 
     def __init__(
         self,
@@ -57,19 +57,19 @@ class Regathering:
 
         Args:
           live: bytes alive at every position if all copies are kept, without arguments.
-          room: how many may be.
-          kept: what the step takes then.
+          room: bytes that may be alive.
+          kept: time and memory of the step in that case.
           moves: by value class, how its copies are kept, and the ways to gather it again.
-          buffers: what copies change in memory, by row.
+          buffers: changes of memory by copies, by row.
         """
         self.live, self.room, self.kept, self.buffers = live, room, kept, buffers
         self.classes = list(moves)
         counts = [len(ways) for ways in moves.values()]
         self.firsts = list(itertools.accumulate(counts, initial=0))[:-1]
-        """For each class, the row in which its copies are kept; the ways to gather again follow."""
+        """Row in which the copies of each class are kept; its ways to gather again follow."""
         self.rows = list(itertools.chain.from_iterable(moves.values()))
         self.owner = np.repeat(np.arange(len(counts)), counts).tolist()
-        """For every row, the place of its class."""
+        """Place of every row's class."""
         self.exposed = np.array([row.exposed for row in self.rows])
         self.hidden = np.zeros((len(self.rows), len(kept.time.link_times)))
         if self.rows:
@@ -77,11 +77,11 @@ class Regathering:
             self.hidden[:, : hidden.shape[1]] = hidden
 
     def far(self) -> Gathered:
-        """All that is gathered for uses far apart is gathered again."""
+        """Returns the step that gathers again for all uses far apart."""
         return self._gathered(*self._all_far())
 
     def best(self) -> Gathered:
-        """The quickest that fits, of those looked at; if none does, the smallest."""
+        """Returns the quickest of the tried choices that fits; if none does, the smallest."""
         if not self.rows:
             return self.kept
         found = [(self.firsts, self.live), self._all_far()]
@@ -102,7 +102,7 @@ class Regathering:
         return chosen, self.live + self._difference([n - 1 for n in moved], moved)
 
     def _may_fit(self) -> bool:
-        """Whether there would be room if nothing took any memory that can be gathered again."""
+        """Returns whether the step would fit without any copies that can be gathered again."""
         least = self.live + self._difference(self.firsts, [])
         return float(least.max(initial=0.0)) <= self.room
 
@@ -151,7 +151,7 @@ class Regathering:
     def _without_needless(
         self, chosen: Sequence[int], live: np.ndarray
     ) -> tuple[list[int], np.ndarray]:
-        """Keeps what need not be gathered again after all, the costliest first."""
+        """Returns to keeping copies where there is room after all, the costliest first."""
         chosen = list(chosen)
         again = [p for p, row in enumerate(chosen) if row > self.firsts[p]]
         spent = self.exposed + self.hidden.sum(axis=1)
@@ -164,14 +164,14 @@ class Regathering:
         return chosen, live
 
     def _difference(self, less: Sequence[int], more: Sequence[int]) -> np.ndarray:
-        """Bytes at every position if the buffers of some rows give way to those of others."""
+        """Returns the bytes at every position that replacing the buffers of some rows adds."""
         changes = np.zeros(len(self.live))
         rows = np.array([self.rows[row].row for row in (*more, *less)], dtype=np.int64)
         self.buffers.add(changes, rows, np.repeat([1.0, -1.0], [len(more), len(less)]))
         return changes.cumsum()
 
     def _step(self, exposed: np.ndarray | float, hidden: np.ndarray) -> np.ndarray:
-        """Seconds of the step with so much more of collectives, but for what stays the same."""
+        """Returns the seconds of the step with extra collectives, without constant terms."""
         time = self.kept.time
         links = (hidden + np.array(time.link_times)).max(axis=-1, initial=0.0)
         return np.asarray(exposed + np.maximum(time.compute_time, links))

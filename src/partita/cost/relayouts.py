@@ -1,9 +1,9 @@
 """Relayouts: copies of products whose elements are in another order in memory than is needed.
 
 XLA does not move elements for a transpose of a product's result: elementwise operations keep the
-order in which the product has made it. Where that meets the result of another product, in another
-order, the second is copied. The kernel that copies it also runs the elementwise operations behind
-it, up to a value that several others read, and does not run again for each of them.
+order in which the product has made it. If such a value meets the result of another product, in
+another order, the second is copied. The kernel that copies it also runs the elementwise operations
+after it, up to a value that several others read, and does not run again for each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Uses = Sequence[Sequence[tuple[int, int]]]
 
 
 def laid_anew(program: Program, uses: Uses, moved: Collection[int]) -> set[int]:
-    """The values that kernels make which lay results of products anew, and which are stored.
+    """Returns the values that kernels make and store to relay out results of products.
 
     Args:
       program: the program.
@@ -34,7 +34,7 @@ def laid_anew(program: Program, uses: Uses, moved: Collection[int]) -> set[int]:
 
 
 def _turned(program: Program, moved: Collection[int]) -> set[int]:
-    """The values that lie in another order than that of their dimensions."""
+    """Returns the values whose memory order differs from that of their dimensions."""
     values, turned, made = program.values, set[int](), set[int]()
     for op in program.operations:
         for v in op.results:
@@ -56,8 +56,8 @@ def _turned(program: Program, moved: Collection[int]) -> set[int]:
 
 
 def _last(program: Program, uses: Uses, turned: Collection[int], product: Operation) -> int:
-    """The value at the end of the chain that goes on with a product: read by several, or together
-    with what lies otherwise."""
+    """Returns the last value of the elementwise chain after a product: one that several read, or
+    that meets a value in another order."""
     value = product.results[0]
     while len(uses[value]) == 1:
         reader = program.operations[uses[value][0][0]]
@@ -70,7 +70,7 @@ def _last(program: Program, uses: Uses, turned: Collection[int], product: Operat
 
 
 def _meets(program: Program, uses: Uses, turned: Collection[int], value: int) -> bool:
-    """Whether what is computed of a value elementwise becomes part of what lies otherwise."""
+    """Returns whether elementwise operations on a value meet one in another memory order."""
     region = program.operations[program.values[value].producer or 0].region
     seen, rest = {value}, [value]
     while rest:

@@ -15,21 +15,21 @@ import msgspec
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of a hardware file. Its fields are all there is to it.
+    """Table of a hardware file; its fields are all that it may contain.
 
-    A field `source` says where those fields of the table are from that are no figures.
+    A field `source` states the source of those fields of the table that are no figures.
     """
 
 
 LEAST, MOST = 1e-18, 1e24
-"""Between these lie all figures: what is computed from a few of them stays a finite number."""
+"""Limits of all figures: results computed from a few of them stay finite."""
 
 MOST_COUNTED = 2**31
-"""The most that a figure counts, and the most devices that a network joins."""
+"""Limit of the count in a figure, and of the devices that a network joins."""
 
 
 class Figure(Table, frozen=True):
-    """A positive number and where it is from."""
+    """Positive number with its source."""
 
     value: float
     source: str
@@ -52,7 +52,7 @@ def check_count(name: str, figure: Figure) -> None:
 
 
 def unit(name: str, *, column: str = "") -> msgspec.Meta:
-    """What a field's figures are in; and the column for them in a list of device types, if any."""
+    """Declares the unit of a field's figures, and any column in a list of device types."""
     return msgspec.Meta(extra={"unit": name, "column": column})
 
 
@@ -70,18 +70,18 @@ class Entry:
     """Names of the tables around it and its own: `("networks", "ici", "bandwidth")`."""
     value: float | int | bool | str | tuple[Any, ...]
     unit: str = ""
-    """Of a figure: `bytes`, `bytes/s`, `FLOP/s`, `s`, `cycles/s`, `fraction`, or what it counts."""
+    """Unit of a figure: `bytes`, `bytes/s`, `FLOP/s`, `s`, `cycles/s`, `fraction`, or its count."""
     source: str = ""
-    """Where it is from; empty if the table does not say."""
+    """Source of the fact; empty if the table does not say."""
     column: str = ""
-    """The column that it has in a list of device types; empty if none."""
+    """Column of the fact in a list of device types; empty if none."""
     is_figure: bool = False
 
 
 def entries(table: Table, path: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """Every fact of a table and of the tables in it, in the order of the schema.
+    """Yields every fact of a table and of the tables in it, in the order of the schema.
 
-    Left out is what a table does not state and has no default for.
+    Fields without a value, stated or default, are left out.
     """
     said = str(getattr(table, "source", ""))
     for field in msgspec.structs.fields(table):
@@ -108,7 +108,7 @@ def _entries(
 
 
 def _extra(hint: Any) -> Mapping[str, Any]:
-    """What `unit` says of a type or of a part of it; nothing of none."""
+    """Returns what `unit` declares for a type or for a part of it; empty if nothing."""
     for meta in getattr(hint, "__metadata__", ()):
         if meta.extra:
             return dict(meta.extra)

@@ -1,7 +1,8 @@
-"""Stacks of which loops read layer after layer, and gather each.
+"""Stacks that loops read and gather layer by layer.
 
-XLA gathers along the dimension that lies outermost in memory. If layers are gathered along another
-one, it lays the whole stack so before the first loop, and keeps that until the last has ended.
+XLA gathers along the dimension that is outermost in memory. To gather layers along another one, it
+copies the whole stack into such a layout before the first loop, and keeps that until the last loop
+has ended.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class LayerOf:
 
 
 def layers_read(program: Program) -> dict[int, LayerOf]:
-    """Of every value that a loop reads as one layer of an argument, that argument; of what it is
-    converted to, or another shape of it, too. What the program makes itself, it makes as it is
-    needed."""
+    """Returns the stacks of values that loops read as one layer of an argument. Conversions and
+    reshapes of such a layer count, too; stacks that the program makes itself do not: it makes them
+    as needed."""
     values, found = program.values, dict[int, LayerOf]()
     for op in program.operations:
         if not op.operands or not op.results:
@@ -49,7 +50,7 @@ def layers_read(program: Program) -> dict[int, LayerOf]:
 
 
 def _passed(program: Program, op: Operation) -> list[tuple[int, int]]:
-    """The operands of an operation that it passes on, each with the result that it is then."""
+    """Returns the operands that an operation passes on, each with the result that it becomes."""
     if op.traits.renames or op.traits.converts:
         return [(op.operands[0], op.results[0])]
     if op.kind == BARRIER:
@@ -58,8 +59,8 @@ def _passed(program: Program, op: Operation) -> list[tuple[int, int]]:
 
 
 def laid_anew(layer: LayerOf, steps: Sequence[Step]) -> float:
-    """Bytes of a device's shard of the stack as it is laid for gathering its layers by these steps;
-    0 if it lies so already."""
+    """Returns the bytes of a device's shard of the stack in the layout for gathering its layers by
+    these steps; 0 if it has that layout already."""
     first = steps[0]
     if first.kind != "all_gather" or all(size == 1 for size in first.before.shape[: first.dim]):
         return 0.0

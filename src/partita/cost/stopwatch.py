@@ -1,6 +1,6 @@
-"""How long operations take on the devices at hand: the best of several runs.
+"""Timing of operations on the devices at hand: the best of several runs.
 
-What else the machine does only ever makes them slower.
+Other work of the machine only ever makes them slower.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MOST_SECONDS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How long to measure."""
+    """Time and runs to spend on measurements."""
 
     seconds: float = 0.3
-    """Of each operation; larger ones are tried until one run takes a tenth of it."""
+    """Seconds for each operation; larger ones are tried until one run takes a tenth of it."""
     runs: int = 5
-    """How often each operation is timed; the best time counts."""
+    """Number of times that each operation is timed; the best time counts."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.seconds, int | float) and 0 < self.seconds <= MOST_SECONDS):
@@ -36,7 +36,7 @@ class Budget:
 
 
 def rate(cases: Iterable[tuple[Callable[[], Any], float]], budget: Budget) -> float:
-    """Work per second of the largest case for which there is time."""
+    """Returns the work per second of the largest case for which there is time."""
     best = 0.0
     for run, work in cases:
         seconds = best_of(run, budget)
@@ -49,7 +49,7 @@ def rate(cases: Iterable[tuple[Callable[[], Any], float]], budget: Budget) -> fl
 
 
 def best_of(run: Callable[[], Any], budget: Budget) -> float:
-    """Seconds of the quickest run, compiled before."""
+    """Returns the seconds of the quickest run, after one that compiles."""
     jax.block_until_ready(run())
     found = math.inf
     end = time.perf_counter() + budget.seconds

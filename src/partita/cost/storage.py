@@ -1,7 +1,7 @@
-"""Which values a compiler stores in memory, and which exist only inside of kernels.
+"""Storage of values by the compiler: which are in memory, and which exist only inside kernels.
 
-Cheap producers are computed again in every kernel that reads them, unless storing what they make
-moves fewer bytes. Kernels of products may go on with what is done to their result.
+Cheap producers are recomputed in every kernel that reads them, unless storing their results moves
+fewer bytes. Kernels of products may go on with the operations on their result.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ class Storage:
         self.costly = frozenset(f"stablehlo.{kind}" for kind in kernels.costly)
         self.row_filled = kernels.row_filled.value if kernels.row_filled else 0.0
         self.shared: set[int] = set()
-        """What is stored since several readers share it."""
+        """Values that are stored because several readers share them."""
         self.made_costly: set[int] = set()
         """Values that are not stored, and are made by costly operations."""
         self.made_apart: set[int] = set()
         """Values that are not stored, and not computed inside of products either."""
         self._sources: dict[int, int] = {}
-        """Those found since the last value was stored that was not: chains are long."""
+        """Cache of `_source`, cleared when a value becomes stored after all: chains are long."""
         self.results = frozenset(program.results)
         self.stored = [True] * len(program.values)
         self.named: set[int] = set()
-        """What a constraint only names, and is in memory already."""
+        """Values that a constraint only renames, and that are in memory already."""
         self.again: set[int] = set()
-        """What is stored for some readers, and computed again by the others."""
+        """Values that are stored for some readers, and recomputed by the others."""
         self.large = [frozenset({v.index}) for v in program.values]
-        """The large stored values that each is made from; a stored one from itself."""
+        """Large stored values that each is made from; a stored one from itself."""
         self.ready = [v.producer or 0 for v in program.values]
-        """The last operation that has to be done before each can be computed."""
+        """Last operation that must be done before each can be computed."""
         self.rows: set[int] = set()
-        """Products whose kernels reduce rows of them and go on; they are stored after that."""
+        """Products whose kernels reduce their rows and go on; they are stored after that."""
         self.transposed: dict[int, int] = {}
-        """Of products that are only transposed, the transpose: it is what is stored, if one is."""
+        """Transpose of each product that is only transposed; it is stored instead, if either is."""
         self.product: list[int | None] = [None] * len(program.values)
-        """The product that is computed in the same kernel as a value that is not stored."""
+        """Product that is computed in the same kernel as a value that is not stored."""
 
     def _scatters_into_sums(self) -> dict[int, int]:
-        """Of scatters into zeros, the addition that each is part of; by the value.
+        """Returns the addition that each scatter into zeros is part of, by the scatter's value.
 
-        It scatters into what is added, which therefore lies in memory.
+        It scatters into the other operand of the addition, which is therefore in memory.
         """
         found = {}
         for op in self.program.operations:
@@ -89,7 +89,7 @@ class Storage:
         return found
 
     def decide(self, op: Operation) -> None:
-        """Decides for the results of an operation; for its operands, that was done before."""
+        """Decides for the results of an operation; its operands were decided before."""
         for v in op.results:
             if op.kind == CONSTRAINT:
                 operand = op.operands[0]
@@ -116,7 +116,7 @@ class Storage:
                 self.ready[v] = self.ready[op.operands[0]]  # reduced as soon as that is there
 
     def _inside_readers(self, op: Operation, v: int, product: int | None) -> None:
-        """Has a value computed inside of its readers, unless it is better kept."""
+        """Computes a value inside its readers, unless it is better kept."""
         values = self.program.values
         read = frozenset().union(*(self.large[o] for o in op.operands))
         read = frozenset(r for r in read if 4 * values[r].type.bytes >= values[v].type.bytes)
@@ -141,10 +141,10 @@ class Storage:
             self.made_costly.add(v)
 
     def _best_kept(self, product: int, v: int, read: frozenset[int]) -> int:
-        """What is stored of a product whose kernel could go on to `v`: it, `v`, or what `v` is only
-        a wider form of.
+        """Returns the value to store of a product whose kernel could go on to `v`: the product, or
+        the narrowest value of which `v` is a wider form.
 
-        That which moves the fewest bytes, if the readers of `v` compute what follows.
+        The choice moves the fewest bytes, if the readers of `v` compute what follows.
         """
         values, n, source = self.program.values, len(self._readers(v)), self._source(v)
         others = sum(values[r].type.bytes for r in read - {product})
@@ -153,7 +153,7 @@ class Storage:
         return product if fewer else source
 
     def _widened_for_some(self, op: Operation, v: int) -> None:
-        """A wider form that one reader needs in memory; the others read the narrower one."""
+        """Stores the narrower form of a value that one reader needs in memory; others read it."""
         source = self._source(v)
         if self.program.values[source].type.bytes < self.program.values[v].type.bytes and any(
             computes_operands(self.traits[use], self.products) for use, _ in self.uses[v]
@@ -162,27 +162,28 @@ class Storage:
             self.again.add(v)
 
     def _one_elementwise_reader(self, op: Operation, v: int) -> bool:
-        """Whether a kernel that makes a product can go on to what is done with it."""
+        """Returns whether the kernel of a product can go on with its only reader."""
         readers = [self.program.operations[use] for use, _ in self.uses[v]]
         return len(readers) == 1 and _goes_on(readers[0].traits) and readers[0].region == op.region
 
     def _within_rows(self, v: int) -> bool:
-        """Whether a product's kernel can hold on to rows of it, as in a softmax: to reduce each and
-        to go on with both."""
+        """Returns whether a product's kernel can hold rows of it, as in a softmax: reduce each, and
+        go on with both."""
         row = self._row(v)
         return row is not None and row <= self.longest_row
 
     def _divided_in_place(self, v: int) -> bool:
-        """Whether one kernel makes rows, reduces each and goes on with both, as in a softmax.
+        """Returns whether one kernel makes rows, reduces each and goes on with both, as in a
+        softmax.
 
-        It pads rows to a power of two; of what is mostly padding it makes several kernels.
+        The compiler pads rows to a power of two; mostly padded rows take several kernels.
         """
         row = self._row(v)
         return row is not None and row >= self.row_filled * 2 ** (row - 1).bit_length()
 
     def _row(self, v: int) -> int | None:
-        """Elements of a row, if all that is done with a value is to reduce its rows and to go on
-        with them and with what they are reduced to; None if not."""
+        """Returns the elements of a row, if the only readers of a value reduce its rows, and go on
+        with them and the reductions; else None."""
         values, operations = self.program.values, self.program.operations
         readers = [operations[op] for op in {use for use, _ in self.uses[v]}]
         rows = [r for r in readers if r.traits.reduces]
@@ -194,10 +195,10 @@ class Storage:
         return values[v].type.elements // max(values[rows[0].results[0]].type.elements, 1)
 
     def _product(self, op: Operation) -> int | None:
-        """The product whose kernel goes on with an operation; None without.
+        """Returns the product whose kernel goes on with an operation; None without.
 
-        Only what is there when the product is made can be part of that; other products, and those
-        that would have to wait, are stored.
+        Only values that are ready when the product is made can be part of its kernel. Other
+        products, and those that would have to wait, are stored.
         """
         inside = {self.product[o] for o in op.operands if not self.stored[o]}
         products = sorted(
@@ -213,7 +214,7 @@ class Storage:
         return found
 
     def _asked_for(self, op: Operation, v: int) -> bool:
-        """Whether a reader of a value needs it in memory."""
+        """Returns whether a reader of a value needs it in memory."""
         if self.library:
             return self._read_by_calls(op, v)
         traits = self.traits[op.index]
@@ -228,7 +229,7 @@ class Storage:
         )
 
     def _read_by_calls(self, op: Operation, v: int) -> bool:
-        """Whether a reader of a value needs it in memory, where products are calls of a library."""
+        """Returns whether a reader needs a value in memory, if products are library calls."""
         anywhere = self.traits[op.index].widens or v in self.named
         readers = [self.traits[use] for use, _ in self.uses[v]]
         return v in self.read or any(
@@ -237,13 +238,13 @@ class Storage:
         )
 
     def _is_costly(self, op: Operation) -> bool:
-        """Whether it takes long to compute what an operation makes again."""
+        """Returns whether recomputing the result of an operation takes long."""
         return op.kind in self.costly or any(
             o in self.made_costly and not self.stored[o] for o in op.operands
         )
 
     def _fusible(self, op: Operation, traits: Traits) -> bool:
-        """Whether an operation can be computed inside the kernel that reads it.
+        """Returns whether an operation can be computed inside the kernel that reads it.
 
         A scatter into zeros that puts one element in every row can be a comparison of indices
         there.
@@ -254,7 +255,7 @@ class Storage:
         return traits.fusible
 
     def _is_apart(self, op: Operation, v: int) -> bool:
-        """Whether products read a value from memory; by a constant, nothing is really divided."""
+        """Returns whether products read a value from memory, unless it is divided by a constant."""
         elements = self.program.values[v].type.elements
         if op.kind in self.apart and not self._constant(op.operands[-1]):
             return True
@@ -272,11 +273,11 @@ class Storage:
         return False
 
     def _shared(self, op: Operation, v: int, read: frozenset[int]) -> bool:
-        """Whether a value is better kept than computed again where it is read.
+        """Returns whether storing a value is better than recomputing it where it is read.
 
-        Memory is what takes time, computing elementwise hardly matters: it is computed again if
-        all readers together move fewer bytes then, than if it is written once and read by each.
-        What loops and branches read of what is outside of them is computed once.
+        Memory takes the time, elementwise compute hardly matters. A value is recomputed if all
+        readers together then move fewer bytes than if it is written once and read by each. Values
+        that loops and branches read from outside are computed once.
         """
         values, n = self.program.values, len(self._readers(v))
         again = sum(values[r].type.bytes for r in read)
@@ -288,12 +289,13 @@ class Storage:
         return any(self.program.operations[use].region != op.region for use, _ in self.uses[v])
 
     def _readers(self, v: int) -> frozenset[int]:
-        """The operations that read a value, or a wider form of it."""
+        """Returns the operations that read a value, or a wider form of it."""
         return self._all_readers[v]
 
     @cached_property
     def _all_readers(self) -> list[frozenset[int]]:
-        """Those of every value. What reads a value comes after it, so the last are known first."""
+        """Operations that read each value, or a wider form of it. Readers come after a value, so
+        the last values are known first."""
         found: list[frozenset[int]] = [frozenset()] * len(self.program.values)
 
         def of(v: int) -> frozenset[int]:
@@ -314,7 +316,8 @@ class Storage:
         return found
 
     def _source(self, v: int) -> int:
-        """The narrowest value of which this one is only a wider form; itself, if of none."""
+        """Returns the narrowest value of which this one is a wider form; itself, if there is
+        none."""
         values, source = self.program.values, v
         while source == v or not self.stored[source]:
             if source in self._sources:
@@ -331,8 +334,7 @@ class Storage:
         return source
 
     def settle(self) -> None:
-        """Takes back, once all is decided, what was stored for several readers that are all in one
-        kernel."""
+        """Undoes, at the end, the storing of shared values whose readers are all in one kernel."""
         if not self.library:
             return
         kernels: list[frozenset[int]] = [frozenset()] * len(self.program.values)
@@ -349,7 +351,7 @@ class Storage:
                 kernels[v] = frozenset(found)
 
     def _keep(self, v: int) -> frozenset[int]:
-        """Has a value stored, if it is made of anything; what is read then in its place."""
+        """Stores a value unless it has no inputs; returns the large values that are then read."""
         v = self.transposed.get(v, v)
         producer = self.program.values[v].producer
         if producer is not None and not self.program.operations[producer].operands:
@@ -361,7 +363,7 @@ class Storage:
 
 
 def computes_operands(traits: Traits, products: bool) -> bool:
-    """Whether an operation with these traits can compute its operands inside its own kernel.
+    """Returns whether an operation with these traits can compute its operands in its own kernel.
 
     Args:
       traits: of the operation.
@@ -371,5 +373,5 @@ def computes_operands(traits: Traits, products: bool) -> bool:
 
 
 def _goes_on(traits: Traits) -> bool:
-    """Whether the kernel of a product can go on with such an operation."""
+    """Returns whether the kernel of a product can go on with such an operation."""
     return traits.elementwise or traits.rearranges or traits.renames

@@ -1,4 +1,4 @@
-"""What costs depend on however a program is split: when and how often things happen in it."""
+"""Facts for the cost model that do not depend on a sharding: when and how often things happen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 
 LEFT = 2
-"""The result of a `CARRY` that a loop leaves behind."""
+"""Number of the `CARRY` result that a loop leaves behind."""
 
 
 class Timing:
-    """Kernels, lifetimes and slack of a program. Made once, for all its class graphs."""
+    """Kernels, lifetimes and slack of a program, computed once for all its class graphs."""
 
     def __init__(self, analysis: Analysis, hardware: Hardware) -> None:
         self.analysis = analysis
@@ -33,12 +33,12 @@ class Timing:
         self._on_tiles = hardware.vector_unit is not None
         self._widens = hardware.kernels.widens_bf16
         self.steps = len(self.fusion.kernels) + 2
-        """Positions in the order, the arguments' and the results' included."""
+        """Number of positions in the order, those of arguments and results included."""
         self._overlap_window = hardware.overlap_window.value
 
     @cached_property
     def lifetimes(self) -> np.ndarray:
-        """`[N, 3]`: of values that have a buffer of their own: number, first and last position."""
+        """Lifetimes of values with their own buffer, `[N, 3]`: number, first and last position."""
         program, order = self.program, self.order
         aliased = {program.results[r] for r in program.aliases.values()}
         results = frozenset(program.results)
@@ -99,7 +99,7 @@ class Timing:
 
     @cached_property
     def widened(self) -> list[tuple[int, int, int, str]]:
-        """What is stored in a wider type than the program says, see `bf16_widening`."""
+        """Values that are stored in a wider type than the program says, see `bf16_widening`."""
         if not self._widens:
             return []
         uses, lifetimes = self.analysis.uses, self.lifetimes.tolist()
@@ -107,12 +107,12 @@ class Timing:
 
     @cached_property
     def waited_for(self) -> list[tuple[int, int, int, tuple[int, ...]]]:
-        """What is kept longer, because a product of it waits for the scatter into its result:
-        number, first and last position of that, and the dimensions over which another product of
-        it sums.
+        """Values that are kept longer, because a product of them waits for the scatter into its
+        result. Each has its number, the extra first and last position, and the dimensions that
+        another product sums over.
 
-        If one of those is split, that other product is reduced over devices, and the first one is
-        made meanwhile; then nothing waits.
+        If one of those dimensions is sharded, that other product is reduced over devices, and the
+        first one is made meanwhile; then nothing waits.
         """
         operations, fusion = self.program.operations, self.fusion
         deaths = {value: end for value, _, end in self.lifetimes.tolist()}
@@ -137,8 +137,8 @@ class Timing:
 
     @cached_property
     def accesses(self) -> list[tuple[int, ...]]:
-        """For every operation: of every operand, how many kernels read it there; of every result,
-        whether it is stored."""
+        """Memory accesses of every operation: the number of kernels that read each operand there,
+        and for each result, 1 if it is stored."""
         fusion, operations = self.fusion, self.program.operations
         free = fusion.free | {op.index for op in operations if op.kind == CARRY}
         reads = [[0] * len(op.operands) for op in operations]
@@ -157,23 +157,23 @@ class Timing:
 
     @cached_property
     def layers(self) -> Layers:
-        """What is copied as loops read and write stacks."""
+        """Copies of layers as loops read and write stacks."""
         return Layers(self.program, self.analysis.uses)
 
     @cached_property
     def op_times(self) -> np.ndarray:
-        """How often every operation runs per step."""
+        """Number of runs of every operation per step."""
         return np.array([op.times for op in self.program.operations], dtype=np.float64)
 
     @cached_property
     def value_times(self) -> np.ndarray:
-        """How often every value is defined per step, and so moved."""
+        """Number of times per step that every value is defined, and so moved."""
         return np.array([self.program.defined_times(v.index) for v in self.program.values])
 
     @cached_property
     def unstored(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which values that are not stored must be written to be moved, and which of them are only
-        other names of what is in memory."""
+        """Masks of two kinds of values that are not stored: those that must be written to be moved,
+        and those that are only other names of values in memory."""
         program, stored = self.program, self.fusion.stored
         made, named = (np.zeros(len(program.values), dtype=bool) for _ in range(2))
         for op in program.operations:
@@ -185,8 +185,8 @@ class Timing:
 
     @cached_property
     def sums_after(self) -> list[int]:
-        """Of every value, how many operations that may sum over devices are on the longest way from
-        it to the end of the program; of the body, if it is inside of a loop."""
+        """Number of operations that may sum over devices on the longest path from every value to
+        the end of the program. In a loop, to the end of the body."""
         found = [0] * len(self.program.values)
         for op in reversed(self.program.operations):
             at = _sums(op) + max((found[v] for v in op.results), default=0)
@@ -196,7 +196,7 @@ class Timing:
 
     @cached_property
     def sums_before(self) -> list[int]:
-        """The same on the longest way from the beginning to it."""
+        """Number of operations that may sum over devices on the longest path to every value."""
         found = [0] * len(self.program.values)
         for op in self.program.operations:
             at = _sums(op) + max((found[v] for v in op.operands), default=0)
@@ -206,10 +206,10 @@ class Timing:
 
     @cached_property
     def overlapped_sums(self) -> np.ndarray:
-        """Whether a reduction of each value, after it is made, overlaps with other work.
+        """Mask of the values whose reduction, after they are made, overlaps with other work.
 
         A reduction must be done when something needs its result. It overlaps if more operations
-        than the overlap window lie in between.
+        than the overlap window are in between.
         """
         program = self.program
         made = [self._made_at(value) for value in program.values]
@@ -217,8 +217,8 @@ class Timing:
         return slack
 
     def _made_at(self, value: Value) -> int:
-        """The operation that makes a value: of what a loop leaves behind, its last; of arguments,
-        none, so that there is nothing after it."""
+        """Returns the operation that makes a value: for results of a loop, its last one. Arguments
+        count as made at the end, so that nothing comes after them."""
         operations = self.program.operations
         if value.producer is None:
             return len(operations)
@@ -228,8 +228,8 @@ class Timing:
 
     @cached_property
     def _needed(self) -> list[int]:
-        """The operation that needs each value. Cheap ones do not count: they can be moved along;
-        nor does what happens in the memory of the host."""
+        """First operation that needs each value. Cheap ones do not count, since they can be moved
+        along; nor does work in host memory."""
         program = self.program
         end = len(program.operations)
         needed = [end] * len(program.values)
@@ -245,8 +245,8 @@ class Timing:
 
     @cached_property
     def moves_to_host(self) -> dict[int, bool]:
-        """The operations that move a value to the memory of the host or back, and whether that
-        overlaps with other work: what comes back can be fetched since it is there."""
+        """Operations that move a value to host memory or back, each True if that overlaps with
+        other work. Values that come back can be fetched as soon as they are there."""
         program, needed = self.program, self._needed
         found = {}
         for op in program.operations:
@@ -258,8 +258,8 @@ class Timing:
 
     @cached_property
     def prefetched(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For every use: the value, the use's place among those of the value, and whether a move
-        for it overlaps with other work, since the value is ready before the overlap window."""
+        """Value, place among the value's uses, and overlap for every use. A move overlaps with
+        other work if the value is ready before the overlap window."""
         program, ready = self.program, self._ready
         rows = [
             (value, place, program.read_at(*use) - ready[value] > self._overlap_window)
@@ -271,7 +271,7 @@ class Timing:
 
     @cached_property
     def _ready(self) -> list[int]:
-        """The operation since which each value is there, cheap ones left out."""
+        """Operation after which each value is available, cheap ones left out."""
         program = self.program
         ready = [0] * len(program.values)
         for op in program.operations:
@@ -285,12 +285,12 @@ class Timing:
         return ready
 
     def _body(self, carry: int) -> int:
-        """The region of the body of a loop that carries something."""
+        """Returns the region of the body of a loop that carries something."""
         return self.program.operations[self.program.ends[carry]].region
 
     @cached_property
     def _starts(self) -> dict[int, int]:
-        """The first operation of every region that takes time; cheap ones can be anywhere."""
+        """First operation of every region that takes time; cheap ones can be anywhere."""
         found: dict[int, int] = {}
         for op in self.program.operations:
             if not op.traits.fusible and op.kind != CARRY and not op.traits.reads_window:
@@ -299,12 +299,12 @@ class Timing:
 
 
 def _sums(op: Operation) -> bool:
-    """Whether devices may have parts of an operation's result that are to be summed."""
+    """Returns whether devices may have partial sums of an operation's result."""
     return any(factor.kind == "reduction" for factor in op.rule.factors)
 
 
 def _summed(op: Operation, number: int) -> list[int]:
-    """The dimensions of an operand over which a product sums."""
+    """Returns the dimensions of an operand over which a product sums."""
     if not op.traits.product:
         return []
     made = {factor for dim in op.rule.results[0] for factor in dim}

@@ -1,9 +1,8 @@
-"""Where the axes of a mesh lie on the sides of a torus.
+"""Placement of mesh axes on the sides of a torus.
 
-A torus has two or three sides. As long as there are no more axes, each lies along a side of its
+A torus has two or three sides. If there are no more axes than sides, each axis has a side of its
 own. Others share: an axis whose neighbours are `stride` devices apart along a side has as many
-lines there, one beside the other, on the same links. And an axis that is longer than any side goes
-along several.
+parallel lines there, on the same links. An axis that is longer than any side goes along several.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from collections.abc import Iterator, Mapping
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Along:
-    """A part of an axis along a side."""
+    """Part of an axis along a side."""
 
     side: int
-    """Its number."""
+    """Number of the side."""
     size: int
     """Devices of the axis along it."""
     stride: int = 1
-    """How far apart neighbours are."""
+    """Distance between neighbours, in devices along the side."""
     length: int = 0
     """Devices along the whole side."""
 
 
 def lay(sizes: Mapping[int, int], sides: int | None, longest: int | None) -> dict[int, list[Along]]:
-    """Lays axes along sides, those that share one with the last axis innermost.
+    """Places axes along sides; if axes share a side, the last axis is innermost.
 
     Args:
       sizes: devices along each axis, more than one.
-      sides: how many the torus has; as many as there are axes if None.
+      sides: number of sides of the torus; as many as there are axes if None.
       longest: the most devices along a side; any number if None.
     """
     fit = all(size <= (longest or size) for size in sizes.values())
@@ -54,7 +53,7 @@ def lay(sizes: Mapping[int, int], sides: int | None, longest: int | None) -> dic
 
 
 def equal_sides(devices: int, sides: int, longest: int | None = None) -> tuple[int, ...]:
-    """The sides of a torus of so many devices, as equal as can be, the longest first."""
+    """Returns the sides of a torus of so many devices, as equal as possible, the longest first."""
     if sides == 1:
         return (devices,)
     first = min(
@@ -71,8 +70,8 @@ def equal_sides(devices: int, sides: int, longest: int | None = None) -> tuple[i
 def _shared_out(
     size: int, rooms: list[int], placed: Mapping[int, list[tuple[int, int]]]
 ) -> Iterator[tuple[int, int]]:
-    """The sides that an axis goes along, with its devices there: one that has room for it, or
-    several that each have some."""
+    """Yields the sides that an axis goes along, with its devices there: one that has room for it,
+    or several that each have some."""
 
     def preferred(side: int) -> tuple[int, int, int]:
         return math.gcd(rooms[side], size), rooms[side], -len(placed[side])

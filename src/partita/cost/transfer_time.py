@@ -1,7 +1,7 @@
-"""How long data travel over one network: around the rings of a torus, or through a switch.
+"""Transfer times over one network: around the rings of a torus, or through a switch.
 
-A time has two parts. Devices wait (for a start, for hops), and they move data; networks that hand
-each other one chunk after the other wait for both, but move at the same time.
+A time has two parts. Devices wait (for a start, for hops), and they move data. Networks that pass
+each other one chunk after the other add up their waits, but move at the same time.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ class TransferTime:
 
     @property
     def total(self) -> float:
-        """Both."""
+        """Total seconds."""
         return self.waiting + self.moving
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a mesh axis that lies on one network."""
+    """Part of a mesh axis that is on one network."""
 
     network: Network
     size: int
     """Number of devices along it."""
     link: int
-    """Which link it uses. Every side of a torus has its own; all that goes through a switch shares
-    one."""
+    """Number of its link: one for every side of a torus, or one for all parts through a switch."""
     stride: int = 1
-    """On a torus, how far apart neighbours are along the side; so many lines share its links."""
+    """Distance of neighbours along a side of a torus; so many lines share its links."""
     side: int = 0
-    """On a torus, devices along the whole side; `size` if 0."""
+    """Devices along the whole side of a torus; `size` if 0."""
 
     @property
     def wraps(self) -> bool:
-        """Whether it closes to a ring: the side has to, and it has to go along all of that.
+        """True if it closes to a ring: the side does, and the part covers all of it.
 
         Two devices along a side have one link, and so are a line.
         """
@@ -56,7 +55,7 @@ class Part:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s: on a line that does not close, the ends send and receive one way only."""
+        """Bandwidth in bytes/s; the ends of a line send and receive one way only."""
         network = self.network
         reached = network.bandwidth.value * (network.reached.value if network.reached else 1.0)
         ways = 1 if network.topology == "switch" or self.wraps else 2
@@ -64,19 +63,19 @@ class Part:
 
     @property
     def hops(self) -> float:
-        """Hops to the furthest device, or steps of a ring through a switch."""
+        """Number of hops to the furthest device, or of steps of a ring through a switch."""
         return self.stride * (self.size / 2 if self.wraps else self.size - 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransferStage:
-    """What a collective does on one network, along one or several of its parts."""
+    """Part of a collective that runs on one network, along one or several axis parts."""
 
     parts: tuple[Part, ...]
 
     @property
     def network(self) -> Network:
-        """That of all parts."""
+        """Network of all parts."""
         return self.parts[0].network
 
     @property
@@ -86,8 +85,7 @@ class TransferStage:
 
     @property
     def link(self) -> int:
-        """The link whose time is counted: that of the first part, for all the others that work at
-        the same time."""
+        """Link whose time is counted: that of the first part, as others work at the same time."""
         return self.parts[0].link
 
     @property
@@ -101,16 +99,17 @@ class TransferStage:
     def around(
         self, kind: str, passes: int, size: float, devices: int | None = None
     ) -> TransferTime:
-        """Passes around the rings: one for an all_gather to, or a reduce_scatter of, `size` bytes.
+        """Returns the time of passes around rings: one for an all_gather to, or a reduce_scatter
+        of, `size` bytes.
 
         Several axes of a torus work at the same time, each on a share of the data, so that their
         bandwidths add up. Through a switch, all devices are one group.
 
         Args:
           kind: of the collective, for what the network states of it.
-          passes: how often data go around.
+          passes: number of times that data go around.
           size: bytes.
-          devices: how many send their shards around, if more than are in a group here.
+          devices: number that send their shards around, if more than are in a group here.
         """
         n = devices or self.size
         stated = self.network.collectives.get(kind)
@@ -124,7 +123,7 @@ class TransferStage:
         return TransferTime(passes * waiting, passes * (n - 1) / n * size / bandwidth)
 
     def pairwise(self, kind: str, size: float) -> TransferTime:
-        """An all_to_all of `size` bytes on each device."""
+        """Returns the time of an all_to_all of `size` bytes on each device."""
         n, stated = self.size, self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, n, (n - 1) / n * size, size / n)
@@ -144,7 +143,7 @@ class TransferStage:
         return sum(times, TransferTime(0.0, 0.0))
 
     def permute(self, kind: str, size: float) -> TransferTime:
-        """A permutation of shards of `size` bytes."""
+        """Returns the time of a permutation of shards of `size` bytes."""
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, 1, size, 0.0)
@@ -158,7 +157,7 @@ class TransferStage:
         return found
 
     def to_neighbour(self, kind: str, size: float) -> TransferTime:
-        """What every device sends to one next to it."""
+        """Returns the time in which every device sends `size` bytes to a neighbour."""
         stated = self.network.collectives.get(kind)
         if stated is not None:
             return _stated(stated, 1, size, 0.0)
@@ -169,13 +168,13 @@ class TransferStage:
 
 
 def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> TransferTime:
-    """The time of a collective of which the network states it, see `CollectiveTime`.
+    """Returns the time of a collective for which the network states figures, see `CollectiveTime`.
 
     Args:
-      time: what is stated.
-      devices: how many take part.
+      time: the figures.
+      devices: number that take part.
       sent: bytes that each sends.
-      own: bytes of its own shard, which it does not.
+      own: bytes of its own shard, which it does not send.
     """
     waiting = time.start.value + (devices - 1) * (time.step.value if time.step else 0.0)
     moving = sent / time.bandwidth.value
@@ -187,7 +186,7 @@ def _stated(time: CollectiveTime, devices: int, sent: float, own: float) -> Tran
 
 
 def stages(parts: Sequence[Part]) -> list[TransferStage]:
-    """Parts of axes, those on one network together, the fastest first."""
+    """Groups parts of axes by network, the fastest first."""
     found: dict[str, list[Part]] = {}
     for part in sorted(parts, key=lambda part: -part.network.bandwidth.value):
         found.setdefault(part.network.name, []).append(part)
@@ -195,7 +194,7 @@ def stages(parts: Sequence[Part]) -> list[TransferStage]:
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts on one network, those that go on where another ends along a side of a torus as one."""
+    """Joins parts on one network, if one starts where another ends on a torus's side."""
     found: list[Part] = []
     for part in sorted(parts, key=lambda part: part.stride):
         for number, inner in enumerate(found):

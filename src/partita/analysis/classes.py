@@ -118,17 +118,17 @@ class Analysis:
         return together, far, single
 
     def value_colors(self, value: int) -> tuple[int, ...]:
-        """The color group of every dimension of a value."""
+        """Returns the color group of every dimension of a value."""
         base = self.names.value_base
         return self.groups_of(base[value], base[value + 1])[0]
 
     def op_colors(self, op: int) -> tuple[int, ...]:
-        """The color group of every factor of an operation."""
+        """Returns the color group of every factor of an operation."""
         base = self.names.factor_base
         return self.groups_of(base[op], base[op + 1])[0]
 
     def groups_of(self, start: int, end: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Color groups and role groups of the nodes `start..end` of the name graph."""
+        """Returns color groups and role groups of the nodes `start..end` of the name graph."""
         color, role = self.names.color[start:end].tolist(), self.conflicts.role[start:end].tolist()
         group, role_group = self.groups.color_group, self.groups.role_group
         return (
@@ -143,7 +143,7 @@ Label = Callable[[int], Hashable]
 def fold(
     analysis: Analysis, op_label: Label = lambda _: None, value_label: Label = lambda _: None
 ) -> ClassGraph:
-    """The classes of a program whose operations and values carry these labels already."""
+    """Folds a program into classes, given labels of its operations and values."""
     program = analysis.program
     of_value = _numbering((value_label(v.index), v.index in program.hosted) for v in program.values)
     color = _numbering(
@@ -173,7 +173,7 @@ def fold(
 
 
 def discrete(analysis: Analysis) -> ClassGraph:
-    """The unfolded program: every operation and value is a class of its own, in order."""
+    """Returns the unfolded program: every operation and value is a class of its own, in order."""
     program = analysis.program
     return _build(analysis, list(range(len(program.operations))), list(range(len(program.values))))
 
@@ -216,7 +216,7 @@ def _refine(
 
 
 def _shared(analysis: Analysis, color: Sequence[int], value: int) -> Hashable:
-    """The uses of a value with their windows, and which of them share a gathered copy anyway."""
+    """Returns the uses of a value with their windows, grouped by shared gathered copy."""
     _, far, single = (windows[value] for windows in analysis.windows)
     together: dict[int, list[tuple[int, int, int]]] = {}
     for (op, number), window, use in zip(analysis.uses[value], far, single, strict=True):

@@ -62,7 +62,7 @@ def _held_twice(names: Names) -> np.ndarray:
 
 
 def _owners(names: Names, twice: np.ndarray) -> list[list[int]]:
-    """The conflicted nodes of each operation and value that has some."""
+    """Returns the conflicted nodes of each operation and value that has some."""
     bases = _bases(names)
     owners: dict[int, list[int]] = {}
     for node in np.flatnonzero(twice).tolist():

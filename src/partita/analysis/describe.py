@@ -60,12 +60,12 @@ class Colors:
     conflicts: tuple[ConflictInfo, ...]
 
     def name(self, group: int) -> str:
-        """A color group by its first example: `batch['tokens'] dim 0`."""
+        """Names a color group by its first example: `batch['tokens'] dim 0`."""
         info = self.colors[group]
         return info.examples[0] if info.examples else f"color {group} of size {info.size}"
 
     def conflict(self, group: int) -> str:
-        """A group of conflict sets: the color, and the roles that compete for the axis."""
+        """Describes a group of conflict sets: its color, and the roles that compete for an axis."""
         info = self.conflicts[group]
         roles = "; ".join(f"{number}: {role}" for number, role in enumerate(info.roles))
         return f"{self.name(info.color)} meets itself, the axis can go to {roles}"
@@ -84,7 +84,7 @@ class Colors:
 
 
 def describe(analysis: Analysis) -> Colors:
-    """The colors and conflicts of a program, in words."""
+    """Describes the colors and conflicts of a program in words."""
     groups = analysis.groups
     infos = _color_infos(analysis)
     conflicts = tuple(
@@ -100,7 +100,7 @@ def describe(analysis: Analysis) -> Colors:
 
 
 def _role_name(analysis: Analysis, role: int) -> str:
-    """A role by an operation that has it: `dimension 3 of dot_general at model.py:94`."""
+    """Names a role by an operation that has it: `dimension 3 of dot_general at model.py:94`."""
     names, groups = analysis.names, analysis.groups.role_group
     for op in analysis.program.operations:
         start, end = names.factor_base[op.index], names.factor_base[op.index + 1]
@@ -111,8 +111,7 @@ def _role_name(analysis: Analysis, role: int) -> str:
 
 
 def factor_place(rule: Rule, factor: int) -> str:
-    """Returns the place of a factor in an operation: in its result, or in an operand that it sums
-    over."""
+    """Returns the place of a factor in an operation: in its result, or a summed operand."""
     for dim, made_of in enumerate(rule.results[0]):
         if factor in made_of:
             return f"dimension {dim}"

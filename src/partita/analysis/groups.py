@@ -116,7 +116,7 @@ def _separate(names: Names, group: list[int]) -> list[int]:
 
 
 def _meetings(names: Names) -> list[tuple[int, ...]]:
-    """The colors of every operation and value that has several different ones, in order."""
+    """Returns the colors of every operation and value that has several different ones, in order."""
     color = names.color.tolist()
     bases = names.value_base[:-1] + names.factor_base
     held = (tuple(c for c in color[a:b] if c >= 0) for a, b in itertools.pairwise(bases))
@@ -124,7 +124,7 @@ def _meetings(names: Names) -> list[tuple[int, ...]]:
 
 
 def _meeting(together: Sequence[tuple[int, ...]], group: Sequence[int]) -> set[int]:
-    """The groups of which two different colors meet."""
+    """Returns the groups of which two different colors meet."""
     found: set[int] = set()
     for colors in together:
         held = [group[c] for c in set(colors)]

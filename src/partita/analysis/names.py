@@ -43,12 +43,12 @@ class Names:
         return self.factor_base[-1]
 
     def dim_colors(self, value: int) -> list[int]:
-        """Color of every dimension of a value."""
+        """Returns the color of every dimension of a value."""
         row: list[int] = self.color[self.value_base[value] : self.value_base[value + 1]].tolist()
         return row
 
     def factor_colors(self, operation: int) -> list[int]:
-        """Color of every factor of an operation."""
+        """Returns the color of every factor of an operation."""
         base = self.factor_base
         row: list[int] = self.color[base[operation] : base[operation + 1]].tolist()
         return row
@@ -79,7 +79,7 @@ def analyse_names(program: Program) -> Names:
         for number, dim, factor in rule.results:
             pairs.append((value_base[op.results[number]] + dim, base + factor))
     for argument, result in program.aliases.items():
-        # A result that takes over an argument's buffer must be laid out like it.
+        # A result that takes over an argument's buffer must have its layout.
         a, r = program.arguments[argument], program.results[result]
         for dim in range(len(program.values[a].type.shape)):
             pairs.append((value_base[a] + dim, value_base[r] + dim))
@@ -116,7 +116,7 @@ def _links(rule: Rule) -> _Links:
 
 
 def components(nodes: int, edges: np.ndarray, member: np.ndarray) -> tuple[int, np.ndarray]:
-    """Connected components among the `member` nodes, numbered by first node; others get -1."""
+    """Numbers connected components among the `member` nodes by first node; others get -1."""
     from scipy.sparse import coo_array  # here, since importing partita should take no time for it
     from scipy.sparse.csgraph import connected_components
 

@@ -21,7 +21,7 @@ Purpose = Literal[
 
 
 def purposes(program: Program, uses: list[list[tuple[int, int]]]) -> list[Purpose]:
-    """The purpose of every value.
+    """Returns the purpose of every value.
 
     Args:
       program: to look at.
@@ -85,7 +85,7 @@ def _updates(op: Operation) -> bool:
 
 
 def _update(program: Program, results: set[int]) -> set[int]:
-    """The values that lead to these results by elementwise operations alone, and what they read."""
+    """Returns the values that elementwise operations alone make into these results, and inputs."""
     found, waiting = set(results), list(results)
     while waiting:
         producer = program.values[waiting.pop()].producer

@@ -63,7 +63,7 @@ def repeats(
     least: int = LEAST,
     levels: Sequence[int] = (),
 ) -> list[Repeat]:
-    """The repeats of a sequence, in order; they do not overlap. The longest are found first.
+    """Finds the repeats of a sequence, longest first; returns them in order, without overlap.
 
     Args:
       keys: for every instruction, what makes it equal to another one; instructions of one key read
@@ -115,7 +115,7 @@ def _best(
     levels: np.ndarray,
     least: int,
 ) -> Repeat | None:
-    """The repeat between two places that saves most, together with others of its period."""
+    """Returns the repeat between two places that saves most, together with others of its period."""
     periods = spans[:, 0]
     starts, ends = np.maximum(spans[:, 1], low), np.minimum(spans[:, 2], high)
     saved = ((ends - starts) // periods - 1) * periods
@@ -136,8 +136,7 @@ def _best(
 
 
 def _beginning(start: int, end: int, period: int, levels: np.ndarray) -> int | None:
-    """Returns where repetitions can begin so that each is whole: none ends inside an
-    instruction."""
+    """Returns where repetitions can begin so that each is whole: none ends in an instruction."""
     # Any period of a stretch has the same levels.
     last = min(start + period, end - 2 * period + 1)
     lowest = levels[start : start + period].min()
@@ -155,7 +154,7 @@ def _wired(
     reads: Sequence[Sequence[int]],
     makes: Sequence[Sequence[int]],
 ) -> tuple[Repeat | None, int]:
-    """The longest run of repetitions that are wired alike, and what all such runs save."""
+    """Returns the longest run of repetitions wired alike, and what all such runs save."""
 
     def rows(numbers: Sequence[Sequence[int]]) -> np.ndarray:
         flat = [n for each in numbers[start : start + period * count] for n in each]

@@ -16,8 +16,7 @@ class Between(enum.IntEnum):
     FAR = 1
     """Uses that are more than the window of the device type apart."""
     ALL = 2
-    """Any two uses, except those inside loops and branches: these find their copy gathered
-    before."""
+    """Any two uses, except those inside loops and branches, for which copies exist before."""
 
 
 def use_windows(
@@ -57,6 +56,6 @@ def single_uses(
 
 
 def _home(program: Program, value: int) -> int:
-    """The region that a value is defined in."""
+    """Returns the region that a value is defined in."""
     producer = program.values[value].producer
     return 0 if producer is None else program.operations[producer].region

@@ -162,7 +162,7 @@ def _network(devices: Sequence[Any], rows: Sequence[TimedCollective], figure: _F
 
 
 def _taken_from(name: str, value: Any, field: str = "") -> Any:
-    """A table of another device type, each of its sources with the name of that."""
+    """Returns a table of another device type, with that type's name in each of its sources."""
     if isinstance(value, msgspec.Struct):
         inner = {f: _taken_from(name, getattr(value, f), f) for f in value.__struct_fields__}
         return msgspec.structs.replace(value, **inner)

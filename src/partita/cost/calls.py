@@ -29,7 +29,7 @@ class Calls:
 
 
 def library_calls(program: Program, uses: Sequence[Sequence[tuple[int, int]]]) -> Calls:
-    """The products of a program as calls of a library.
+    """Finds the library calls of a program's products.
 
     Args:
       program: the program.

@@ -46,8 +46,7 @@ class Interconnect:
         return 1 + max((part.link for parts in self.parts for part in parts), default=0)
 
     def is_sum(self, kind: str, axes: Axes) -> bool:
-        """Returns whether a reduce_scatter over these axes is compiled as an all_reduce and
-        slice."""
+        """Returns whether a reduce_scatter over these axes becomes an all_reduce and a slice."""
         if kind != REDUCE_SCATTER.name or self.mesh.size(axes) != self.mesh.devices:
             return False
         parts = self._parts(axes)
@@ -82,8 +81,7 @@ class Interconnect:
         return min((part.network.latency.value for part in parts), default=0.0)
 
     def collective_seconds(self, kind: str, axes: Axes, size: int) -> float:
-        """Returns the seconds of a collective over `axes` with a payload of `size` bytes per
-        device.
+        """Returns the seconds of a collective over `axes` with `size` bytes per device.
 
         The payload is the larger of operand and result, as in `Step.bytes`.
         """
@@ -137,8 +135,7 @@ def _pairwise(on: Sequence[TransferStage], collective: CollectiveKind, size: int
 
 
 def _around_rings(on: Sequence[TransferStage], collective: CollectiveKind, size: int) -> Times:
-    """Returns the time on each network of the data that faster ones leave: the slow one only sees a
-    share.
+    """Returns the time on each network of the data that the faster ones have left.
 
     For a sum, all networks but the slowest scatter first, and gather the sums afterwards.
     """
@@ -207,7 +204,7 @@ def interconnect(mesh: Mesh, hardware: Hardware) -> Interconnect:
 def _placed(
     parts: Mapping[int, Sequence[tuple[str, int]]], networks: Mapping[str, Network]
 ) -> tuple[tuple[Part, ...], ...]:
-    """The parts of each axis on networks, with the links that they use there."""
+    """Returns the parts of each axis on networks, with the links that they use there."""
     links: dict[tuple[str, int], int] = {}
     laid: dict[str, dict[int, list[Along]]] = {}
     for name, network in networks.items():

@@ -112,8 +112,7 @@ class Combining:
                 yield group, fewer, runs, beside
 
     def latencies(self, step: Step) -> list[tuple[int, float]]:
-        """Returns the links of a step, with the seconds of latency that combining may save
-        there."""
+        """Returns the links of a step, with the seconds of latency that combining may save."""
         if (
             step.kind not in self._kinds
             or not step.is_collective

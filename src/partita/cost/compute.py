@@ -134,8 +134,7 @@ class ComputeModel:
         return self._peaks[convolution, dtype]
 
     def _inside(self, work: Work) -> float:
-        """Returns the seconds of a manual computation: its operations on local types, elementwise
-        ones free.
+        """Returns the seconds of a manual computation's local operations, elementwise ones free.
 
         Its own operands and results cost as for any other operation.
         """

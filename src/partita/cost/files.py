@@ -31,7 +31,7 @@ MOST = 2**14
 
 
 def device_types() -> tuple[str, ...]:
-    """The device types that partita knows, sorted by name.
+    """Returns the device types that partita knows, sorted by name.
 
     Example:
         >>> "tpu_v5e" in device_types()
@@ -41,7 +41,7 @@ def device_types() -> tuple[str, ...]:
 
 
 def device_type_of(device_kind: str) -> str | None:
-    """The device type that JAX calls `device_kind`; None if no file says so.
+    """Returns the device type that JAX calls `device_kind`; None if no file says so.
 
     Example:
         >>> device_type_of("TPU v5 lite")
@@ -55,7 +55,7 @@ def device_type_of(device_kind: str) -> str | None:
 
 
 def load(name_or_path: str | os.PathLike[str] | Hardware) -> Hardware:
-    """The hardware of a known device type, or of a TOML file that the user wrote.
+    """Loads the hardware of a known device type, or of a TOML file that the user wrote.
 
     Args:
         name_or_path: one of `device_types()`; a path that ends in `.toml`; or a `Hardware`, which
@@ -110,7 +110,7 @@ def _load_file(path: Path) -> Hardware:
 
 
 def decode(text: str, name: str, where: str) -> Hardware:
-    """The hardware that the text of a file describes.
+    """Parses the text of a hardware file.
 
     Args:
         text: TOML.
@@ -138,7 +138,7 @@ def decode(text: str, name: str, where: str) -> Hardware:
 
 
 def _with_dtype(problem: str, table: dict[str, Any]) -> str:
-    """`problem` with the element type it is about, which msgspec writes as `[...]`."""
+    """Returns `problem` with the element type it is about, which msgspec writes as `[...]`."""
     if "$.peak_flops[...]" not in problem:
         return problem
     for dtype, figure in table["peak_flops"].items():
@@ -150,7 +150,7 @@ def _with_dtype(problem: str, table: dict[str, Any]) -> str:
 
 
 def encode(hardware: Hardware) -> str:
-    """The text of a hardware file. It states what is not the default."""
+    """Returns the text of a hardware file, without default values."""
     stated = _stated(hardware)
     del stated["name"]  # the file's
     return "\n".join(_lines(stated, "")) + "\n"
@@ -173,7 +173,7 @@ def _made(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _lines(table: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The lines of a table: first its own values, then the tables in it."""
+    """Yields the lines of a table: first its own values, then the tables in it."""
     inner = {key: tables for key, value in table.items() if (tables := _tables(value))}
     yield from (f"{key} = {_scalar(table[key])}" for key in table if key not in inner)
     for key, tables in inner.items():
@@ -184,7 +184,7 @@ def _lines(table: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
-    """The tables that a value is; none if it is a plain one."""
+    """Returns the tables that a value holds; empty for a plain value."""
     found = value if isinstance(value, list) else [value]
     return [each for each in found if isinstance(each, dict)]
 

@@ -73,7 +73,7 @@ class Footprint:
     """Bytes that the plan may use."""
 
     def table(self, most: int = 20) -> Table:
-        """The breakdown and the largest values at the peak, for a terminal."""
+        """Returns the breakdown and the largest values at the peak, for a terminal."""
         title = (
             f"Memory at its fullest: {size(self.peak)} of {size(self.capacity)}, at {self.where}"
         )

@@ -28,8 +28,7 @@ class Fusion:
     kernels: tuple[int, ...]
     """The operations that are kernels, in program order."""
     reads: dict[int, tuple[tuple[int, int], ...]]
-    """The (operation, operand number) pairs inside each kernel that read a stored value, once per
-    value."""
+    """The (operation, operand number) pairs in each kernel that read stored values, each once."""
     inside: dict[int, list[int]]
     """Kernels that compute each operation."""
     free: frozenset[int] = frozenset()
@@ -86,7 +85,7 @@ class Fusion:
         return found
 
     def inputs(self, kernel: int) -> list[int]:
-        """The stored values that a kernel reads."""
+        """Returns the stored values that a kernel reads."""
         operations = self.program.operations
         return [operations[op].operands[number] for op, number in self.reads[kernel]]
 

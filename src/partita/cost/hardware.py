@@ -83,7 +83,7 @@ class Efficiency(Table, frozen=True):
                 raise ValueError(f"{name} is a fraction of the peak, at most 1, got {figure.value}")
 
     def stated(self) -> dict[str, Figure]:
-        """The figures that there are, by name."""
+        """Returns the stated figures, by name."""
         figures = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: figure for name, figure in figures.items() if figure is not None}
 
@@ -368,7 +368,7 @@ class Hardware(Table, frozen=True):
         return int(self.memory.value * self.memory_share.value)
 
     def flops(self, dtype: str) -> float:
-        """The dense peak for an element type, in FLOP/s (operations/s for integers).
+        """Returns the dense peak for an element type, in FLOP/s (operations/s for integers).
 
         A type without a figure of its own takes one from `FALLBACKS`: bf16 and f16 from each
         other or f32, f8 from bf16, f64 from half of f32, integers of up to 8 bits from s8 or
@@ -396,7 +396,7 @@ class Hardware(Table, frozen=True):
         )
 
     def reached(self, dtype: str, convolution: bool = False) -> float:
-        """FLOP/s that large products, or convolutions, reach on operands of this type."""
+        """Returns the FLOP/s that large products or convolutions reach on this element type."""
         stated = self.efficiency.convolution if convolution else None
         if not convolution and peak_name(dtype) == "f32":
             stated = self.efficiency.matmul_f32
@@ -458,7 +458,7 @@ def _check_networks(networks: tuple[Network, ...]) -> None:
 
 
 def peak_name(dtype: str) -> str:
-    """The peak that applies to an element type, as `peak_flops` names it.
+    """Returns the peak that applies to an element type, as `peak_flops` names it.
 
     Raises:
         HardwareError: `dtype` is no element type.

@@ -41,7 +41,7 @@ class IdleAxis:
 
 
 def idle_axes(lowering: Lowering, compute: ComputeModel) -> tuple[IdleAxis, ...]:
-    """The axes of a mesh along which a lowering divides no work, in the order of the mesh.
+    """Returns the axes of a mesh along which a lowering divides no work, in the order of the mesh.
 
     Args:
       lowering: of a tiling.

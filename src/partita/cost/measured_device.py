@@ -33,7 +33,7 @@ def memory_bandwidth(device: Any, budget: Budget) -> float:
 
 
 def matmul_rate(device: Any, dtype: Any, budget: Budget) -> float:
-    """FLOP/s of large products of an element type."""
+    """Measures the FLOP/s of large products of an element type."""
 
     def case(size: int) -> tuple[Callable[[], Any], float]:
         matrix = jax.device_put(jnp.ones((size, size), dtype), device)
@@ -56,7 +56,7 @@ def gather_rate(device: Any, budget: Budget) -> float:
 
 
 def convolution_rate(device: Any, budget: Budget) -> float:
-    """FLOP/s of convolutions of float32 images."""
+    """Measures the FLOP/s of convolutions of float32 images."""
     channels, side = 256, 14
 
     def case(images: int) -> tuple[Callable[[], Any], float]:

@@ -186,8 +186,7 @@ class CostModel:
         return Cost(seconds, numbers, copied, StepTime(0, 0, ()), 0, {}, self._table)
 
     def _priced(self, lowering: Lowering) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the seconds of every operation class and the table number of every value's
-        plan."""
+        """Returns seconds by operation class, and the table number of each value class's plan."""
         if lowering.known is not self._of:
             self._of, self._form_seconds, self._plan_numbers = lowering.known, Column(), Column()
         ops, of = self.graph.ops, self.compute.seconds
@@ -370,8 +369,7 @@ class CostModel:
         return float(read / self.compute.bandwidth)
 
     def least(self, step: Step, combined: bool) -> tuple[float, float]:
-        """Returns lower bounds on the seconds that a step of one value adds: if exposed, and if
-        hidden.
+        """Returns lower bounds on the seconds that a step of one value adds: exposed, and hidden.
 
         Sums that are combined with others leave out their latency. Other moves leave it out
         wherever the compiler may combine them.

@@ -51,7 +51,7 @@ class OffloadModel:
         return self._shard(size, form) / self._bandwidth, hidden
 
     def traffic(self, forms: Sequence[OpForm]) -> Traffic:
-        """All moves of a step."""
+        """Returns all moves of a step."""
         rows = [(t, t * self._shard(size, forms[i])) for i, (size, t, _) in self._moves.items()]
         moved = sum(bytes_ for _, bytes_ in rows)
         return Traffic(sum(times for times, _ in rows), round(moved), moved / self._bandwidth)

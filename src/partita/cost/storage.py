@@ -173,8 +173,7 @@ class Storage:
         return row is not None and row <= self.longest_row
 
     def _divided_in_place(self, v: int) -> bool:
-        """Returns whether one kernel makes rows, reduces each and goes on with both, as in a
-        softmax.
+        """Returns whether one kernel makes rows, reduces each and goes on, as in a softmax.
 
         The compiler pads rows to a power of two; mostly padded rows take several kernels.
         """
@@ -316,8 +315,7 @@ class Storage:
         return found
 
     def _source(self, v: int) -> int:
-        """Returns the narrowest value of which this one is a wider form; itself, if there is
-        none."""
+        """Returns the narrowest value of which this is a wider form; itself, if there is none."""
         values, source = self.program.values, v
         while source == v or not self.stored[source]:
             if source in self._sources:

@@ -16,7 +16,7 @@ class Block:
     items: tuple[int | Barrier | Loop | Branch, ...]
 
     def operations(self) -> Iterator[int]:
-        """Every operation inside, nested ones included, in order."""
+        """Yields every operation inside, nested ones included, in order."""
         for item in self.items:
             if isinstance(item, int):
                 yield item
@@ -31,7 +31,7 @@ class Barrier:
     parts: tuple[int, ...]
 
     def operations(self) -> Iterator[int]:
-        """Every operation inside."""
+        """Yields every operation inside."""
         yield from self.parts
 
 
@@ -40,8 +40,7 @@ class Loop:
     """A `while` loop. Values that it only passes on unchanged are not carried."""
 
     carries: tuple[int | None, ...]
-    """`CARRY` operation of each carried value of the original; None for a value that never
-    changes."""
+    """`CARRY` operation of each carried value of the original; None if it never changes."""
     condition: Block
     choose: int
     """The `CHOOSE` operation, at the end of the condition: it reads whether to go on."""
@@ -51,7 +50,7 @@ class Loop:
     source: str
 
     def operations(self) -> Iterator[int]:
-        """Every operation inside, the carries first."""
+        """Yields every operation inside, the carries first."""
         yield from (carry for carry in self.carries if carry is not None)
         yield from self.condition.operations()
         yield self.choose
@@ -71,7 +70,7 @@ class Branch:
     """The `JOIN` operation of each result."""
 
     def operations(self) -> Iterator[int]:
-        """Every operation inside, the joins last."""
+        """Yields every operation inside, the joins last."""
         yield self.choose
         for branch in self.branches:
             yield from branch.operations()
@@ -87,7 +86,7 @@ class Region:
 
 
 def loops_in(block: Block) -> Iterator[Loop]:
-    """All loops of a block, outer ones before those inside."""
+    """Yields all loops of a block, outer ones before those inside."""
     for item in block.items:
         if isinstance(item, Loop):
             yield item

@@ -26,8 +26,7 @@ class HloForm:
     start_holds_operands: bool = False
     """True if the type of its `-start` has the operands before the results."""
     tuple_of_shards: bool = False
-    """True if a tuple holds the shards of one operand; False if its elements are several
-    operands."""
+    """True if a tuple holds the shards of one operand; False if it holds several operands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

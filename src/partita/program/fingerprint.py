@@ -67,7 +67,7 @@ class Fingerprint:
 
 
 def fingerprint(program: Program) -> Fingerprint:
-    """The fingerprint of a program, equal in every process."""
+    """Returns the fingerprint of a program, equal in every process."""
     lines = _lines(program.module)
     digest = hashlib.sha256()
     for part in (*lines, *_rules(program), *_facts(program)):
@@ -82,7 +82,7 @@ def fingerprint(program: Program) -> Fingerprint:
 
 
 def digest_of(array: Any) -> str:
-    """SHA-256 of what a numpy array holds, in hexadecimal."""
+    """Returns the SHA-256 of a numpy array's contents, in hexadecimal."""
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 
@@ -122,7 +122,7 @@ def _pairs(fingerprint: Fingerprint) -> Iterator[tuple[str, str]]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a module that say something of the program."""
+    """Returns the lines of a module that define the program."""
     lines = [_without_locations(line) for line in _body(text)]
     lines[0] = _MODULE_NAME.sub("module", lines[0])
     return lines
@@ -158,7 +158,7 @@ def _check(line: str) -> str:
 
 
 def _rules(program: Program) -> Iterator[str]:
-    """The sharding rules, each different one once, then which operation has which."""
+    """Yields the sharding rules, each different one once, then which operation has which."""
     numbers: dict[Any, int] = {}
     known: dict[int, int] = {}  # many operations share one object, which is quicker to look up
     order = []
@@ -188,7 +188,7 @@ def _ordered(fact: Any) -> Any:
 
 
 def _source(text: str, place: int) -> str:
-    """`file:line` of a line of a module, or of the first after it that has a location."""
+    """Returns `file:line` of a line of a module, or of the next one that has a location."""
     definitions = {
         found[1]: found[2] for line in text.split("\n") if (found := _DEFINITION.match(line))
     }
@@ -199,7 +199,7 @@ def _source(text: str, place: int) -> str:
 
 
 def _resolved(references: Iterable[str], definitions: dict[str, str]) -> str:
-    """The first file and line that locations lead to."""
+    """Returns the first file and line that locations lead to."""
     waiting, seen = list(references), set[str]()
     while waiting:
         name = waiting.pop(0)

@@ -250,8 +250,7 @@ class Specs:
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """Roles of arguments and results, from a front end that knows them better than their names
-    say."""
+    """Roles of arguments and results, if a front end knows them better than their names say."""
 
     parameters: frozenset[int]
     """Values that are parameters."""
@@ -260,13 +259,13 @@ class Roles:
     examples: frozenset[int]
 
     def renumbered(self, place: Mapping[int, int]) -> Roles:
-        """The same for a program whose values have other numbers."""
+        """Returns the same roles for a program whose values have other numbers."""
         each = (self.parameters, self.optimizer, self.examples)
         return Roles(*(frozenset(place[value] for value in values) for values in each))
 
 
 def show_axes(axes: Iterable[Sequence[str]]) -> str:
-    """The axes of every dimension for people: `(data, -, replica+model)`."""
+    """Formats the axes of every dimension for people: `(data, -, replica+model)`."""
     return f"({', '.join('+'.join(names) or '-' for names in axes)})"
 
 
@@ -311,8 +310,7 @@ class Program:
     )
     """Functions that define their own partitioning, by the name in their calls."""
     platform: str = ""
-    """Platform that JAX lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if read from a
-    file."""
+    """Platform that JAX lowered it for (`tpu`, `cuda`, `rocm`, `cpu`); empty if read."""
     roles: Roles | None = None
     """Roles of arguments and results; None if only their names tell."""
     specs: Specs | None = None
@@ -368,14 +366,14 @@ class Program:
         }
 
     def around(self, region: int) -> list[int]:
-        """A region and all regions around it, innermost first."""
+        """Returns a region and all regions around it, innermost first."""
         found = [region]
         while found[-1]:
             found.append(self.regions[found[-1]].parent)
         return found
 
     def read_at(self, op: int, number: int) -> int:
-        """The operation at whose time an operand is read: what a body passes on, at its end."""
+        """Returns the operation at which an operand is read; a body's result is read at its end."""
         return self.ends.get(op, op) if number == 1 else op
 
     def defined_times(self, value: int) -> int:
@@ -392,7 +390,7 @@ class Program:
         return op.times
 
     def home(self, value: int) -> int:
-        """The region in which a value is defined; the body of a loop, of what that carries."""
+        """Returns the region that defines a value; for a carried one, the body of its loop."""
         v = self.values[value]
         if v.producer is None:
             return 0
@@ -412,7 +410,7 @@ class Program:
         return uses
 
     def describe(self, value: int) -> str:
-        """A value by the user's own name: its argument path, or its operation and source line."""
+        """Names a value for the user: by argument path, or by operation and source line."""
         v = self.values[value]
         if v.producer is None:
             return self.argument_names[v.position]

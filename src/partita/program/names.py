@@ -59,7 +59,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
-    """A hint `; did you mean 'a' or 'b'?`, with the names that a pattern may be for."""
+    """Returns a hint `; did you mean 'a' or 'b'?`, with the names that a pattern may be for."""
     parts: dict[str, str] = {}
     for name in names:
         for part in path(name):
@@ -77,7 +77,7 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
 
 
 def path(name: str) -> tuple[str, ...]:
-    """The parts of a name; the `.value` at the end of a Flax variable is none."""
+    """Returns the parts of a name, without the `.value` at the end of a Flax variable."""
     parts = tuple(part for part in _split(name) if part)
     return parts[:-1] if name.endswith(".value") else parts
 
@@ -89,13 +89,13 @@ def _split(name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(2**16)
 def _dotted(name: str) -> str:
-    """The parts of a name, a dot after each."""
+    """Returns the parts of a name, a dot after each."""
     return "".join(f"{part}." for part in path(name))
 
 
 @functools.lru_cache(2**16)
 def _dotted_pattern(pattern: str) -> str:
-    """A pattern for names as `_dotted` gives them."""
+    """Returns a pattern for names in the form of `_dotted`."""
     joined = ".".join(part for part in _split(pattern) if part)
     return joined if joined.endswith("*") else f"{joined}."
 
@@ -119,7 +119,7 @@ def _quoted(part: str) -> str:
 
 
 def pattern(name: str) -> str:
-    """A name with its indices replaced by `*`, so that repeated structure reads alike."""
+    """Returns a name with its indices replaced by `*`, so that repeated structure reads alike."""
     return _INDEX.sub("*", name)
 
 
@@ -136,7 +136,7 @@ def shared_pattern(names: Sequence[str], all_alike: bool = True) -> str:
 
 
 def _indices(column: Iterable[str]) -> str:
-    """`0,2,3,...` for the indices of a column."""
+    """Formats the indices of a column as `0,2,3,...`."""
     numbers = sorted(set(map(int, column)))
     shown = ",".join(map(str, numbers[:4]))
     return f"{shown},..." if len(numbers) > 4 else shown

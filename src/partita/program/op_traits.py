@@ -65,8 +65,7 @@ class Traits:
     multiplies: bool = False
     """It reveals what its operands' dimensions are for: one operand is a weight."""
     reduces: bool = False
-    """It combines elements along dimensions by its body, from initial values in the last half of
-    its operands."""
+    """It reduces dimensions by its body; the last half of its operands are initial values."""
     looks_up: bool = False
     """It reads rows of its first operand at indices."""
     scatters: bool = False
@@ -421,5 +420,5 @@ UNKNOWN = Traits("unknown")
 
 
 def traits(kind: str) -> Traits:
-    """The traits of a kind of operations, as StableHLO names it."""
+    """Returns the traits of a kind of operations, as StableHLO names it."""
     return OPERATIONS.get(kind, UNKNOWN)

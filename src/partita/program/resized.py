@@ -99,8 +99,7 @@ def _settle(
 
 
 def _fits(program: Program, number: int, value: int, dim: int, made_of: tuple[int, ...]) -> bool:
-    """Returns whether a dimension is the full product of its factors, unlike the result of a
-    slice."""
+    """Returns whether a dimension is the full product of its factors, not a slice of it."""
     factors = program.operations[number].rule.factors
     return program.values[value].type.shape[dim] == math.prod(factors[f].size for f in made_of)
 

@@ -40,11 +40,11 @@ class Reach:
     """The first device reads the last window, and so on."""
 
     def length(self, shards: int) -> int:
-        """Indices of a window."""
+        """Returns the number of indices of a window."""
         return self.size // shards + self.extra
 
     def first(self, device: int, shards: int) -> int:
-        """The first index that a device reads; may be beyond the ends."""
+        """Returns the first index that a device reads; may be beyond the ends."""
         number = shards - 1 - device if self.mirrored else device
         return number * (self.size // shards) + self.start
 
@@ -85,13 +85,12 @@ class Rule:
     """Halo of each operand; empty if no operand has one."""
 
     def leading(self, dimension: tuple[int, ...]) -> int | None:
-        """The factor that carries the shards of a dimension, None when it has none."""
+        """Returns the factor that carries the shards of a dimension; None if it has none."""
         carriers = self.carriers(dimension)
         return carriers[-1] if carriers else None
 
     def carriers(self, dimension: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the leading factor of a dimension, preceded by the factors that the program
-        shards."""
+        """Returns the leading factor of a dimension, after those that the program shards."""
         found: list[int] = []
         for factor in dimension:
             if self.factors[factor].size > 1:

@@ -1,7 +1,7 @@
-"""Transfer rule of operations: what devices hold of results, given what they hold of operands.
+"""Transfer rule of operations: the state of results on the devices, given that of operands.
 
 An operation runs with some of its factors split along axes. Its sharding rule says which dimensions
-that splits; the rest follows from what kind of operation it is.
+that splits; the rest follows from the kind of operation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KEEPS_DEVICES_EQUAL = {"all_gather", "all_reduce"}
 def results_of(
     op: Operation, split: Layout, operands: Sequence[State], program: Program, mesh: Mesh
 ) -> list[State]:
-    """What devices hold of the results of an operation.
+    """Returns the states of the results of an operation.
 
     Args:
       op: the operation.
-      split: for each factor the axes that split it.
-      operands: what devices hold of these.
-      program: that it is in.
-      mesh: whose devices.
+      split: the axes that split each factor.
+      operands: the states of the operands.
+      program: the program that contains it.
+      mesh: the mesh of devices.
 
     Raises:
       Mismatch: the operation does not get what it needs.
@@ -70,7 +70,7 @@ def _type(program: Program, op: Operation, number: int) -> TensorType:
 
 
 def _check_factors(op: Operation, split: Layout, mesh: Mesh) -> None:
-    """Each factor may take its axes, and what the program says itself is so."""
+    """Checks that each factor may take its axes, and that splits fixed by the program are kept."""
     taken: list[int] = []
     for number, (factor, axes) in enumerate(zip(op.rule.factors, split, strict=True)):
         if factor.kind in ("given", "manual"):
@@ -111,10 +111,10 @@ def _layout(rule: Rule, dims: tuple[tuple[int, ...], ...], split: Layout, mesh: 
 
 
 def _carried(rule: Rule, made_of: tuple[int, ...], split: Layout) -> Axes:
-    """The axes that shard a dimension made of factors, major first.
+    """Returns the axes that shard a dimension made of factors, major first.
 
-    Behind a factor that is left in blocks, none can be split: its shards would not be contiguous.
-    One that is split into single indices leaves the next one to carry on.
+    After a factor that is left in blocks, none can be split: its shards would not be contiguous.
+    After one that is split into single indices, the next factor can be split, too.
     """
     found: list[int] = []
     blocks = False
@@ -131,10 +131,10 @@ def _carried(rule: Rule, made_of: tuple[int, ...], split: Layout) -> Axes:
 def _unreduced(
     op: Operation, operands: Sequence[State], along: frozenset[int], program: Program
 ) -> dict[int, str]:
-    """Axes along which results are parts since operands are.
+    """Returns the axes along which results are partial sums because operands are.
 
-    A sum of sums is the sum of the parts; so is what is linear in one operand, if the others are
-    the same on all devices. Everything else needs the whole value.
+    An operation passes partial sums on if it adds them, or if it is linear in one operand and the
+    others are the same on all devices. Every other operation needs the reduced value.
     """
     axes = {axis for state in operands for axis in state.unreduced}
     if not axes:
@@ -164,7 +164,7 @@ def _unreduced(
 
 
 def _is_zero(op: Operation, operands: Sequence[State]) -> bool:
-    """Whether it makes zeros of the zeros that it gets."""
+    """Returns whether the operation makes zeros from the operands that are zero."""
     traits = op.traits
     if traits.additive:
         return all(state.zero for state in operands)

@@ -1,4 +1,4 @@
-"""Walks a lowered program once, and derives what devices hold of every buffer."""
+"""Walks a lowered program once, and derives the state of every buffer on the devices."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class _Walk:
         self.program = spmd.program
         self.mesh = spmd.mesh
         self.states: dict[int, State] = {}
-        """Of every buffer so far, what devices hold."""
+        """State of every buffer walked so far, by buffer."""
         self._known: dict[object, list[State]] = {}
-        """Results of operations that are alike and get the same: layers repeat."""
+        """Cache: operations that are alike, with equal operands -> results, since layers repeat."""
 
     def run(self) -> None:
         spmd = self.spmd
@@ -58,7 +58,7 @@ class _Walk:
         )
 
     def _hold(self, buffer: int, state: State) -> None:
-        """Notes what devices hold of a buffer, which has to be of just that type."""
+        """Records the state of a buffer, after checking that its type has the shape of a shard."""
         state, have = self._one(state), self.spmd.buffers[buffer].type
         shape = local_shape(self._type(buffer), state, self.mesh)
         expect(have.shape == shape, lambda: f"devices hold {shape} of it, its type says {have}")
@@ -68,7 +68,7 @@ class _Walk:
         return self.program.values[self.spmd.buffers[buffer].value].type
 
     def _instructions(self, instructions: Sequence[Instruction]) -> frozenset[int]:
-        """Walks instructions; the axes along which devices communicate in them."""
+        """Walks instructions; returns the axes along which devices communicate in them."""
         axes: frozenset[int] = frozenset()
         for item in instructions:
             if isinstance(item, Run):
@@ -133,10 +133,10 @@ class _Walk:
             self._hold(output, self.states[buffer])
 
     def _while(self, item: While) -> frozenset[int]:
-        """A loop: what it carries is the same before and after every iteration.
+        """Walks a loop: carried values have the same state before and after every iteration.
 
-        What starts from zeros may be a part of any sum; what differs between devices after one
-        iteration does so from the start. Then the body is walked once more.
+        A value that starts from zeros may be a partial result of any sum. If one differs between
+        devices after an iteration, it does so from the start, and the body is walked once more.
         """
         carries = [self.program.operations[c] for c in item.loop.carries if c is not None]
         held = [
@@ -177,7 +177,7 @@ class _Walk:
         return axes
 
     def _decides(self, buffer: int, axes: frozenset[int]) -> frozenset[int]:
-        """The axes along which devices may decide otherwise, where they do not communicate."""
+        """Returns the axes along which devices may choose differently, without communicating."""
         state = self.states[buffer]
 
         def said(why: str) -> Callable[[], str]:
@@ -194,7 +194,7 @@ class _Walk:
         return state.varying
 
     def _joined(self, one: State, other: State) -> State:
-        """What devices hold of a value that is one of two."""
+        """Returns the state of a value that is one of two, of equal layout and partial sums."""
 
         def both() -> str:
             return f"it is {one.describe(self.mesh)} first, then {other.describe(self.mesh)}"

@@ -1,4 +1,4 @@
-"""What the devices of a mesh hold of one value."""
+"""State of one value on the devices of a mesh: shards, partial sums, windows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from partita.program.ir import TensorType
 from partita.tiling import Axes, Layout
 
 Content = np.ndarray
-"""For each shard of a dimension, the indices of the dimension that a device holds, in order; -1
-stands for a zero."""
+"""Indices of a dimension that a device holds, in order, by shard; -1 stands for a zero."""
 
 
 class Mismatch(Exception):  # noqa: N818  (it becomes a `LoweringError` with the place)
@@ -22,21 +21,21 @@ class Mismatch(Exception):  # noqa: N818  (it becomes a `LoweringError` with the
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class State:
-    """What devices hold of a value: along an axis that is named nowhere, all hold the same."""
+    """State of a value on the devices; along an axis in none of the fields it is replicated."""
 
     layout: Layout
-    """For each dimension the axes that shard it, major first."""
+    """The axes that shard each dimension, major first."""
     unreduced: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    """Axes along which devices hold parts, and what combines these into the value."""
+    """Axes along which devices hold partial results, and the operation that combines them."""
     varying: frozenset[int] = frozenset()
-    """Axes along which devices hold values that have nothing to do with each other."""
+    """Axes along which devices hold unrelated values."""
     windows: Mapping[int, Content] = dataclasses.field(default_factory=dict)
     """Dimensions of which devices hold other indices than those of their shard."""
     zero: bool = False
-    """Whether all of it is zero, which is a part of any sum."""
+    """True if all of it is zero, which can be a partial result of any sum."""
 
     def same(self, other: State) -> bool:
-        """Whether devices hold the same of two values."""
+        """Returns whether two values have the same state."""
         return (
             (self.layout, self.unreduced, self.varying, self.zero)
             == (other.layout, other.unreduced, other.varying, other.zero)
@@ -50,11 +49,11 @@ class State:
         return frozenset(axis for axes in self.layout for axis in axes)
 
     def replace(self, **changes: object) -> State:
-        """The same with other fields."""
+        """Returns a copy with other values of some fields."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def describe(self, mesh: Mesh) -> str:
-        """In words, for messages."""
+        """Returns the state in words, for messages."""
 
         def names(axes: Iterable[int]) -> str:
             return "+".join(mesh.axis_names(tuple(axes)))

@@ -1,4 +1,4 @@
-"""Transfer rules of resharding steps: what devices hold after each kind."""
+"""Transfer rules of resharding steps: the state of a value after each kind of step."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Transfer = Callable[[State, Step, TensorType, Mesh], State]
 
 
 def after(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
-    """What devices hold of a value after a step.
+    """Returns the state of a value after a step.
 
     Args:
-      state: before it.
-      step: of a reshard.
-      type_: of the value, unsharded.
-      mesh: whose devices.
+      state: the state before the step.
+      step: the step of a reshard.
+      type_: the type of the value, unsharded.
+      mesh: the mesh of devices.
 
     Raises:
-      Mismatch: what comes out is not the value.
+      Mismatch: the devices do not hold the value after the step.
     """
     return STEPS[step.kind](state, step, type_, mesh)
 
@@ -116,7 +116,7 @@ def _permute(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
 def _expect_moved(
     state: State, before: Layout, wanted: Layout, pairs: list[tuple[int, int]], mesh: Mesh
 ) -> None:
-    """Each device has to get the shard that it is to hold, of the same part of every sum."""
+    """Checks that each device gets the shard that it is to hold, of the same part of every sum."""
     places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
     senders, receivers = np.array(pairs, np.int64).reshape(-1, 2).T
     expect(
@@ -141,7 +141,7 @@ def _numbers(axes: Axes, places: np.ndarray, mesh: Mesh) -> np.ndarray:
 
 
 def _without(state: State, dim: int, axes: Axes) -> State:
-    """With the shards of a dimension along its minor axes put together."""
+    """Returns the state with the shards of a dimension along its minor axes joined."""
     have = state.layout[dim]
     expect(
         bool(axes) and have[len(have) - len(axes) :] == axes,
@@ -151,7 +151,7 @@ def _without(state: State, dim: int, axes: Axes) -> State:
 
 
 def _split(state: State, dim: int, axes: Axes) -> State:
-    """With a dimension split further along axes along which all hold the same."""
+    """Returns the state with a dimension split further, along axes over which it is replicated."""
     _expect_replicated(state, axes)
     return state.replace(layout=_at(state.layout, dim, (*state.layout[dim], *axes)))
 

@@ -1,4 +1,4 @@
-"""Which indices of a sharded dimension each device holds while shards exchange their borders."""
+"""Indices of a sharded dimension that each device holds while shards exchange their halos."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _BEYOND = "a window has parts beyond what there is"
 
 
 def own(size: int, shards: int) -> Content:
-    """What devices hold at first: their shards."""
+    """Returns the indices of each shard, which devices hold before the exchange."""
     return np.arange(size).reshape(shards, -1) if size else np.zeros((shards, 0), np.int64)
 
 
 @functools.lru_cache(maxsize=4096)
 def required(reach: Reach, size: int, shards: int) -> Content:
-    """What an operation reads of the dimension on each device."""
+    """Returns the indices of the dimension that an operation reads on each device."""
     starts = np.array([reach.first(device, shards) for device in range(shards)])
     found = starts[:, None] + np.arange(reach.length(shards))
     if reach.wraps:
@@ -31,7 +31,7 @@ def required(reach: Reach, size: int, shards: int) -> Content:
 
 
 def received(held: Content, send: Send) -> Content:
-    """What devices hold after a round: the block that each receives comes behind the rest."""
+    """Returns the indices held after a round: each device appends the block that it receives."""
     shards = len(held)
     expect(len(send.starts) == shards, "a round has blocks of other shards")
     for side in zip(*send.pairs, strict=True):
@@ -45,7 +45,7 @@ def received(held: Content, send: Send) -> Content:
 
 
 def put_together(held: Content, window: Window) -> Content:
-    """What devices hold once a window is put together of what they have."""
+    """Returns the indices of each device's window, put together from those that it holds."""
     most = held.shape[1]
     if window.parts is not None:
         expect(all(0 <= a <= b <= most for a, b in window.parts), _BEYOND)

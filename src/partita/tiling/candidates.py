@@ -1,7 +1,7 @@
 """The nodes of a color group that may take an axis, prepared for many tilings.
 
-A search takes a color many times, and what stands in the way is the same again and again. So where
-an axis gets to is worked out once for the same obstacles.
+A search propagates a color many times, and mostly the same nodes cannot take the axis. So the nodes
+that an axis reaches are memoised by the candidates that can take it.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from partita.tiling.tiling import LAYOUTS, Tiling
 
 
 class Places:
-    """By operation class a factor, and by value class a dimension. Not to be changed."""
+    """The factor of each operation class, and the dimension of each value class; immutable."""
 
     def __init__(self, ops: dict[int, int], values: dict[int, int], count: int) -> None:
-        """Takes them, and the number of all operation classes."""
+        """Takes factors and dimensions by class, and the number of all operation classes."""
         self.ops, self.values = ops, values
         self.row = np.array([*ops, *(count + index for index in values)], dtype=np.int64)
         """The classes by their places in the row of a tiling."""
         self.place = np.array([*ops.values(), *values.values()], dtype=np.int64)
-        """For each of them, the factor or dimension."""
+        """Factor or dimension of each class in `row`."""
 
 
 class Rooms:
-    """Which layouts have room for an axis at places of some sizes; found as asked."""
+    """Memoised test of whether a layout has room for an axis at a place of some size."""
 
     def __init__(self, mesh: Mesh, axis: int) -> None:
         self._mesh, self._axis = mesh, axis
         self._rooms: dict[tuple[int, int, int], int] = {}
         self._sizes: list[tuple[int, int, int]] = []
         self._known = np.zeros((0, 0), dtype=np.int8)
-        """By room and layout: whether there is room; -1 where that is not known yet."""
+        """1 if there is room, 0 if not, -1 if not known yet, by number of room and of layout."""
 
     def number(self, place: int, size: int, least: int) -> int:
-        """The number of a place with a size that the axis divides, and the fewest indices that a
-        shard may have."""
+        """Returns the number of a place, its size, which the axis divides, and the fewest indices
+        that a shard may have."""
         room = place, size, least
         if room not in self._rooms:
             self._rooms[room] = len(self._sizes)
@@ -50,7 +50,10 @@ class Rooms:
         return self._rooms[room]
 
     def at(self, rooms: np.ndarray, layouts: np.ndarray) -> np.ndarray:
-        """Whether there is room at places, by number, in layouts, by number."""
+        """Returns 1 where a place has room for the axis in a layout, 0 elsewhere.
+
+        Places and layouts are given by number, as arrays of equal length.
+        """
         missing = len(self._rooms) - len(self._known), len(LAYOUTS.all) - self._known.shape[1]
         if max(missing) > 0:
             grown = [(0, max(0, 2 * more)) for more in missing]
@@ -75,7 +78,7 @@ class Candidate:
     """A node whose size an axis divides and whose role, if any, gets it."""
 
     index: int
-    """Of the operation or value class."""
+    """Number of the operation or value class."""
     place: int
     """The factor or dimension."""
     room: int
@@ -95,23 +98,23 @@ class Candidates:
         rooms: Rooms,
         count: int,
     ) -> None:
-        """Takes them.
+        """Takes the candidates.
 
         Args:
-          ops: those on operations.
-          values: those on values.
-          seeds: the numbers from which an axis sets out, if nothing else is said.
-          neighbours: for each number those to which it may go on.
+          ops: candidates on operations.
+          values: candidates on values.
+          seeds: the numbers from which the axis propagates by default.
+          neighbours: for each number, those to which it may propagate.
           axis: the axis.
-          rooms: where there is room for it.
-          count: of all operation classes.
+          rooms: the test of whether there is room for it.
+          count: the number of all operation classes.
         """
         self._sides = ops, values
         self._seeds = np.array(seeds, dtype=np.int64)
         ends = np.array([*itertools.chain.from_iterable(neighbours)], dtype=np.int64)
         starts = [0, *itertools.accumulate(map(len, neighbours))]
         self._joined = Rows(starts, ends, np.ones(len(ends)))
-        """Where an axis may go on to."""
+        """Sparse matrix of neighbours: the candidates to which the axis may propagate."""
         self._axis = axis
         self._rooms = rooms
         self._count = count
@@ -121,7 +124,7 @@ class Candidates:
         self._known: dict[bytes, Places] = {}
 
     def reached(self, tiling: Tiling) -> Places:
-        """Where the axis gets to in a tiling."""
+        """Returns the places that the axis reaches in a tiling from the default seeds."""
         can = self._can(tiling)
         key = can.tobytes()
         found = self._known.get(key)
@@ -130,11 +133,11 @@ class Candidates:
         return found
 
     def reached_from(self, seeds: Sequence[int], tiling: Tiling) -> Places:
-        """Where it gets to from some candidates, by their numbers."""
+        """Returns the places that the axis reaches from some candidates, given by number."""
         return self._spread(self._can(tiling), np.array(seeds, dtype=np.int64))
 
     def _can(self, tiling: Tiling) -> np.ndarray:
-        """Which candidates can take the axis."""
+        """Returns for each candidate whether it can take the axis."""
         can: np.ndarray = self._rooms.at(self._room, tiling.row[self._index]) != 0
         if pinned := [value for value, axis in tiling.pinned if axis == self._axis]:
             first = len(self._sides[0])
@@ -142,7 +145,7 @@ class Candidates:
         return can
 
     def _spread(self, can: np.ndarray, seeds: np.ndarray) -> Places:
-        """The candidates that are reached from some, given which can take the axis."""
+        """Returns the candidates reached from some, given which can take the axis."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         first = len(self._sides[0])
@@ -162,7 +165,7 @@ N = TypeVar("N", tuple[str, int, int], int)
 def reached(
     seeds: Iterable[N], can_take: Callable[[N], bool | int], neighbours: Mapping[N, Sequence[N]]
 ) -> set[N]:
-    """The seeds, and from there on their neighbours, as long as those can take the axis."""
+    """Returns the seeds that can take the axis, and all nodes reached through others that can."""
     found: set[N] = set()
     queue = list(seeds)
     while queue:

@@ -1,4 +1,4 @@
-"""How an operation runs on each device, given which axes its factors have."""
+"""Forms: the layouts that an operation reads and makes, given the axes of its factors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from partita.program.rule import Halo, Rule
 from partita.tiling.tiling import LAYOUTS, Axes, Layout
 
 Need = tuple[Layout, Halo]
-"""How a use needs a value: its layout, and what of neighbouring shards."""
+"""Layout in which a use needs a value, and the halo that it reads of neighbouring shards."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class OpForm:
-    """How an operation runs on each device under a layout of its factors.
+    """Form of an operation on each device, under a layout of its factors.
 
     There is one object for each class and layout, so forms are compared by identity.
     """
@@ -27,7 +27,7 @@ class OpForm:
     needs: tuple[Layout, ...]
     """Layout of every operand."""
     halos: tuple[Halo, ...]
-    """What every operand needs of neighbouring shards."""
+    """Halo of every operand: the windows that reach into neighbouring shards."""
     makes: tuple[Layout, ...]
     """Layout of every result."""
     sums: frozenset[int]
@@ -37,11 +37,11 @@ class OpForm:
     layout: Layout
     """The layout of its factors."""
     op: int = -1
-    """The operation class, of those that `Forms` has made; and its number among these."""
+    """Operation class of a form that `Forms` has made; then `number`, its place among these."""
     number: int = -1
 
     def need(self, number: int) -> Need:
-        """How the operand of this number is needed."""
+        """Returns the layout and halo in which the operand of this number is needed."""
         return self.needs[number], self.halos[number]
 
 
@@ -51,15 +51,15 @@ class Forms:
     def __init__(self, graph: ClassGraph) -> None:
         self._graph = graph
         self.all: list[OpForm] = []
-        """By number."""
+        """All forms made so far, by number."""
         self._numbers = _Numbers(self)
         self._known: list[dict[Layout, OpForm]] = [{} for _ in graph.ops]
         by_rule: dict[Rule, dict[Layout, OpForm]] = {}
         self._alike = [by_rule.setdefault(op.op.rule, {}) for op in graph.ops]
-        """For each class, the forms of those with the same rule, by layout."""
+        """Forms by layout, for each class; classes with the same rule share them."""
 
     def of(self, op: OpClass, layout: Layout) -> OpForm:
-        """How an operation class runs under a layout of its factors."""
+        """Returns the form of an operation class under a layout of its factors."""
         known = self._known[op.index]
         form = known.get(layout)
         if form is None:
@@ -74,17 +74,17 @@ class Forms:
         return form
 
     def numbers(self, ops: np.ndarray, layouts: np.ndarray) -> list[int]:
-        """The numbers of the forms of operation classes, given those of their layouts."""
+        """Returns the numbers of the forms of operation classes, given those of their layouts."""
         keys = ops.astype(np.int64) << 32 | layouts
         return list(map(self._numbers.__getitem__, keys.tolist()))
 
     def made(self, key: int) -> int:
-        """The number of the form of an operation class under a layout, by both numbers as one."""
+        """Returns the number of a form, by a key of 64 bits: operation class, then layout."""
         return self.of(self._graph.ops[key >> 32], LAYOUTS.all[key & 0xFFFFFFFF]).number
 
 
 class _Numbers(dict[int, int]):
-    """The numbers of forms by those of the class and of the layout as one."""
+    """Cache: key of operation class and layout, see `Forms.made` -> number of the form."""
 
     def __init__(self, forms: Forms) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Numbers(dict[int, int]):
 
 
 def form_of(rule: Rule, layout: Layout) -> OpForm:
-    """How an operation with this rule runs under a layout of its factors."""
+    """Returns the form of an operation with this rule, under a layout of its factors."""
 
     def side(tensors: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[Layout, ...]:
         def axes(dimension: tuple[int, ...]) -> Axes:
@@ -124,7 +124,7 @@ def form_of(rule: Rule, layout: Layout) -> OpForm:
 
 
 def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
-    """The factor layout under which an elementwise operation makes its result in this layout."""
+    """Returns the factor layout under which an elementwise operation makes this result layout."""
     rule = op.op.rule
     layout: list[Axes] = [()] * len(rule.factors)
     if wanted is not None:
@@ -136,7 +136,7 @@ def layout_from_result(op: OpClass, wanted: Layout | None) -> Layout:
 
 
 def read_type(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> TensorType:
-    """Type of what one device reads of a value: its shard, or a window."""
+    """Returns the type of what one device reads of a value: its shard, or a window."""
     shape = list(local_type(type_, layout, mesh).shape)
     for dim, reach in enumerate(halo):
         if reach is not None:
@@ -146,6 +146,6 @@ def read_type(type_: TensorType, layout: Layout, halo: Halo, mesh: Mesh) -> Tens
 
 @functools.cache
 def local_type(type_: TensorType, layout: Layout, mesh: Mesh) -> TensorType:
-    """Type of one device's shard of a value; every dimension divides by construction."""
+    """Returns the type of one device's shard; every dimension divides by construction."""
     shape = tuple(size // mesh.size(axes) for size, axes in zip(type_.shape, layout, strict=True))
     return TensorType(shape, type_.dtype)

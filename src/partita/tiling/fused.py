@@ -2,9 +2,9 @@
 
 The weight `[embed, 3 * n]` of a fused projection is read as `[embed, 3, n]`, see
 `partita.stablehlo.passes.dimensions.fused`. Whoever shards `3 * n` wants queries, keys and values
-sharded along `n`. So the axis starts from there, too. What is stored remains as it was asked for,
-and the weight is exchanged where it is reshaped: along another of its dimensions, if there is one,
-so that each device sends no more than its shard.
+sharded along `n`. So the axis starts from there, too. The weight is stored as it was asked for, and
+exchanged where it is reshaped. That is along another of its dimensions, if there is one, so that
+each device sends at most its shard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tile_with_parts(
 ) -> Propagation:
     """Propagates an axis from dimensions and, where these are fused, from the parts in them.
 
-    If it is to be quick, nothing is said of stops and conflicts.
+    With `quick`, stops and conflicts are not recorded.
     """
     tile = propagator.tile_seeds if quick else propagator.tile_nodes
     found = list(_fused(propagator.graph, seeds))
@@ -45,7 +45,7 @@ def tile_with_parts(
 
 
 def _together(propagator: Propagator, axis: int, *each: Propagation) -> Propagation:
-    """Propagations one after the other as one; none stopped where another went."""
+    """Joins propagations made one after the other; drops stops at nodes that another one took."""
     tiling = each[-1].tiling
     return Propagation(
         tiling,
@@ -63,7 +63,7 @@ def _together(propagator: Propagator, axis: int, *each: Propagation) -> Propagat
 
 
 def holds_parts(graph: ClassGraph, value: int, dim: int) -> bool:
-    """Whether a dimension holds several parts that are used one by one."""
+    """Returns whether a dimension holds several parts that are used one by one."""
     return any(_fused(graph, [("value", value, dim)]))
 
 
@@ -75,11 +75,11 @@ class _Fused:
     part: Node
     """The dimension along which each of the parts can be sharded."""
     factors: tuple[int, ...]
-    """Those of the dimension."""
+    """Factors of the fused dimension."""
 
 
 def _fused(graph: ClassGraph, seeds: Sequence[Node]) -> Iterator[_Fused]:
-    """The reshapes of all dimensions that are sharded with these, by their colors."""
+    """Yields the reshapes of all dimensions that have the color of one of these."""
     colors = {graph.values[value].colors[dim] for _, value, dim in seeds}
     for op in graph.ops:
         if not op.op.takes_apart:
@@ -94,7 +94,7 @@ def _fused(graph: ClassGraph, seeds: Sequence[Node]) -> Iterator[_Fused]:
 
 
 def _is_computed(propagator: Propagator, propagation: Propagation, fused: _Fused) -> bool:
-    """Whether an operation that uses or makes the parts is split as they are."""
+    """Returns whether an operation that uses or makes the parts is split as they are."""
     around = propagator.neighbours[fused.part]
     return any(
         kind == "op" and index != fused.op.index and propagation.ops.get(index) == factor
@@ -103,7 +103,7 @@ def _is_computed(propagator: Propagator, propagation: Propagation, fused: _Fused
 
 
 def _beside(propagator: Propagator, tiling: Tiling, fused: _Fused, axis: int) -> Node | None:
-    """A factor of another dimension along which a reshape can be split instead."""
+    """Returns a factor of another dimension along which the reshape can be split, or None."""
     for factor, each in enumerate(fused.op.op.rule.factors):
         node: Node = ("op", fused.op.index, factor)
         other = factor not in fused.factors and each.kind == "parallel" and each.size > 1

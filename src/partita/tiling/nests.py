@@ -22,9 +22,9 @@ class AxisLoop:
 
     axis: int
     dims: tuple[int | None, ...] = ()
-    """Of each result, the dimension along which slices are put into their places."""
+    """Dimension of each result along which slices are put into their places."""
     combine: str = ""
-    """What combines slices that are for the same place: add, max, min, mul, and, or."""
+    """Operation that combines slices for the same place: add, max, min, mul, and, or."""
 
     def show(self, mesh: Mesh) -> str:
         """`"data"=4 [tile 0]`."""
@@ -41,7 +41,7 @@ class Nest:
 
     loops: tuple[AxisLoop, ...]
     form: OpForm
-    """How an iteration slices operands, and where in the results its slices belong."""
+    """Layouts by which an iteration slices operands, and places its slices in the results."""
 
     @property
     def axes(self) -> Axes:
@@ -51,7 +51,7 @@ class Nest:
 
 @dataclasses.dataclass(frozen=True)
 class LoopNests:
-    """A program whose operations run in turn, on unsharded values, each by its loops."""
+    """A program whose operations run in turn on unsharded values, each in its loop nest."""
 
     program: Program
     mesh: Mesh

@@ -1,14 +1,14 @@
-"""Propagation: an axis goes along identity and flow from where an action puts it, while it can.
+"""Propagation: an axis spreads along identity and flow from where an action puts it.
 
-An operation takes the axis on a factor, a value on a dimension, only if it does not use the axis
-already, the size divides, and no conflict speaks against it. Earlier tilings stay: that is how
-strategies compose, and why order matters.
+An operation takes the axis on a factor, a value on a dimension, on three conditions. It does not
+use the axis already, the size divides, and no conflict is resolved in favour of another role.
+Earlier tilings stay: that is how strategies compose, and why order matters.
 
 There is one algorithm, `reached`: from some nodes on to their neighbours, as long as those can
 take the axis. Actions differ in where they start. `tile_nodes` starts from named dimensions, and
-says what stood in the way. `tile` starts from every operation and argument of a color group; a
-search does it thousands of times, so it numbers the nodes and knows most of what can take the axis
-beforehand.
+records where it stopped, and why. `tile_color` starts from every operation and argument of a color
+group. A search does that thousands of times, so the nodes are numbered, and most of the test of
+whether one can take the axis is done beforehand.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Node = tuple[str, int, int]
 """`("op", operation class, factor)` or `("value", value class, dimension)`."""
 
 Resolution = Mapping[int, int]
-"""For each group of conflict sets, the role group that gets the axis."""
+"""Map from each group of conflict sets to the role group that gets the axis."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where propagation stopped, and why."""
+    """A node where propagation stopped, and why."""
 
     node: Node
     reason: str
     divides: bool
-    """False when the size is what stands in the way."""
+    """False if it stopped because the size does not divide, or shards would be too narrow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Propagation:
 
     tiling: Tiling
     ops: dict[int, int]
-    """The operation classes that have taken the axis, and on which factor."""
+    """Operation classes that have taken the axis -> factor."""
     values: dict[int, int]
-    """The value classes that have taken the axis, and on which dimension."""
+    """Value classes that have taken the axis -> dimension."""
     stops: tuple[Stop, ...] = ()
     unresolved: frozenset[int] = frozenset()
     """Groups of conflict sets that were met and for which no role was chosen."""
@@ -76,23 +76,23 @@ class Propagator:
         self._known: dict[tuple[int, int, frozenset[int]], Candidates] = {}
         self._rooms: dict[int, Rooms] = {}
         self._seeded: dict[object, tuple[dict[Node, int], Candidates]] = {}
-        """By where an axis begins: what it may get to, with the numbers of the nodes."""
+        """Cache: seed component, axis, resolution -> (node numbering, candidates)."""
         self._parts: dict[object, list[frozenset[Node]]] = {}
         self._some: dict[object, Places] = {}
         self._sharing: dict[int, list[int]] = {}
         self._joined: dict[tuple[int, ...], Places] = {}
-        """Of several places, by their identities, what they are together."""
+        """Cache: identities of several `Places` -> their union."""
         self._refusals: dict[tuple[Layout, Node, int, bool], tuple[str, bool] | None] = {}
-        """By a layout, a node, an axis, and whether that is pinned there."""
+        """Cache: layout, node, axis, whether pinned -> why the node cannot take the axis."""
         self.moved: dict[Pinned, dict[tuple[int, int, int, int], int]] = {}
-        """By what is pinned: what is known of local actions, see `partita.tiling.local`."""
+        """Cache of layouts after decisions on classes, by pinned values; see `take_each`."""
         self.conflict_of = {
             role: number for number, roles in enumerate(conflict_groups) for role in roles
         }
 
     @cached_property
     def neighbours(self) -> defaultdict[Node, list[Node]]:
-        """Nodes joined by identity (inside an operation) or flow (from definition to use)."""
+        """Neighbours of nodes, by identity (inside an operation) or flow (definition to use)."""
         joined: defaultdict[Node, list[Node]] = defaultdict(list)
 
         def join(a: Node, b: Node) -> None:
@@ -123,16 +123,16 @@ class Propagator:
         return joined
 
     def _carries(self, op: OpClass, factor: int) -> bool:
-        """Whether a factor can be split, or is split as the program says."""
+        """Returns whether a factor can be split, or its split is fixed by the program."""
         return op.colors[factor] >= 0 or op.op.rule.factors[factor].kind == "given"
 
     def _closed(self, value: ValueClass, dim: int) -> bool:
-        """Whether a dimension of a value is split as the program says, and not otherwise."""
+        """Returns whether the split of a dimension of a value is fixed by the program."""
         return (value.value.index, dim) in self.graph.program.closed
 
     @cached_property
     def _nodes_of(self) -> dict[Node, list[Node]]:
-        """The connected parts of all nodes, whichever way axes go, each by its first node."""
+        """The connected components of all nodes, ignoring directions, by their first nodes."""
         both: dict[Node, list[Node]] = {node: [] for node in self.neighbours}
         for node, others in self.neighbours.items():
             both[node] += others
@@ -148,11 +148,11 @@ class Propagator:
 
     @cached_property
     def _parts_of(self) -> dict[Node, Node]:
-        """The part that each node is in, by its first node."""
+        """The first node of each node's connected component."""
         return {node: part for part, nodes in self._nodes_of.items() for node in nodes}
 
     def sharing(self, index: int) -> list[int]:
-        """The value classes that share buffers with one, itself included."""
+        """Returns the value classes that share buffers with one, itself included."""
         if index not in self._sharing:
             found = self._sharing[index] = [index]
             for each in found:
@@ -160,30 +160,30 @@ class Propagator:
         return self._sharing[index]
 
     def layout(self, tiling: Tiling, node: Node) -> Layout:
-        """Layout of the operation or value that a node belongs to."""
+        """Returns the layout of the operation or value that a node belongs to."""
         return tiling.ops[node[1]] if node[0] == "op" else tiling.values[node[1]]
 
     def size(self, node: Node) -> int:
-        """Number of indices along a node."""
+        """Returns the number of indices along a node."""
         kind, index, place = node
         if kind == "op":
             return self.graph.ops[index].op.rule.factors[place].size
         return self.graph.values[index].value.type.shape[place]
 
     def role(self, node: Node) -> int:
-        """Role group of a node, -1 outside conflicts."""
+        """Returns the role group of a node, -1 outside conflicts."""
         kind, index, place = node
         owner = self.graph.ops[index] if kind == "op" else self.graph.values[index]
         return owner.roles[place]
 
     def refusal(self, tiling: Tiling, node: Node, axis: int) -> tuple[str, bool] | None:
-        """Why a node cannot take an axis, and whether the size divides; None if it can."""
+        """Returns why a node cannot take an axis, and whether the size divides; None if it can."""
         return self.refused(self.layout(tiling, node), node, axis, tiling.pinned)
 
     def refused(
         self, layout: Layout, node: Node, axis: int, pinned: Pinned
     ) -> tuple[str, bool] | None:
-        """The same, given the layout of the operation or value, and what is pinned."""
+        """Returns the same, given the layout of the operation or value, and the pinned values."""
         key = layout, node, axis, node[0] == "value" and (node[1], axis) in pinned
         if key not in self._refusals:
             self._refusals[key] = self._refused(*key)
@@ -211,7 +211,7 @@ class Propagator:
         return None
 
     def given(self, node: Node) -> str:
-        """The operation that says how a node is split, in words; empty if none does."""
+        """Returns the operation that fixes how a node is split, in words; empty if none does."""
         kind, index, place = node
         ops = self.graph.ops
         if kind == "op":
@@ -223,7 +223,7 @@ class Propagator:
         return "" if op is None else f"{op.title} at {op.source}" if op.source else op.title
 
     def _made_of(self, node: Node) -> str:
-        """For a factor of a composite dimension, the factors that the dimension is made of."""
+        """Returns the factors of the composite dimension that a factor leads, in words."""
         if node[0] != "op":
             return ""
         rule = self.graph.ops[node[1]].op.rule
@@ -245,7 +245,7 @@ class Propagator:
     ) -> Propagation:
         """Propagates `axis` from `seeds` as far as it goes.
 
-        With `inside`, only to where these axes, and no others, split already.
+        With `inside`, it takes only factors and dimensions that exactly these axes split already.
         """
         stops: dict[Node, Stop] = {}
         unresolved: set[int] = set()
@@ -284,14 +284,14 @@ class Propagator:
         without: Container[int],
         sums: bool,
     ) -> Propagation:
-        """A part of what a propagation takes.
+        """Returns a propagation that takes only some parts of what another takes.
 
         Args:
-          tiling: that it started from.
-          propagation: of a color group, or of all.
-          axis: that it was of.
-          without: which parts to leave out, see `parts`.
-          sums: whether operations take the axis that sum over it.
+          tiling: the tiling that it started from.
+          propagation: the propagation of one color group, or of all.
+          axis: the axis that it propagated.
+          without: the numbers of the parts to leave out, see `parts`.
+          sums: whether operations that sum over the axis take it.
         """
         key = (_key(propagation), sums, without)
         if key not in self._some:
@@ -304,9 +304,9 @@ class Propagator:
         """Propagates an axis from every color group, those with more data first.
 
         Args:
-          tiling: what is there.
-          axis: to propagate.
-          chosen: roles that get the axis in conflicts.
+          tiling: the tiling to start from.
+          axis: the axis to propagate.
+          chosen: the roles that get the axis in conflicts.
         """
         found: list[Places] = []
         for color in self.heaviest_first:
@@ -344,7 +344,7 @@ class Propagator:
     def tile_seeds(
         self, tiling: Tiling, seeds: Iterable[Node], axis: int, resolution: Resolution
     ) -> Propagation:
-        """As `tile_nodes`, but for what is said of stops and conflicts, and quicker."""
+        """Propagates like `tile_nodes`, but faster: stops and conflicts are not recorded."""
         seeds = list(dict.fromkeys(seeds))
         around = frozenset(self._parts_of.get(seed, seed) for seed in seeds)
         key = around, axis, frozenset(resolution.items())
@@ -368,8 +368,13 @@ class Propagator:
     def _numbered(
         self, rows: Iterable[tuple[Node, int, int]], axis: int, chosen: frozenset[int]
     ) -> tuple[dict[Node, int], Candidates]:
-        """Those of some nodes that may take an axis, with their numbers, given their sizes, the
-        fewest of a shard, and the roles that get the axis."""
+        """Filters nodes by divisibility and role, and numbers them.
+
+        Args:
+          rows: nodes, with their sizes and the fewest indices of a shard.
+          axis: the axis that they may take.
+          chosen: the roles that get the axis in conflicts.
+        """
         shards = self.mesh.sizes[axis]
         numbers: dict[Node, int] = {}
         rooms = self._rooms.setdefault(axis, Rooms(self.mesh, axis))
@@ -394,7 +399,7 @@ class Propagator:
         )
 
     def _row(self, node: Node) -> tuple[Node, int, int] | None:
-        """A node with its size and the fewest of a shard; None if no axis may go there ever."""
+        """Returns a node, its size and its least shard; None if no axis may ever split it."""
         kind, index, place = node
         if self.given(node):
             return None
@@ -407,7 +412,7 @@ class Propagator:
 
     @cached_property
     def _colored(self) -> dict[int, list[tuple[Node, int, int]]]:
-        """The nodes of every color group in order, with size and the fewest of a shard."""
+        """Nodes by color group, in order, with size and the fewest indices of a shard."""
         found: dict[int, list[tuple[Node, int, int]]] = {}
         for op in self.graph.ops:
             for factor, color in enumerate(op.colors):
@@ -423,8 +428,10 @@ class Propagator:
         return found
 
     def parts(self, propagation: Propagation, sums: bool) -> list[frozenset[Node]]:
-        """The connected parts of what a propagation takes, by number; with `sums` false, without
-        operations that sum over the axis."""
+        """Returns the connected components of what a propagation takes, by number.
+
+        If `sums` is false, operations that sum over the axis are left out.
+        """
         key = (_key(propagation), sums)
         if key not in self._parts:
             taken = propagation.taken
@@ -434,12 +441,12 @@ class Propagator:
         return self._parts[key]
 
     def _sums(self, node: Node) -> bool:
-        """Whether a node is a factor that an operation sums over."""
+        """Returns whether a node is a factor that an operation sums over."""
         kind, index, place = node
         return kind == "op" and self.graph.ops[index].op.rule.factors[place].kind == "reduction"
 
     def connected(self, taken: frozenset[Node]) -> list[frozenset[Node]]:
-        """The connected parts of what an action took, in a fixed order."""
+        """Returns the connected components of what an action took, in a fixed order."""
         left, found = set(taken), []
         for start in sorted(taken):
             if start in left:
@@ -449,16 +456,16 @@ class Propagator:
         return found
 
     def restrict(self, tiling: Tiling, taken: Iterable[Node], axis: int) -> Propagation:
-        """The action by which just these nodes take the axis, where they still can."""
+        """Propagates an axis to exactly these nodes, where they still can take it."""
         can = sorted(node for node in taken if self.refusal(tiling, node, axis) is None)
         return self._taken(tiling, self._places(can), axis)
 
     def _taken(self, tiling: Tiling, places: Places, axis: int) -> Propagation:
-        """Takes the axis at these places."""
+        """Returns the propagation that takes the axis at these places."""
         return Propagation(tiling.split(places.row, places.place, axis), places.ops, places.values)
 
     def _places(self, nodes: Iterable[Node]) -> Places:
-        """The first of the nodes of each operation and value."""
+        """Keeps the first node of each operation and value."""
         ops: dict[int, int] = {}
         values: dict[int, int] = {}
         for kind, index, place in nodes:
@@ -467,7 +474,7 @@ class Propagator:
 
 
 def _key(propagation: Propagation) -> object:
-    """What a propagation has taken, to look it up by."""
+    """Returns a key for what a propagation has taken."""
     if propagation.places is not None:
         return propagation.places  # by identity
     return tuple(propagation.ops.items()), tuple(propagation.values.items())

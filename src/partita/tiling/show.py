@@ -17,10 +17,10 @@ from partita.tiling.nests import LoopNests, Nest, nest_of
 from partita.tiling.tiling import Layout
 
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
-"""Numbers in names; what begins with a zero is spelling."""
+"""Matches numbers in names; those that begin with a zero are part of the name."""
 
 LEAST = 8
-"""Lines that a repetition must save to be worth it."""
+"""Fewest lines that folding a repetition must save."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,21 +30,21 @@ class Line:
     template: str
     """A format string: `%{} = add(%{}, %{})`."""
     numbers: tuple[int, ...]
-    """What goes into the holes."""
+    """Numbers that fill the holes of the template: those defined, those read, then others."""
     defines: int = 0
-    """How many of them, from the front, are values that the line defines."""
+    """Number of values that the line defines, first in `numbers`."""
     reads: int = 0
-    """How many, after those, are values that it reads."""
+    """Number of values that it reads, next in `numbers`."""
     kind: Hashable = None
-    """What else has to be equal in lines that are shown as one."""
+    """Key that must be equal, too, in lines that are folded into one."""
     depth: int = 0
-    """How far it is indented."""
+    """Level of indentation."""
     goes_on: bool = False
-    """Whether it goes on with what an earlier line of its depth has begun: a loop, say."""
+    """True if it continues what an earlier line of its depth began: a loop, say."""
 
     @property
     def level(self) -> int:
-        """Its depth, doubled, and a little deeper if it cannot begin anything."""
+        """The depth, doubled; one more for a line that continues an earlier one."""
         return 2 * self.depth + self.goes_on
 
     @property
@@ -59,11 +59,11 @@ class Line:
 
 
 def show(nests: LoopNests) -> str:
-    """A program as loop nests.
+    """Returns a program as loop nests, in text.
 
     `%3 = loop "data"=4 [tile 0], "model"=2 [sum] dot_general(%1[data, model], %2[model, -])` reads:
-    for every index along `data`, for every one along `model`, slice `%1` and `%2` as said, multiply
-    the slices, add up what is for the same place, and put that into its place along dimension 0.
+    for every index along `data`, for every one along `model`, slice `%1` and `%2` along these axes,
+    and multiply the slices. Add up results for the same place, and tile them along dimension 0.
 
     Equal layers are written once. Under `x 24, i = 0 ... 23`, `{7+9i}` is a number that grows.
     """
@@ -153,7 +153,7 @@ class _Lines:
         return Line(template, numbers, len(makes), len(reads), kind, depth, goes_on)
 
     def _slice(self, need: Layout, halo: Halo) -> str:
-        """Which dimension is sliced by which axes, and how far a slice reaches into the next."""
+        """Returns the axes that slice each dimension, and the window of a slice with a halo."""
         if not any(need):
             return ""
         dims = []
@@ -163,7 +163,7 @@ class _Lines:
         return _escape(f"[{', '.join(dims)}]")
 
     def _types(self, nest: Nest, makes: Sequence[TensorType]) -> str:
-        """Types of the slices that iterations make, and of the results."""
+        """Returns the types of the slices that iterations make, and of the results."""
         slices = [local_type(t, m, self.mesh) for t, m in zip(makes, nest.form.makes, strict=False)]
         made = ", ".join(map(str, makes))
         shown = ", ".join(map(str, slices))
@@ -197,7 +197,7 @@ def _folded(lines: Sequence[Line]) -> list[str]:
 
 
 def _repeats(lines: Sequence[Line]) -> list[Repeat]:
-    """What repeats, however values are numbered: every number is written with how it goes on."""
+    """Finds repeated lines, whatever the numbers of values in them."""
     values = (value for line in lines for value in line.defined)
     # In the order of lines, so that they go up evenly; those of elsewhere, too.
     order = {value: at for at, value in enumerate(values)}
@@ -215,10 +215,10 @@ def _plain(line: Line) -> str:
 
 
 def progress(numbers: Sequence[int]) -> str:
-    """How a number goes on from iteration to iteration: `7`, `{7+9i}`, `{5, then 7+9i}`.
+    """Returns a formula of a number by iteration: `7`, `{7+9i}`, `{5, then 7+9i}`.
 
-    The formula is the same for all iterations; where one or two at the beginning or at the end do
-    not follow it, they are named. Numbers that follow no formula are listed.
+    One or two numbers at the beginning or at the end that do not follow the formula are listed next
+    to it. Numbers that follow no formula are all listed.
     """
     for left_out in range(3):
         formula = _formula(numbers[left_out:], left_out)
@@ -235,7 +235,7 @@ def progress(numbers: Sequence[int]) -> str:
 
 
 def _formula(numbers: Sequence[int], first: int) -> str | None:
-    """A number that is the same or grows evenly, as a formula of `i`, which begins at `first`."""
+    """Returns a constant or linear formula of `i`, which begins at `first`, or None."""
     if len(numbers) < 2:
         return None
     step = numbers[1] - numbers[0]
@@ -249,7 +249,7 @@ def _formula(numbers: Sequence[int], first: int) -> str | None:
 
 
 def _template(name: str) -> tuple[str, tuple[int, ...]]:
-    """A name with holes for the numbers in it, and these numbers."""
+    """Returns a name with holes for the numbers in it, and these numbers."""
     numbers = tuple(int(found) for found in _NUMBER.findall(name))
     return _NUMBER.sub("{}", _escape(name)), numbers
 

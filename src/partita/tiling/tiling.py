@@ -28,13 +28,13 @@ Pinned = frozenset[tuple[int, int]]
 
 
 class Layouts(dict[Layout, int]):
-    """Layouts by number, and their numbers; those that come up first are numbered first."""
+    """Numbering of layouts: layout -> number, in order of first occurrence."""
 
     def __init__(self) -> None:
         super().__init__()
         self.all: list[Layout] = []
         self._splits: dict[int, np.ndarray] = {}
-        """By axis: of every layout and place, the layout in which it splits that; -1 if unknown."""
+        """Cache: axis -> matrix from layout and place to the layout once it splits that; or -1."""
         self._lock = threading.Lock()
 
     def __missing__(self, layout: Layout) -> int:
@@ -47,9 +47,9 @@ class Layouts(dict[Layout, int]):
         return number
 
     def split(self, layouts: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-        """The layouts in which an axis splits these places, too, inside of those that do already.
+        """Returns the layouts after an axis splits these places, inside of those that do already.
 
-        All by number.
+        All layouts are given by number.
         """
         most = len(self.all), int(places.max(initial=0)) + 1
         known = self._splits.setdefault(axis, np.zeros((0, 0), dtype=np.int32))
@@ -80,9 +80,9 @@ class Tiling:
 
     def _set(self, row: np.ndarray, count: int, pinned: Pinned) -> Tiling:
         self.row = row
-        """The number of the layout of every operation class, then of every value class."""
+        """Layout numbers of every operation class, then of every value class."""
         self.count = count
-        """Of operation classes."""
+        """Number of operation classes."""
         self.pinned = pinned
         return self
 
@@ -97,32 +97,35 @@ class Tiling:
         return tuple(map(LAYOUTS.all.__getitem__, self.row[self.count :].tolist()))
 
     def split(self, classes: np.ndarray, places: np.ndarray, axis: int) -> Tiling:
-        """The same with an axis splitting one place each of some classes, by their places in the
-        row, inside of the axes that do already."""
+        """Returns the tiling after an axis splits one place each of some classes.
+
+        Classes are given by their places in the row. The axis splits inside of those that do
+        already.
+        """
         if not len(classes):
             return self
         return self.with_rows(classes, LAYOUTS.split(self.row[classes], places, axis))
 
     def changed(self, ops: Mapping[int, Layout], values: Mapping[int, Layout]) -> Tiling:
-        """The same with other layouts of some operation and value classes."""
+        """Returns the tiling with other layouts of some operation and value classes."""
         places = [*ops, *(self.count + index for index in values)]
         layouts = map(LAYOUTS.__getitem__, (*ops.values(), *values.values()))
         return self.with_rows(places, list(layouts))
 
     def pinning(self, pinned: Pinned) -> Tiling:
-        """The same with these values pinned, and no others."""
+        """Returns the tiling with these values pinned, and no others."""
         return Tiling.__new__(Tiling)._set(self.row, self.count, pinned)
 
     def with_rows(
         self, places: Sequence[int] | np.ndarray, layouts: Sequence[int] | np.ndarray
     ) -> Tiling:
-        """The same with the layouts of these numbers at these places of the row."""
+        """Returns the tiling with the layouts of these numbers at these places of the row."""
         row = self.row.copy()
         row[places] = layouts
         return self.with_row(row)
 
     def with_row(self, row: np.ndarray) -> Tiling:
-        """The same with other layouts, by number."""
+        """Returns the tiling with other layouts, given by number."""
         return Tiling.__new__(Tiling)._set(row, self.count, self.pinned)
 
     def __eq__(self, other: object) -> bool:
@@ -151,7 +154,7 @@ class Assignment:
 
 
 def untiled(graph: ClassGraph) -> Tiling:
-    """The tiling that splits nothing."""
+    """Returns the tiling that splits nothing."""
     return Tiling(
         tuple(((),) * len(op.op.rule.factors) for op in graph.ops),
         tuple(((),) * len(value.value.type.shape) for value in graph.values),
@@ -159,7 +162,7 @@ def untiled(graph: ClassGraph) -> Tiling:
 
 
 def replicated(program: Program) -> Assignment:
-    """The assignment that splits nothing."""
+    """Returns the assignment that splits nothing."""
     return Assignment(
         tuple(((),) * len(op.rule.factors) for op in program.operations),
         tuple(((),) * len(value.type.shape) for value in program.values),
@@ -167,7 +170,7 @@ def replicated(program: Program) -> Assignment:
 
 
 def assignment(graph: ClassGraph, tiling: Tiling) -> Assignment:
-    """The layout of every single operation and value."""
+    """Returns the layout of every single operation and value."""
     return Assignment(
         tuple(tiling.ops[c] for c in graph.op_class),
         tuple(tiling.values[c] for c in graph.value_class),
@@ -176,7 +179,7 @@ def assignment(graph: ClassGraph, tiling: Tiling) -> Assignment:
 
 
 def refold(analysis: Analysis, assigned: Assignment) -> tuple[ClassGraph, Tiling]:
-    """Classes that agree with an assignment, and the assignment as a tiling of them."""
+    """Returns classes that agree with an assignment, and the assignment as a tiling of them."""
     pinned: dict[int, list[int]] = {}
     for value, axis in sorted(assigned.pinned):
         pinned.setdefault(value, []).append(axis)
@@ -193,5 +196,5 @@ def refold(analysis: Analysis, assigned: Assignment) -> tuple[ClassGraph, Tiling
 
 
 def uses_axis(layout: Sequence[Axes], axis: int) -> bool:
-    """Whether any dimension is split along the axis."""
+    """Returns whether any dimension is split along the axis."""
     return any(axis in axes for axes in layout)

@@ -1,9 +1,9 @@
 """Cheapest resharding: Dijkstra's search over sequences of steps, by the bytes that they send.
 
-Where a value takes two collectives or more, their order matters, and so does what is moved
-together: from `P(x, y)` to `P(y, x)` one permutation may do, or three exchanges, where gathering
-first would send the most. The nodes are the layouts that the value can have on the way; no axis is
-added that is not wanted in the end.
+If a reshard takes two collectives or more, their order matters, and so do the axes moved together.
+From `P(x, y)` to `P(y, x)`, one permutation or three exchanges do; gathering first would send the
+most. The nodes are the layouts that the value can have on the way. No axis is added that is not
+wanted in the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _State = tuple[Layout, frozenset[int]]
 """A layout, and the axes over which the value is unreduced."""
 
 _Move = tuple[CollectiveKind, Axes, int, int, _State]
-"""A kind of step, its axes, the dimension, that which all_to_all splits or -1, and what follows."""
+"""Kind of step, axes, dimension, the one that all_to_all splits or -1, and the state after."""
 
 
 def step(
@@ -43,16 +43,16 @@ def step(
     layouts: tuple[Layout, Layout],
     combine: str,
 ) -> Step:
-    """One step of a value.
+    """Returns one resharding step of a value.
 
     Args:
-      type_: the type of all of it.
+      type_: the type of the unsharded value.
       mesh: the mesh.
-      kind: what is done along `axes`.
+      kind: the collective, or slice, along `axes`.
       axes: the axes.
-      dims: the dimension, and that which all_to_all splits, -1 each where there is none.
+      dims: the dimension, and the one that all_to_all splits; -1 if there is none.
       layouts: before and after.
-      combine: how unreduced values are combined.
+      combine: the operation that combines unreduced values.
     """
     before, after = (local_type(type_, layout, mesh) for layout in layouts)
     if not type_.elements:
@@ -71,7 +71,7 @@ def cheapest(
     latency_bytes: int,
     less_than: float,
 ) -> tuple[Step, ...] | None:
-    """The steps that send the least, if that is less than `less_than` bytes.
+    """Returns the steps that send the least, or None if that is not below `less_than` bytes.
 
     Each collective counts `latency_bytes` more.
     """
@@ -109,12 +109,12 @@ def cheapest(
 
 
 def _moves(type_: TensorType, state: _State, wanted: frozenset[int], mesh: Mesh) -> Iterator[_Move]:
-    """Every step that there is from a layout."""
+    """Yields every step from a layout."""
     layout, unreduced = state
     used = frozenset(axis for axes in layout for axis in axes)
 
     def put(dim: int, axes: Axes, into: Layout = layout) -> Layout | None:
-        """The layout with more axes along a dimension, if that divides."""
+        """Returns the layout with more axes along a dimension, if that divides."""
         new = (*into[dim], *axes)
         fits = type_.shape[dim] % mesh.size(new) == 0
         return (*into[:dim], new, *into[dim + 1 :]) if fits else None
@@ -146,7 +146,7 @@ def _moves(type_: TensorType, state: _State, wanted: frozenset[int], mesh: Mesh)
 
 @functools.cache
 def _runs(axes: frozenset[int]) -> tuple[Axes, ...]:
-    """Every ordered choice of one axis or more."""
+    """Returns every ordered choice of one axis or more."""
     return tuple(
         run for n in range(1, len(axes) + 1) for run in itertools.permutations(sorted(axes), n)
     )
@@ -154,7 +154,7 @@ def _runs(axes: frozenset[int]) -> tuple[Axes, ...]:
 
 @functools.cache
 def _of_sizes(sizes: tuple[int, ...], axes: frozenset[int], mesh: Mesh) -> tuple[Layout, ...]:
-    """Every layout by some of the axes that splits each dimension into so many shards."""
+    """Returns every layout over some of the axes with these numbers of shards."""
     if not sizes:
         return ((),)
     return tuple(

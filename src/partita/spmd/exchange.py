@@ -1,9 +1,9 @@
 """Exchanges along a sharded dimension: each device gets the window that it reads.
 
-What a window needs of other shards comes in rounds. In each round a shard sends one block, of the
-same size everywhere, to one other device (a collective_permute), which puts it behind what it has.
-In the end the window is put together of the device's own shard and of the blocks: the same way on
-all devices where that is possible, such as for the halo of a convolution.
+The parts of a window in other shards arrive in rounds. In each round a shard sends one block, of
+the same size everywhere, to one other device (a collective_permute), which appends it. In the end
+the window is put together from the device's own shard and the blocks. All devices do so in the same
+way where that is possible, such as for the halo of a convolution.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ class Send:
     """One round: a block of each shard goes to another device; shards and devices by number."""
 
     size: int
-    """Indices of a block."""
+    """Number of indices of a block."""
     starts: tuple[int, ...]
-    """For each shard, where its block starts."""
+    """Start of the block in each shard."""
     pairs: tuple[tuple[int, int], ...]
-    """Whose block goes to whom."""
+    """Pairs of (shard that sends, device that receives)."""
 
     @property
     def near(self) -> bool:
-        """Whether blocks go to neighbours only."""
+        """True if blocks go to neighbours only."""
         count = len(self.starts)
         return all((b - a) % count in (1, count - 1) for a, b in self.pairs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """What a device has next to each other, and where in its window that belongs."""
+    """Contiguous indices that a device holds, and their place in its window."""
 
     start: int
-    """Where it is in all that the device has."""
+    """Start of the block in everything that the device holds."""
     size: int
     at: tuple[int, ...]
-    """For each shard, where in the window the block starts; it may start before the window."""
+    """Start of the block in the window, by device; negative if it starts before the window."""
     fills: tuple[tuple[int, int] | None, ...]
-    """For each shard, from where to where in the window the block is what belongs there."""
+    """Range of the window that the block fills, by device; None if it fills none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
-    """How a window is put together; where no block belongs it is zero."""
+    """A window put together from blocks; it is zero where no block belongs."""
 
     size: int
     blocks: tuple[Block, ...]
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...] | None:
-        """From where to where in what a device has, one after the other, if alike on all devices.
+        """Ranges of what a device holds that make up the window, in order; None if devices differ.
 
         Blocks that some devices have not received are zeros there, as they should be.
         """
@@ -80,19 +80,19 @@ class Window:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a device's window that lies in one shard."""
+    """A part of a device's window that is in one shard."""
 
     device: int
     shard: int
     start: int
-    """In the shard."""
+    """Start in the shard."""
     size: int
     at: int
-    """In the window."""
+    """Start in the window."""
 
 
 def _pieces(reach: Reach, size: int, shards: int, device: int) -> list[_Piece]:
-    """Of what the window of a device is made."""
+    """Returns the pieces that make up the window of a device."""
     own, found = size // shards, []
     first = reach.first(device, shards)
     index, end = first, first + reach.length(shards)
@@ -112,12 +112,12 @@ def _pieces(reach: Reach, size: int, shards: int, device: int) -> list[_Piece]:
 
 @functools.cache
 def exchange(reach: Reach, size: int, shards: int) -> tuple[tuple[Send, ...], Window]:
-    """The rounds in which windows of a dimension are exchanged, and how they are put together.
+    """Returns the rounds that exchange windows of a dimension, and how to put these together.
 
     Args:
       reach: the windows.
-      size: of the dimension.
-      shards: into how many it is split.
+      size: the size of the dimension.
+      shards: the number of shards that split it.
     """
     own, length = size // shards, reach.length(shards)
     pieces = [p for d in range(shards) for p in _pieces(reach, size, shards, d)]
@@ -143,7 +143,7 @@ def exchange(reach: Reach, size: int, shards: int) -> tuple[tuple[Send, ...], Wi
 
 
 def gathered(reach: Reach, size: int, shards: int) -> Window:
-    """How windows are cut out of all of a dimension."""
+    """Returns the windows as cut out of the gathered dimension."""
     whole = dataclasses.replace(reach)
     groups = _rounds(
         [
@@ -158,7 +158,7 @@ def gathered(reach: Reach, size: int, shards: int) -> Window:
 
 
 def _joined(pieces: list[_Piece], own: int) -> list[_Piece]:
-    """The pieces of one device, those that follow each other in the dimension made one."""
+    """Joins pieces of one device that follow each other in the dimension."""
     found: list[_Piece] = []
     for piece in pieces:
         last = found[-1] if found else None

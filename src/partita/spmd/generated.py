@@ -1,4 +1,4 @@
-"""Values made from nothing: constants, iotas, and what is computed from them alone.
+"""Constant-like values: constants, iotas, and what is computed from them alone.
 
 They are made in the layout that all of their uses need, or replicated if these differ, and so never
 cost a collective.
@@ -31,16 +31,16 @@ class Generated:
         itself = [(op, op) for op in self._uses]
         reads = [(op, use) for op, uses in self._uses.items() for use, _ in uses if use in order]
         self._groups = [sorted(ops, key=order.__getitem__) for ops in connected(itself + reads)]
-        """Each from the last one to the first."""
+        """Operation classes of each group, last one first."""
         outside = [
             list(dict.fromkeys(use for op in ops for use, _ in self._uses[op] if use not in order))
             for ops in self._groups
         ]
         self.decisions = MemoisedByGroup(outside, self._decide, len(graph.ops), seed=1)
-        """The forms of the classes of a group."""
+        """Memoised forms of the classes of a group."""
         unread = [number for number, ops in enumerate(outside) if not ops]
         self.unread = [pair for number in unread for pair in self._decide(number, ())]
-        """The forms of those that nothing else reads."""
+        """Forms of the groups that no other operation reads."""
         self.values = frozenset(
             v for op in order for classes in graph.ops[op].results for v in classes
         )
@@ -58,7 +58,7 @@ class Generated:
 
 
 def _generated(graph: ClassGraph) -> dict[int, _Uses]:
-    """The operation classes, last one first, each with the uses of its result."""
+    """Returns the operation classes, last one first, each with the uses of its result."""
     found: dict[int, _Uses] = {}
     for op in sorted(graph.ops, key=lambda each: each.op.index):
         made = [graph.values[v] for classes in op.results for v in classes]

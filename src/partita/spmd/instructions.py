@@ -1,4 +1,4 @@
-"""Instructions of SPMD programs: what every device runs, collectives explicit and in order."""
+"""Instructions of SPMD programs: run on every device, with explicit collectives, in order."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Reshard:
     again: bool
     """Repeats an earlier reshard of the same buffer on purpose, to save memory in between."""
     times: int
-    """How often it runs per step of the program."""
+    """Number of times it runs per step of the program."""
     use: tuple[int, int] | None
-    """The first use that it is for, as (operation, operand number); None on the way to the layout
-    that the value is kept in."""
+    """First use that it serves, as (operation, operand number); None on the way to the layout in
+    which the value is stored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Hold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """Instructions of a loop or branch: what they start from and what they end with."""
+    """Instructions of a loop or branch, with their arguments and results."""
 
     arguments: tuple[int, ...]
     instructions: tuple[Instruction, ...]
@@ -93,8 +93,8 @@ Instruction = Run | Reshard | Hold | While | Case
 class Collective:
     """One collective of the plan.
 
-    `bytes` is the payload per device: the larger of operand and result. `count` is how often it
-    runs per step. `value` says what is moved and `source` the user's line that makes it.
+    `bytes` is the payload per device: the larger of operand and result. `count` is the number of
+    times it runs per step. `value` names the moved value, `source` the user's line that makes it.
     """
 
     kind: str
@@ -106,11 +106,11 @@ class Collective:
     group: int
     """Number of devices that take part together."""
     dtype: str
-    """Element type of what is moved, as StableHLO names it."""
+    """Element type of the moved data, as StableHLO names it."""
     index: int
     """Its number among the collectives of the plan."""
     pairs: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False)
-    """Of a collective_permute that moves whole shards, which device sends to which."""
+    """Pairs of (sender, receiver) of a collective_permute; else empty."""
 
     @printed
     def __str__(self) -> str:
@@ -133,11 +133,11 @@ class LocalProgram:
     time: Callable[[Step], str] | None = dataclasses.field(
         default=None, repr=False, compare=False, kw_only=True
     )
-    """Says how long a collective takes, in print."""
+    """Function that returns the time of a collective in words."""
 
 
 def inside(instructions: Iterable[Instruction]) -> Iterator[Instruction | Section]:
-    """Instructions in order, with the sections of loops and branches and what is in them."""
+    """Yields instructions in order, with the sections of loops and branches and their contents."""
     for item in instructions:
         yield item
         sections: tuple[Section, ...] = ()

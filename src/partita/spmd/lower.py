@@ -1,13 +1,12 @@
-"""Lowering: a tiling of classes -> for every value, how it is made, kept, and brought to its uses.
+"""Lowering: from a tiling of classes to a plan for every value, with its reshards.
 
-This one lowering is what the search costs, what the report shows and what `program` unfolds and
-runs. A value is made in the layout of its operation, possibly *unreduced* (a sum over some axes is
-outstanding); kept in the layout of the tiling; and needed by each use in that operation's layout.
-The differences are reshards.
+The search prices this one lowering, the report shows it, and `program` unfolds and runs it. A value
+is made in the layout of its operation, possibly *unreduced* (a sum over some axes is outstanding).
+It is stored in the layout of the tiling, and needed by each use in that operation's layout. The
+differences are reshards.
 
-How long values stay unreduced is decided in `unreduced`.
-
-Values made from nothing are made in whatever layout their uses need, see `generated`.
+`unreduced` decides how long values stay unreduced. Constant-like values are made in whatever layout
+their uses need, see `generated`.
 """
 
 from __future__ import annotations
@@ -30,49 +29,50 @@ from partita.tiling import LAYOUTS, Forms, Layout, Need, OpForm, Tiling
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ValuePlan:
-    """What happens to a value class between its definition and its uses; compared by identity."""
+    """Plan of a value class from its definition to its uses; compared by identity."""
 
     layout: Layout
-    """The layout it is kept in."""
+    """Layout in which it is stored."""
     unreduced: frozenset[int]
-    """Axes over which it is kept unreduced: sums are outstanding."""
+    """Axes over which it is stored unreduced: sums are outstanding."""
     steps: tuple[Step, ...]
-    """From made to kept."""
+    """Steps from the layout in which it is made to the one in which it is stored."""
     needs: tuple[Need, ...]
-    """How each use needs it."""
+    """Layout and halo that each use needs."""
     reshards: tuple[tuple[Need, tuple[Step, ...]], ...]
-    """For each different need that it does not meet as kept, the steps from kept to there."""
+    """Steps from the stored layout to each distinct need that differs from it."""
     value: int
     """The value class."""
 
     def windows(self, value: ValueClass, need: Need, between: Between) -> int:
-        """How many use windows of the value class there are in which it is needed so."""
+        """Returns the number of use windows of the value class that contain this need."""
         uses = zip(value.uses, self.needs, strict=True)
         return len({use.windows[between] for use, other in uses if other == need})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Situation:
-    """How everything in a lowering is situated, by number, to start the next one from."""
+    """Numbers and input hashes of a lowering, from which the next lowering starts."""
 
     asked: np.ndarray
-    """How the tiling asks operation classes to run: numbers of forms."""
+    """Numbers of the forms that the tiling asks for, by operation class."""
     running: np.ndarray
-    """How they run: as asked, but for what gives way and what is made from nothing."""
+    """Numbers of the forms that run: as asked, except where operations give way or are
+    constant-like."""
     planned: np.ndarray
-    """What happens to value classes: numbers of plans."""
+    """Numbers of the plans, by value class."""
     summed: np.ndarray
-    """ZobristKeys of what is decided so, by value class."""
+    """Hashes of the decisions about unreduced values, by value class."""
     groups: np.ndarray
-    """The situations of these groups."""
+    """Input hashes of the groups that decide about unreduced values."""
     generated: np.ndarray
-    """The situations of the groups of values made from nothing."""
+    """Input hashes of the groups of constant-like values."""
     around: np.ndarray
-    """The situations of value classes, as far as operations say them."""
+    """Hashes of the forms of the operations around each value class."""
     values: np.ndarray
-    """Those, with what is decided about unreduced values and the layouts that are wanted."""
+    """Input hashes of value classes: `around`, `summed` and the keys of wanted layouts."""
     empty: bool = False
-    """Whether nothing has been looked at yet."""
+    """True before the first lowering."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +83,23 @@ class Lowering:
     mesh: Mesh
     tiling: Tiling
     forms: View[OpForm]
-    """How operations run."""
+    """Form of every operation class."""
     plans: View[ValuePlan]
     decided: list[Sums]
-    """What is decided about unreduced values, by the group that decides."""
+    """Decisions about unreduced values, by group."""
     situation: Situation | None
-    """None if it was left out, since it takes much memory: it says nothing new."""
+    """State to start the next lowering from; None if dropped to save memory."""
     known: Known
-    """All forms and plans that these are of."""
+    """All forms and plans of the lowerer, which `forms` and `plans` number."""
     regathered: Mapping[int, Between] = dataclasses.field(default_factory=dict)
-    """The value classes that are gathered again, and between which uses; others are kept."""
+    """Value classes gathered again -> between which uses; the gathered copy of others is kept."""
 
     def regathering(self, regathered: Mapping[int, Between]) -> Lowering:
-        """The same lowering with these value classes gathered again."""
+        """Returns the same lowering with these value classes gathered again."""
         return dataclasses.replace(self, regathered=regathered)
 
     def without_situation(self) -> Lowering:
-        """The same lowering in less memory. The next one cannot start from it."""
+        """Returns the same lowering in less memory. The next one cannot start from it."""
         return dataclasses.replace(self, situation=None)
 
     @functools.cached_property
@@ -114,13 +114,13 @@ class Lowering:
         return {v: axes for each in self.decided for v, axes in each.outstanding.items()}
 
     def sums(self, value_class: int) -> frozenset[int]:
-        """Axes over which a value is made unreduced, those of its operands included."""
+        """Returns the axes over which a value is made unreduced, those of its operands included."""
         producer = self.graph.values[value_class].producer
         own = NONE if producer is None else self.forms[producer[0]].sums
         return own | self.outstanding.get(value_class, NONE)
 
     def steps(self) -> Iterator[tuple[int, Step, int]]:
-        """Every step of every reshard: the value class, the step, how often a member makes it."""
+        """Yields every resharding step: value class, step, number of times per member."""
         for index, plan in enumerate(self.plans):
             value, between = self.graph.values[index], self.regathered.get(index, Between.NONE)
             for step in plan.steps:
@@ -131,7 +131,7 @@ class Lowering:
                     yield index, step, repeats
 
     def counts(self) -> dict[str, int]:
-        """Number of collectives of each kind in the whole program; loops count once."""
+        """Returns the number of collectives by kind in the whole program; loops count once."""
         found: dict[str, int] = {}
         for index, step, repeats in self.steps():
             if step.is_collective:
@@ -152,9 +152,9 @@ class Known:
 
 
 class Lowerer:
-    """Lowers tilings of one class graph over one mesh, remembering what it has lowered.
+    """Lowers tilings of one class graph over one mesh, and memoises forms and plans.
 
-    A collective costs what it takes to move its bytes, and `latency_bytes` more.
+    To compare reshards, each collective counts the bytes that it sends and `latency_bytes` more.
     """
 
     def __init__(self, graph: ClassGraph, mesh: Mesh, latency_bytes: int = 0) -> None:
@@ -167,23 +167,23 @@ class Lowerer:
         self._group_of = [self._sums.group_of.get(v, -1) for v in range(len(graph.values))]
         self._plans: dict[object, int] = {}
         self._planned: dict[int, int] = {}
-        """The numbers of plans, by the situation of the value class."""
+        """Cache: input hash of a value class -> number of its plan."""
         self.known = Known(self._forms.all, [])
         self._around = ZobristHashes(list(map(_around, graph.values)), len(graph.ops), seed=3)
         self._marks = ZobristKeys(4), ZobristKeys(5), ZobristKeys(6)
-        """Of forms, of layouts, and of what is decided about unreduced values."""
+        """Zobrist keys of forms, of layouts, and of decisions about unreduced values."""
         self._summed: dict[object, int] = {}
-        """Numbers of what is decided about one of them."""
+        """Numbering of the distinct decisions about one value class."""
         self._of_sums: dict[Sums, tuple[np.ndarray, np.ndarray]] = {}
         self._free = np.ones(len(graph.ops), dtype=bool)
-        """Whether an operation class runs as it is asked to, but for giving way."""
+        """False for constant-like operation classes, which do not take the form of the tiling."""
         self._free[list(self._generated.ops)] = False
 
     def lower(self, tiling: Tiling, base: Lowering | None = None) -> Lowering:
         """Lowers a tiling.
 
         Args:
-          tiling: of this lowerer's graph.
+          tiling: the tiling of this lowerer's graph.
           base: a lowering by this lowerer of another tiling of it, to start from.
         """
         count = tiling.count
@@ -220,8 +220,7 @@ class Lowerer:
         return Lowering(self.graph, self.mesh, tiling, forms, plans, sums, situation, self.known)
 
     def _start(self) -> tuple[Situation, list[Sums]]:
-        """A situation in which no form has been looked at yet and nothing is decided about
-        unreduced values, to start from."""
+        """Returns the state before the first lowering, and no decisions about unreduced values."""
         graph = self.graph
         asked, running = (np.zeros(len(graph.ops), dtype=np.int32) for _ in range(2))
         for index, form in self._generated.unread:
@@ -246,8 +245,10 @@ class Lowerer:
     def _situations(
         self, of: ZobristHashes, before: np.ndarray | None, old: np.ndarray, new: np.ndarray
     ) -> np.ndarray:
-        """The situations of things, given those before if there are, and the numbers of the forms
-        of operation classes before and now."""
+        """Returns input hashes, updated from those before if there are any.
+
+        `old` and `new` are the form numbers of operation classes before and now.
+        """
         marks = self._marks[0].first(len(self.known.forms))
         return of.of(marks[new]) if before is None else of.after(before, marks, old, new)
 
@@ -259,17 +260,17 @@ class Lowerer:
         sums: list[Sums],
         summed: np.ndarray,
     ) -> np.ndarray:
-        """Has operations run as they are asked to, but for those that give way.
+        """Sets operations to the forms asked for, except those that give way.
 
         Args:
-          before: the situation to start from.
-          asked: how operation classes are asked to run.
-          running: how they run; replaced.
-          sums: what is decided about unreduced values; replaced.
-          summed: the marks of that; replaced.
+          before: the state to start from.
+          asked: the form numbers that the tiling asks for.
+          running: the form numbers that run; changed in place.
+          sums: the decisions about unreduced values; changed in place.
+          summed: their hashes by value class; changed in place.
 
         Returns:
-          The situations of the groups that decide.
+          The input hashes of the groups that decide.
         """
         decisions, forms = self._sums.decisions, View(self.known.forms, asked)
         known = None if before.empty else before.groups
@@ -291,7 +292,7 @@ class Lowerer:
         return groups
 
     def _marks_of(self, sums: Sums) -> tuple[np.ndarray, np.ndarray]:
-        """The value classes about which something is decided, and marks of that."""
+        """Returns the value classes that a decision is about, and the Zobrist keys of it."""
         found = self._of_sums.get(sums)
         if found is None:
             pairs = [(sums.outstanding.get(v), sums.unreduced.get(v)) for v in sums.concerns]
@@ -301,14 +302,14 @@ class Lowerer:
         return found
 
     def _generate(self, before: Situation, running: np.ndarray) -> np.ndarray:
-        """Has values made from nothing in the layout that all of their uses need, or replicated.
+        """Sets constant-like values to the layout that all of their uses need, or replicates them.
 
         Args:
-          before: the situation to start from.
-          running: how operation classes run; replaced.
+          before: the state to start from.
+          running: the form numbers that run; changed in place.
 
         Returns:
-          The situations of the groups of such values.
+          The input hashes of the groups of such values.
         """
         decisions, forms = self._generated.decisions, View(self.known.forms, running)
         known = None if before.empty else before.generated
@@ -321,7 +322,7 @@ class Lowerer:
     def _plan_of(
         self, index: int, layout: Layout, forms: Sequence[OpForm], sums: Sequence[Sums]
     ) -> int:
-        """The number of the plan of a value class, given the layout in which it is to be kept."""
+        """Returns the number of the plan of a value class, given the layout to store it in."""
         producer = self.graph.values[index].producer
         maker = None if producer is None else forms[producer[0]]
         group = sums[self._group_of[index]] if self._group_of[index] >= 0 else NOTHING
@@ -363,7 +364,7 @@ class Lowerer:
             steps += way(source, last, layout, mesh, combine, masked=kept - made)
         different = dict.fromkeys(needs)
         if steps and len(different) == 1 and not (value.is_result or self.graph.program.by_xla):
-            # Nothing needs it as it is to be kept: it goes straight there where that is cheaper.
+            # No use needs the stored layout: reshard straight to the need where that is cheaper.
             ((need, _),) = different
             straight = way(source, left, need, mesh, combine, masked=kept - made)
             around = steps + way(layout, NONE, need, mesh)
@@ -377,7 +378,7 @@ class Lowerer:
         return self._add(key, ValuePlan(layout, kept, steps, needs, reshards, index))
 
     def _summed_before(self, left: frozenset[int], maker: OpForm | None) -> list[frozenset[int]]:
-        """The axes that are summed over by a collective of their own, before the last ones.
+        """Returns the axes that are reduced by collectives of their own, before the last ones.
 
         XLA's partitioner completes a reduction dimension by dimension, the last one first.
         """
@@ -395,7 +396,7 @@ class Lowerer:
 
 
 def _around(value: ValueClass) -> list[int]:
-    """The operation classes on which it depends what happens to a value class."""
+    """Returns the operation classes on which the plan of a value class depends."""
     made = [] if value.producer is None else [value.producer[0]]
     if not value.colors:
         return made  # a scalar: nothing moves for its uses

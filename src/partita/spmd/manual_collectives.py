@@ -1,4 +1,4 @@
-"""The collectives that a program has inside of manual computations, which it says itself."""
+"""Collectives inside of manual computations, which the program itself contains."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from partita.tiling import OpForm
 
 
 def collectives_inside(op: Operation, form: OpForm, mesh: Mesh) -> Iterator[ManualCollective]:
-    """The collectives of an operation, with the bytes that each device has of what they move.
+    """Yields the collectives of an operation, with the bytes that each device moves.
 
-    A computation that is manual over all axes is on local types, and its collectives are. One that
-    is manual over some is split along the others, too: each operand of a collective as it runs.
+    If the computation is manual over all axes, its types are local, and so are its collectives. If
+    it is manual over some, operands of a collective are split along the others, as the form says.
 
     Args:
       op: the operation.
-      form: how it runs on each device.
-      mesh: of the plan.
+      form: its form on each device.
+      mesh: the mesh of the plan.
     """
     for number, own in enumerate(op.work.collectives if op.work else ()):
         if op.traits.collective:

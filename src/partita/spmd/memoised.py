@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class MemoisedByGroup(Generic[T]):
-    """What is decided for each of several groups."""
+    """Memoised decisions about groups of operation classes."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class MemoisedByGroup(Generic[T]):
 
         Args:
           groups: the operation classes whose forms matter, by group.
-          decide: what to decide, given the number of a group and the forms of all classes.
-          count: how many operation classes there are.
-          seed: of the marks that tell situations apart.
+          decide: makes a decision, given the number of a group and the forms of all classes.
+          count: the number of operation classes.
+          seed: the seed of the Zobrist keys.
         """
         self._decide = decide
         self._known: dict[int, T] = {}
         self.situations = ZobristHashes(groups, count, seed)
-        """In which each group is."""
+        """Input hashes of the groups."""
         self._decides = np.array([len(ops) > 0 for ops in groups], dtype=bool)
-        """Whether there is anything to decide by, for each group."""
+        """True for each group that depends on the form of any operation class."""
 
     def __len__(self) -> int:
         return len(self._decides)
@@ -49,12 +49,12 @@ class MemoisedByGroup(Generic[T]):
     def of(
         self, before: np.ndarray, now: np.ndarray, forms: Sequence[OpForm]
     ) -> Iterator[tuple[int, T]]:
-        """What is decided for the groups that are in another situation than before, by number.
+        """Yields the number and decision of each group whose input hash has changed.
 
         Args:
-          before: the situations of all groups before.
-          now: those now.
-          forms: how all operation classes run.
+          before: the input hashes of all groups before.
+          now: the input hashes now.
+          forms: the forms of all operation classes.
         """
         changed = np.flatnonzero((before != now) & self._decides)
         for number, key in zip(changed.tolist(), now[changed].tolist(), strict=True):
@@ -65,7 +65,7 @@ class MemoisedByGroup(Generic[T]):
 
 
 def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """The connected parts of a graph, given its edges; each in order."""
+    """Returns the connected components of a graph, given its edges; each in order."""
     parent: dict[int, int] = {}
 
     def root(item: int) -> int:

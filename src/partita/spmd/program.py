@@ -1,4 +1,4 @@
-"""The SPMD program: what every device runs, with its collectives explicit and in order."""
+"""The SPMD program that every device runs, with explicit collectives, in order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SpmdProgram(LocalProgram):
     lowering: Lowering
 
     def reshards(self) -> Iterator[Reshard]:
-        """Every step of every resharded value, those inside of loops included, in order."""
+        """Yields every resharding step in order, those inside of loops included."""
         return (item for item in inside(self.instructions) if isinstance(item, Reshard))
 
     def operations_in_order(self) -> Iterator[int]:
-        """Every operation that runs, those inside of loops included, in order."""
+        """Yields every operation that runs, in order, those inside of loops included."""
         return (item.op for item in inside(self.instructions) if isinstance(item, Run))
 
     @cached_property
@@ -40,13 +40,13 @@ class SpmdProgram(LocalProgram):
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective, in program order: one for each of `collective_steps`.
 
-        Behind them come those that the program itself has inside of manual computations.
+        After them come those that the program itself has inside of manual computations.
         """
         own = [self._collective(n, each) for n, each in enumerate(self.collective_steps)]
         return (*own, *self._inside(len(own)))
 
     def _inside(self, start: int) -> Iterator[Collective]:
-        """The collectives inside of manual computations, numbered from `start` on."""
+        """Yields the collectives inside of manual computations, numbered from `start` on."""
         numbers = itertools.count(start)
         for op in (self.program.operations[number] for number in self.operations_in_order()):
             for own in collectives_inside(op, self.form(op.index), self.mesh):
@@ -63,7 +63,7 @@ class SpmdProgram(LocalProgram):
                 )
 
     def _exchanged(self, op: Operation) -> str:
-        """What a collective that the program has moves, in words."""
+        """Returns in words what a collective of the program itself moves."""
         if op.traits.collective:
             return f"inside of a shard_map, of {self.program.describe(op.operands[0])}"
         return f"inside of {op.title} at {op.source}"
@@ -85,15 +85,15 @@ class SpmdProgram(LocalProgram):
         )
 
     def counts(self) -> dict[str, int]:
-        """Number of collectives of each kind in the program; loops count once."""
+        """Returns the number of collectives of each kind in the program; loops count once."""
         return dict(Counter(c.kind for c in self.collectives))
 
     def form(self, op: int) -> OpForm:
-        """How an operation runs on each device."""
+        """Returns the form of an operation on each device."""
         return self.lowering.forms[self.lowering.graph.op_class[op]]
 
     def sums(self, op: int) -> frozenset[int]:
-        """Axes over which an operation's result is unreduced, those of its operands included."""
+        """Returns the axes over which a result is made unreduced, those of operands included."""
         result = self.program.operations[op].results[0]
         return self.lowering.sums(self.lowering.graph.value_class[result])
 

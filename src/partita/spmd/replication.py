@@ -1,4 +1,4 @@
-"""Where an operation requires replication of a sharded dimension, and what that gathers."""
+"""Operations that require replication of a sharded dimension, and the bytes they gather."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from partita.spmd.lower import Lowering
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicatedUse:
-    """An operation that cannot be split along a dimension of a value that is.
+    """An operation that cannot be split along a sharded dimension of a value.
 
-    Where it makes a value that is kept sharded, every device makes all of it and keeps its shard.
+    If it makes a value that is stored sharded, every device makes all of it and keeps its shard.
     """
 
     operation: str
@@ -27,11 +27,11 @@ class ReplicatedUse:
     reason: str
     """Why the operation cannot be split there."""
     bytes: int
-    """What is gathered for it, per device and step; 0 if that has been gathered for another."""
+    """Bytes gathered for it, per device and step; 0 if an earlier operation gathered them."""
     count: int
     """Number of values for which this holds at this line."""
     made: bool
-    """Whether the value is made by the operation, not read."""
+    """True if the operation makes the value, false if it reads it."""
 
     @printed
     def __str__(self) -> str:
@@ -47,13 +47,13 @@ class ReplicatedUse:
 def added(
     uses: Sequence[ReplicatedUse], before: Sequence[ReplicatedUse]
 ) -> tuple[ReplicatedUse, ...]:
-    """Those that there were not before, though what they gathered may have changed since."""
+    """Returns the uses that are new, ignoring changes in the bytes and the number of values."""
     known = set(map(_key, before))
     return tuple(use for use in uses if _key(use) not in known)
 
 
 def replicated_uses(lowering: Lowering) -> tuple[ReplicatedUse, ...]:
-    """The operations that require replication of sharded dimensions, each line once, in order."""
+    """Returns the operations that require replication, each source line once, in order."""
     found: dict[object, ReplicatedUse] = {}
     for use in _uses(lowering):
         known = found.get(_key(use))
@@ -100,7 +100,7 @@ def _uses(lowering: Lowering) -> Iterator[ReplicatedUse]:
 
 
 def _concerned(lowering: Lowering, op: OpClass) -> bool:
-    """Whether operations of a class read or make a value otherwise than it is kept."""
+    """Returns whether a class reads or makes a value in another layout than the stored one."""
     form, plans = lowering.forms[op.index], lowering.plans
     return any(
         plans[v].layout != layout
@@ -120,7 +120,7 @@ def _use(
 
 
 def replication_reason(op: Operation, dimension: tuple[int, ...]) -> str:
-    """Why an operation cannot be split along one of its dimensions; empty if it can."""
+    """Returns why an operation cannot be split along a dimension; empty if it can."""
     if not op.rule.known:
         return op.traits.reason or "no sharding rule is known"
     factor = op.rule.leading(dimension)

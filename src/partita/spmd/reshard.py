@@ -1,4 +1,4 @@
-"""How a value gets from the layout it has to the layout it needs: the collectives in between.
+"""Resharding: the collectives that bring a value from one layout to another.
 
 | from -> to | step |
 |---|---|
@@ -8,13 +8,13 @@
 | sharded dimension i -> dimension j | all_to_all |
 | replicated -> sharded | slice (local, no traffic) |
 | replicated -> unreduced | mask (local, no traffic) |
-| sharded -> sharded as much, by other axes or in another order | collective_permute |
+| sharded -> as many shards, by other axes or in another order | collective_permute |
 | sharded -> windows that reach into other shards | collective_permute, one or several |
 
 Steps that shrink the local shard come first, then those that exchange shards, then those that
-enlarge them, so that every step moves as little as it can. What one collective can do is one step:
-axes that go the same way go together. Where that takes several collectives, the cheapest way of all
-is searched for (`cheapest_reshard`).
+enlarge them, so that every step moves as little as it can. Axes that go the same way share one
+collective. If a reshard takes several collectives, the cheapest sequence of all is searched for
+(`cheapest_reshard`).
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def reshard(
     latency_bytes: int = 0,
     masked: frozenset[int] = frozenset(),
 ) -> tuple[Step, ...]:
-    """The steps from layout `have`, unreduced over the axes `unreduced`, to the full layout `want`.
+    """Returns the steps from layout `have`, unreduced over `unreduced`, to the layout `want`.
 
-    In the end it is also made unreduced over the axes `masked`.
-    With a halo, each device then gets the window that it reads: from those that have it, or out of
-    all that is gathered where that is less.
-    Of two ways, the one with a collective more has to save `latency_bytes`.
+    In the end the value is also made unreduced over the axes `masked`.
+    With a halo, each device then gets the window that it reads. It is sent by the devices that have
+    it, or cut out of the gathered value where that is less traffic.
+    A sequence with one more collective is chosen only if it saves `latency_bytes`.
     """
 
     def real(axes: Axes) -> Axes:
-        """Along an axis of one device there is nothing to do."""
+        """Drops axes of one device, along which nothing has to be done."""
         return tuple(axis for axis in axes if mesh.sizes[axis] > 1)
 
     wanted = tuple(real(axes) for axes in want)
@@ -90,9 +90,9 @@ def reshard(
 
 
 class _Path:
-    """A value on its way: its current layout, and the steps taken so far.
+    """A value during a reshard: its current layout, and the steps taken so far.
 
-    What is in the way of axes to be added is gathered.
+    Axes that block others still to be added are gathered.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class _Path:
         self.combine = combine
         self.steps: list[Step] = []
         self.place = {axis: dim for dim, axes in enumerate(want) for axis in axes}
-        """The dimension where each axis is wanted."""
+        """Dimension in which each axis is wanted."""
         self.dims = range(len(want))
 
     def walk(self, unreduced: set[int]) -> tuple[Step, ...]:
-        """All the way, from a value unreduced over some axes; tries the cheapest steps first."""
+        """Returns all steps, from a value unreduced over some axes; tries cheap ones first."""
         self.unreduced = unreduced
         while unreduced or tuple(self.layout) != self.want:
             went = (
@@ -130,12 +130,12 @@ class _Path:
         return tuple(self.steps)
 
     def _next(self, dim: int) -> Axes:
-        """Axes still to be added to a dimension; none if others have to go first."""
+        """Returns the axes still to be added to a dimension; none if others have to go first."""
         have, want = self.layout[dim], self.want[dim]
         return want[len(have) :] if want[: len(have)] == have else ()
 
     def _slice(self, candidates: Callable[[int], Axes]) -> bool:
-        """Cuts the shard along every dimension that can be: free, and all that follows is less."""
+        """Slices the shard along every dimension that can be: free, and shrinks all later steps."""
         held, done = self._used() | self.unreduced, False
         for dim in self.dims:
             run = candidates(dim)
@@ -144,7 +144,7 @@ class _Path:
         return done
 
     def _scatter(self, candidates: Callable[[int], Axes]) -> bool:
-        """Adds up along axes by which the result is wanted split."""
+        """Reduces over axes along which the result is wanted sharded."""
         unreduced = self.unreduced
         for dim in self.dims if unreduced else ():
             run = candidates(dim)
@@ -165,7 +165,7 @@ class _Path:
         return True
 
     def _exchange(self) -> bool:
-        """Moves axes to the dimension that needs them next, and with them any to be gathered."""
+        """Moves axes to the dimension that needs them next, with any axes to be gathered."""
         for source, axes in enumerate(self.layout):
             for target in self.dims if axes else ():
                 run = self._next(target)
@@ -181,7 +181,7 @@ class _Path:
         return False
 
     def _join(self, source: int, following: Axes) -> bool:
-        """Adds axes to those that are about to move, where these are to go first."""
+        """Adds axes that are wanted after those about to move, so that they move together."""
 
         def behind(dim: int) -> Axes:
             return following if dim == source else ()
@@ -198,7 +198,7 @@ class _Path:
         return True
 
     def _swap(self) -> bool:
-        """Sends shards on as they are, if the wanted ones are as large."""
+        """Permutes shards unchanged, if the wanted shards have the same shape."""
         sizes = zip(self.layout, self.want, strict=True)
         alike = all(self.mesh.size(a) == self.mesh.size(b) for a, b in sizes)
         if not alike or self.unreduced & self.place.keys():
@@ -221,7 +221,7 @@ class _Path:
         return True
 
     def _gather(self) -> bool:
-        """Replicates along a dimension, first one whose axes are wanted nowhere, if any."""
+        """Gathers a dimension: first one whose axes are wanted nowhere, if any."""
         rest = {d: a[_common(a, self.want[d]) :] for d, a in enumerate(self.layout)}
         surplus = [d for d, axes in rest.items() if axes]
         if not surplus:
@@ -252,7 +252,7 @@ class _Path:
 
 
 def _roundabout(steps: Sequence[Step], want: Layout) -> bool:
-    """Whether something was replicated on the way along axes by which it is wanted split."""
+    """Returns whether steps replicate the value along axes by which it is wanted sharded."""
     wanted = {axis for axes in want for axis in axes}
     collectives = 0
     for step in steps:
@@ -265,7 +265,7 @@ def _roundabout(steps: Sequence[Step], want: Layout) -> bool:
 
 
 def traffic(steps: Sequence[Step], mesh: Mesh, latency_bytes: int) -> float:
-    """Bytes that a device sends, on rings, and `latency_bytes` more for each collective."""
+    """Returns the bytes that a device sends, on rings, plus `latency_bytes` for each collective."""
     total = float(latency_bytes * sum(step.is_collective for step in steps))
     for step in steps:
         total += step.collective.sent(step.bytes, mesh.size(step.axes))
@@ -283,5 +283,5 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def shards(layout: Layout, mesh: Mesh) -> int:
-    """Into how many shards a layout splits a value."""
+    """Returns the number of shards into which a layout splits a value."""
     return math.prod(mesh.size(axes) for axes in layout)

@@ -2,9 +2,9 @@
 
 How repeats are written:
 
-- `repeat 24 times (b+42, #+4)`: what the block makes is numbered up by 42 each time, its
-  collectives by 4;
-- `b3[+8]`, of what is made outside of the block: 8 further each time;
+- `repeat 24 times (b+42, #+4)`: the numbers of buffers that the block makes grow by 42 each time,
+  those of its collectives by 4;
+- `b3[+8]`, for a buffer made outside of the block: 8 more each time;
 - `b100|b145`: `b100` the first time, then the `b145` of the time before.
 """
 
@@ -20,31 +20,31 @@ from partita.tiling import Layout
 
 
 def show(spmd: LocalProgram) -> str:
-    """The program as text; see this module for how repeats are written."""
+    """Returns the program as text; see this module for how repeats are written."""
     return "\n".join(_Text(spmd).lines())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Where something is written: how deep, and inside of which repeats."""
+    """Place in the text: indentation, and the enclosing repeats."""
 
     indent: str
     number: str = ""
-    """What follows the number of a collective: by how much it goes up in each repeat."""
+    """Suffix of the number of a collective: its increase in each enclosing repeat."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Item:
-    """An argument, an instruction or a result: what it is about, and how it is written."""
+    """An argument, an instruction or a result, with the function that writes it."""
 
     key: Hashable
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     collectives: int
     write: Callable[[Sequence[str], _Place, str], list[str]]
-    """From notes for what it reads, and its name; one line, and more for what is inside."""
+    """Function from notes on reads, place and name to lines: one, and more for sections."""
     name: str = ""
-    """The user's, of an argument or a result."""
+    """The user's name of an argument or a result."""
 
 
 class _Text:
@@ -79,9 +79,9 @@ class _Text:
         """Writes items, repeats once.
 
         Args:
-          items: all there are at one place.
-          place: where.
-          notes: for each thing that they read, one after the other, what its name is followed by.
+          items: all items of one section.
+          place: the place in the text.
+          notes: the suffixes of the names that they read, in order.
         """
         sizes = [len(item.reads) for item in items]
         if notes is None:
@@ -250,7 +250,7 @@ def _list(buffers: Sequence[int], notes: Sequence[str] | None = None) -> str:
 
 
 def _note(read: Read, made: set[int]) -> str:
-    """What follows the name of something that is read in a repeat."""
+    """Returns the suffix of the name of a buffer that is read in a repeat."""
     if read.first in made or (read.regular and not read.step):
         return ""
     return f"[{read.step:+d}]" if read.regular else f"|b{read.second}"

@@ -25,28 +25,28 @@ class Step:
     dim: int
     """Dimension gathered, scattered or sliced (all_to_all: gathered); else -1."""
     split: int
-    """Dimension that all_to_all splits, else -1."""
+    """Dimension that all_to_all splits; else -1."""
     before: TensorType
     """Local type before the step."""
     after: TensorType
     """Local type after the step."""
     combine: str = "add"
     send: Send | None = None
-    """Of a collective_permute, what is sent along the dimension; it comes behind what is there."""
+    """Block that a collective_permute sends along the dimension; the receiver appends it."""
     window: Window | None = None
-    """What is made of the dimension after that."""
+    """Window that is put together along the dimension afterwards."""
     layouts: tuple[Layout, ...] = ()
-    """Layouts before and after, of a collective_permute that moves shards as they are, and of any
-    step of a value that has no elements."""
+    """Layouts before and after, if a collective_permute moves whole shards, or if the value has no
+    elements."""
 
     @property
     def collective(self) -> CollectiveKind:
-        """What is known of its kind."""
+        """Description of its kind of step."""
         return LOCAL.get(self.kind) or COLLECTIVES[self.kind]
 
     @property
     def dtype(self) -> str:
-        """The element type in which it moves, as StableHLO names it."""
+        """Element type in which data moves, as StableHLO names it."""
         own = self.before.dtype
         return travels_as(own, self.combine) if self.collective.reduces else own
 
@@ -62,11 +62,11 @@ class Step:
 
     @property
     def of_vector(self) -> bool:
-        """Whether all dimensions but that which is gathered or scattered have size 1."""
+        """True if all dimensions except the gathered or scattered one have size 1."""
         return all(size == 1 for dim, size in enumerate(self.before.shape) if dim != self.dim)
 
     def applied(self, layout: Layout) -> Layout:
-        """The layout of a value after the step, given that before it."""
+        """Returns the layout of a value after the step, given that before it."""
         if self.layouts:
             return self.layouts[1]
         after, kind = list(layout), self.collective
@@ -79,11 +79,11 @@ class Step:
 
     @property
     def is_collective(self) -> bool:
-        """Whether devices exchange data."""
+        """True if devices exchange data."""
         return self.kind not in LOCAL and bool(self.axes)
 
     def pairs(self, mesh: Mesh) -> list[tuple[int, int]]:
-        """Of a collective_permute, which device sends to which."""
+        """Returns the pairs of (sender, receiver) of a collective_permute."""
         if self.send is None:
             return permutation(mesh, *self.layouts)
         groups = mesh.groups(self.axes)
@@ -92,11 +92,11 @@ class Step:
 
 @functools.cache
 def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, int]]:
-    """Who sends its shard to whom, as pairs of devices, where shards are as large before as after.
+    """Returns pairs of (sender, receiver) that permute shards of equal shape between two layouts.
 
-    Where several devices have a shard that several need, those get together that agree along all
-    axes that neither layout has: each may have its own part of a sum along these. Each sends once
-    and receives once.
+    If several devices have a shard that several need, a pair agrees along all axes that neither
+    layout has: each device may have its own partial sum along these. Each sends once and receives
+    once.
     """
     places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)
     used = {axis for axes in (*before, *after) for axis in axes}
@@ -104,7 +104,7 @@ def permutation(mesh: Mesh, before: Layout, after: Layout) -> list[tuple[int, in
     apart = {device: tuple(places[others, device]) for device in range(mesh.devices)}
 
     def shard_of(layout: Layout) -> np.ndarray:
-        """The number of each device's shard."""
+        """Returns the number of each device's shard."""
         number = np.zeros(mesh.devices, np.int64)
         for axes in layout:
             for axis in axes:

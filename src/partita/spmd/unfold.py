@@ -75,7 +75,7 @@ class _Unfolding:
             self._keep(part, outputs)
 
     def _reshard_ahead(self, item: Loop | Branch) -> None:
-        """Reshards what is defined outside of a loop or branch and needed otherwise inside."""
+        """Reshards values defined outside of a loop or branch, ahead of it, for uses inside."""
         for op in item.operations():
             for number, value in enumerate(self.program.operations[op].operands):
                 if value in self.kept:
@@ -103,14 +103,14 @@ class _Unfolding:
         block: Block,
         results: list[tuple[int, int]],
     ) -> Section:
-        """A condition or body.
+        """Returns the section of a condition or body.
 
         Args:
           carries: the operations of the carried values.
           made: their buffers.
-          place: which of these are the arguments.
-          block: what is in it.
-          results: what it ends with, as (operation that reads it, operand number).
+          place: the index of the buffers that are the arguments.
+          block: the block to unfold.
+          results: its results, as (operation that reads one, operand number).
         """
         self.instructions = []
         for carry, m in zip(carries, made, strict=True):
@@ -141,7 +141,7 @@ class _Unfolding:
         )
 
     def _input(self, op: int, number: int) -> int:
-        """The buffer that an operation reads, resharded if it has to be."""
+        """Returns the buffer that an operation reads, resharded if it has to be."""
         value = self.program.operations[op].operands[number]
         need = self.lowering.forms[self.graph.op_class[op]].need(number)
         plan = self._plan(value)
@@ -156,7 +156,7 @@ class _Unfolding:
         return self.resharded[key]
 
     def _make(self, op: int) -> tuple[int, ...]:
-        """Buffers for the results of an operation, as it makes them."""
+        """Adds buffers for the results of an operation, in the layouts in which it makes them."""
         form = self.lowering.forms[self.graph.op_class[op]]
         results = self.program.operations[op].results
         return tuple(self._buffer(v, lay) for v, lay in zip(results, form.makes, strict=True))
@@ -166,7 +166,7 @@ class _Unfolding:
             self._keep_one(op, made, place)
 
     def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
-        """Brings one result of an operation into the layout that it is kept in."""
+        """Reshards one result of an operation to the layout in which it is stored."""
         value = self.program.operations[op].results[place]
         self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
 

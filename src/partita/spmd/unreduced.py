@@ -1,21 +1,21 @@
-"""Unreduced values: those with sums still outstanding over some axes, and how long they stay so.
+"""Unreduced values: sums still outstanding over some axes, and when they are reduced.
 
-They stay unreduced through linear operations as long as that saves something, and are reduced
-before: a use that is not linear, several uses, a use that would make them larger in bytes, and a
-use that itself works along the axis. Two are the exception to the last, and give way. An addition
-of unreduced values adds all of them up, and one reduction follows instead of two. And transposes
-directly behind a product transpose what is unreduced: kernels can make it so. With a reduction in
-between, XLA brings all that is updated with it (a weight, its moments) to the order of the product
-and back. Decisions are made for a class as a whole: a value stays unreduced only where every member
-can.
+They stay unreduced through linear operations as long as that saves something. They are reduced
+before a use that is not linear, before several uses, before a use that would make them larger in
+bytes, and before a use that itself works along the axis. Two operations are exceptions to the last,
+and give way: they do not work along the axis. An addition of unreduced values adds all of them up,
+and one reduction follows instead of two. And transposes directly after a product transpose its
+unreduced result: kernels can make it so. With a reduction in between, XLA transposes all that is
+updated with it (a weight, its moments) to the order of the product and back. Decisions are made for
+a class as a whole: a value stays unreduced only if every member can.
 
-A value that a loop carries stays unreduced, if it starts from zeros and every iteration only goes
-on adding to it, linearly: gradients that are accumulated are reduced once, after the loop. What is
-added may widen before, since it is reduced as often as the loop runs otherwise.
+A value that a loop carries stays unreduced if it starts from zeros and every iteration only adds to
+it, linearly: accumulated gradients are reduced once, after the loop. The added value may be widened
+before, since it would otherwise be reduced in every iteration.
 
-A single number is added to one that is unreduced over further axes as one of which all devices but
-the first along them have zero: the norms of many gradients, each split in its own way, are reduced
-once, when they have been added up.
+A single number may be added to one that is unreduced over further axes. It is masked: all devices
+except the first along these axes hold zero. So the norms of many gradients, each sharded in its own
+way, are reduced once, after they have been added up.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from partita.tiling import Forms, OpForm
 NONE: frozenset[int] = frozenset()
 
 UnreducedAxes = dict[int, frozenset[int]]
-"""For value classes, axes over which they are unreduced."""
+"""Map from value classes to the axes over which they are unreduced."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Link:
-    """A value class in whose making unreduced operands may take part."""
+    """A value class whose producer may read unreduced operands."""
 
     value: int
     producer: int
@@ -49,10 +49,10 @@ class _Link:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sums:
-    """What is decided for a group of operation classes."""
+    """Decision about unreduced values for a group of operation classes."""
 
     forms: tuple[tuple[int, OpForm], ...]
-    """The operation classes that give way, and how they run."""
+    """Operation classes that give way, with their forms."""
     unreduced: UnreducedAxes
     """Value classes kept unreduced, with the axes."""
     outstanding: UnreducedAxes
@@ -65,7 +65,7 @@ class Sums:
 
 
 NOTHING = Sums((), {}, {})
-"""Where nothing is to be summed."""
+"""Decision where nothing is unreduced."""
 
 
 class UnreducedSums:
@@ -79,8 +79,8 @@ class UnreducedSums:
 
         Args:
           graph: the folded program.
-          forms: of its operation classes.
-          generated: those that make values from nothing: there is never anything to sum.
+          forms: the forms of its operation classes.
+          generated: constant-like operation classes, which never make unreduced values.
         """
         self.graph = graph
         self.forms = forms
@@ -100,7 +100,7 @@ class UnreducedSums:
         self._groups = connected(
             (maker[0], op) for maker, op in makers if maker and maker[0] not in generated
         )
-        """The operation classes of every group."""
+        """Operation classes of every group."""
         self.decisions = MemoisedByGroup(self._groups, self._decide, len(graph.ops), seed=2)
         numbers = {op: number for number, ops in enumerate(self._groups) for op in ops}
         self.group_of = {
@@ -109,7 +109,7 @@ class UnreducedSums:
             for classes in graph.ops[op].results
             for v in classes
         }
-        """The group that decides about a value class."""
+        """Value class -> number of the group that decides about it."""
         self._made_by: dict[int, list[int]] = {}
         for link in self._links.values():
             self._made_by.setdefault(link.producer, []).append(link.value)
@@ -121,19 +121,20 @@ class UnreducedSums:
                 self._yielding[numbers[op]].append((op, sources))
 
     def _decide(self, number: int, forms: Sequence[OpForm]) -> Sums:
-        """What is decided for a group, given how all operations would run if none gave way."""
+        """Decides for a group, given the forms of all operations if none gave way."""
         own = {op: forms[op] for op in self._groups[number]}
         self._give_way(number, own)
         gave_way = tuple((op, form) for op, form in own.items() if form is not forms[op])
         return Sums(gave_way, *self._keep_unreduced(own))
 
     def _give_way(self, number: int, forms: dict[int, OpForm]) -> None:
-        """Lets additions and transposes that may give way, and whose operands are all unreduced
-        over an axis, not work along it.
+        """Makes additions and transposes give way: they do not work along an axis any more.
+
+        That is the case if all of their operands are unreduced over the axis.
 
         Args:
-          number: of a group.
-          forms: of its operation classes; those that give way are replaced.
+          number: the number of a group.
+          forms: the forms of its operation classes; those that give way are replaced.
         """
         kept: UnreducedAxes = {}
         for index, sources in self._yielding[number]:
@@ -155,7 +156,7 @@ class UnreducedSums:
                     kept.update((r, common) for r in classes)
 
     def _as_made(self, op: OpClass, form: OpForm, forms: Mapping[int, OpForm]) -> bool:
-        """Whether every operand is made in just the layout that a form needs."""
+        """Returns whether every operand is made in exactly the layout that a form needs."""
         for need, classes in zip(form.needs, op.operands, strict=True):
             for source in classes:
                 producer = self.graph.values[source].producer
@@ -164,9 +165,9 @@ class UnreducedSums:
         return True
 
     def _keep_unreduced(self, forms: Mapping[int, OpForm]) -> tuple[UnreducedAxes, UnreducedAxes]:
-        """Which values of a group stay unreduced, and which are made unreduced, that included.
+        """Returns the axes over which values of a group stay unreduced, and are made unreduced.
 
-        Starts from all that may, and takes back until everything is consistent.
+        Starts from all values that may stay so, and drops some until everything is consistent.
         """
         outstanding = self._offered(forms)
         candidates = list(outstanding)
@@ -186,7 +187,7 @@ class UnreducedSums:
             unreduced = accepted
 
     def _masked(self, unreduced: UnreducedAxes) -> UnreducedAxes:
-        """Has what is added and may be masked kept unreduced over all axes that the sum is."""
+        """Adds maskable addends, to be unreduced over all axes that the sum is."""
         axes: UnreducedAxes = {}
         for v, kept in unreduced.items():
             axes[self._consumer[v]] = axes.get(self._consumer[v], NONE) | kept
@@ -200,7 +201,7 @@ class UnreducedSums:
         return unreduced | {v: axes[self._consumer[v]] for v in added}
 
     def _offered(self, forms: Mapping[int, OpForm]) -> UnreducedAxes:
-        """Axes over which values would be made unreduced if all that may stayed unreduced."""
+        """Returns the axes over which values are made unreduced if all that may stay so do."""
         summing = [v for op, form in forms.items() if form.sums for v in self._made_by.get(op, ())]
         return self._follow(forms, summing, None)
 
@@ -210,7 +211,7 @@ class UnreducedSums:
         queue: list[int],
         accepted: UnreducedAxes | None,
     ) -> UnreducedAxes:
-        """Axes over which values are made unreduced, followed from those in `queue`.
+        """Returns the axes over which values are made unreduced, propagated from those in `queue`.
 
         Values stay unreduced over the axes `accepted`, over all if that is None.
         """
@@ -237,7 +238,7 @@ class UnreducedSums:
         forms: Mapping[int, OpForm],
         offered: UnreducedAxes,
     ) -> frozenset[int]:
-        """Of the axes over which a value is offered unreduced, those its only consumer takes."""
+        """Returns the offered axes over which the only consumer takes a value unreduced."""
         producer = self.graph.values[index].producer
         consumer = self.graph.ops[self._consumer[index]]
         form, number = forms[consumer.index], self.graph.values[index].uses[0].number
@@ -255,13 +256,13 @@ class UnreducedSums:
                     continue
                 theirs = offered.get(source, NONE)
                 # Members of the consumer's class read one of several classes here: all alike.
-                # Of operands that it is linear in one by one, the others are reduced.
+                # If it is linear in each operand alone, the other operands have to be reduced.
                 axes = axes & theirs if other == number or additive else axes - theirs
         return axes
 
 
 def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
-    """The values that may stay unreduced, and those made from them."""
+    """Returns links of the values that may stay unreduced, and of those made from them."""
     values = set(consumer)
     for v in consumer:
         values.update(r for classes in graph.ops[consumer[v]].results for r in classes)
@@ -282,7 +283,7 @@ def _links(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, _Link]:
 def _yielding(
     graph: ClassGraph, consumer: dict[int, int]
 ) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-    """The operation classes that may give way, in program order.
+    """Returns the operation classes that may give way, in program order.
 
     Each with its operands as (value class, producing operation class).
     """
@@ -302,7 +303,7 @@ def _yielding(
 
 
 def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
-    """Whether a value may stay unreduced: one linear use that does not make it larger."""
+    """Returns whether a value may stay unreduced: one linear use that does not enlarge it."""
     if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     if graph.ops[value.producer[0]].op.combine not in ("", "add"):
@@ -326,7 +327,7 @@ def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
 
 
 def _may_be_masked(graph: ClassGraph, index: int) -> bool:
-    """Whether a value that may stay unreduced is a single number that is added to another."""
+    """Returns whether a value that may stay unreduced is one number added to another."""
     value = graph.values[index]
     added = graph.ops[value.uses[0].op].op.traits.additive
     maker = None if value.producer is None else graph.ops[value.producer[0]].op.kind
@@ -339,7 +340,7 @@ def _made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
 
 
 def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
-    """Whether a loop carries it to the next iteration, of a sum that starts from 0."""
+    """Returns whether a value is carried to the next iteration, in a sum that starts from 0."""
     if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
         return False
     use, maker = value.uses[0], graph.ops[value.producer[0]].op
@@ -352,13 +353,13 @@ def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
 
 
 def _in_body(graph: ClassGraph, op: Operation, carry: Operation) -> bool:
-    """Whether an operation that reads or makes a carried value is straight in the loop's body."""
+    """Returns whether an operation is directly in the body of the loop of a carried value."""
     region = graph.program.regions[op.region]
     return region.repeats and region.parent == carry.region
 
 
 def _is_accumulated(graph: ClassGraph, index: int) -> bool:
-    """Whether the result of a conversion is only added to a value that a loop carries."""
+    """Returns whether the result of a conversion is only added to a carried value."""
     op = graph.ops[index]
     uses = [use for classes in op.results for v in classes for use in graph.values[v].uses]
     if not op.op.traits.converts or len(uses) != len(op.results[0]):
@@ -377,7 +378,7 @@ def _is_accumulated(graph: ClassGraph, index: int) -> bool:
 
 
 def _together(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, tuple[int, ...]]:
-    """For values that stay unreduced only if others are, these others."""
+    """Returns the other values that have to be unreduced, too, by value."""
     found: dict[int, tuple[int, ...]] = {}
     for v, index in consumer.items():
         op = graph.ops[index]

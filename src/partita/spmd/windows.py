@@ -16,15 +16,15 @@ from partita.tiling import Axes
 def window_steps(
     shard: TensorType, dim: int, reach: Reach, size: int, axes: Axes, mesh: Mesh
 ) -> tuple[tuple[Step, ...], ...]:
-    """The ways there are: what is missing comes from those that have it, or all is gathered.
+    """Returns two alternatives: shards exchange the missing blocks, or everything is gathered.
 
     Args:
-      shard: what a device has.
+      shard: the type of a shard.
       dim: the dimension.
       reach: its windows.
-      size: of the dimension.
-      axes: that split it.
-      mesh: of these axes.
+      size: the size of the dimension.
+      axes: the axes that split it.
+      mesh: the mesh of these axes.
     """
     return (
         _exchanged(shard, dim, reach, size, axes, mesh),
@@ -63,7 +63,7 @@ def _gathered(
 def _cut(
     before: TensorType, after: TensorType, dim: int, window: Window, axes: Axes
 ) -> tuple[Step, ...]:
-    """A window is put together of what a device has."""
+    """Returns the step that puts a window together from what a device holds, if it takes any."""
     if window.parts == ((0, before.shape[dim]),):
         return ()
     return (Step(SLICE.name, axes, dim, -1, before, after, window=window),)

@@ -1,6 +1,6 @@
 """Hashes of what a lowering decision depends on, updated from one search state to the next.
 
-A search lowers tilings that differ little. What becomes of a value, or of a group of operations,
+A search lowers tilings that differ little. The plan of a value, or the decision about a group,
 depends on the forms of a few operation classes, and nearly always these forms have occurred
 together before. So each form has a random key of 64 bits, and the inputs of a decision are hashed
 by the sum of their keys (Zobrist hashing, 1970), for all values at once. If the forms of some
@@ -42,7 +42,7 @@ class ZobristKeys:
 
 
 class ZobristHashes:
-    """Hashes of several things, each of the forms of the operation classes that it depends on."""
+    """Hashes of several things, each over the forms of the operation classes it depends on."""
 
     def __init__(self, around: Sequence[Sequence[int]], count: int, seed: int) -> None:
         """Takes the operation classes on which each of the things depends, of so many classes."""

@@ -1,4 +1,4 @@
-"""Collectives that a plan must not have, because what runs it cannot do them."""
+"""Collectives that a plan must not have, because its backend does not support them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Avoided:
     def __init__(self, kinds: Iterable[str]) -> None:
         self.kinds = tuple(kinds)
         self._known = np.zeros(0, dtype=bool)
-        """By the number of a plan of a value class: whether it has one."""
+        """Memoised by number of `ValuePlan`: whether it has such a collective."""
 
     def __call__(self, lowering: Lowering) -> bool:
-        """Whether a lowering has one."""
+        """Returns whether a lowering has such a collective."""
         if not self.kinds:
             return False
         new = lowering.known.plans[len(self._known) :]

@@ -1,4 +1,4 @@
-"""Beam search: the best few states of as many moves each, from which the next ones are made."""
+"""Beam search: expands the best few states of each number of moves."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from partita.search.problem import Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 
 WIDTH = 8
-"""How many states of one number of moves are gone on with."""
+"""Number of states that are expanded for each number of moves."""
 
 
 @register("beam")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """The best state on the way; nothing is random.
+    """Returns the best state on the way; nothing is random.
 
-    Also goes on from states that are worse than those before: two moves may help where neither
-    does alone.
+    Also expands states that are worse than those before: two moves may help where neither does
+    alone.
     """
     limit = problem.evaluations + budget
     best, beam, seen = problem.start, [problem.start], {problem.start.key}

@@ -1,8 +1,8 @@
-"""Best-first search: single changes of the best plan whose changes have not been tried, and so on.
+"""Best-first search: expands the best plan whose single changes have not been tried, and so on.
 
-From a local optimum the next better plan is often two changes away, of which the first one alone
-makes it worse. What a climb has tried last is the whole neighbourhood of a local optimum, so the
-best of its neighbours are known, and are the next whose changes are tried.
+From a local optimum the next better plan is often two changes away, and the first one alone makes
+it worse. A climb ends by trying the whole neighbourhood of a local optimum. So the best of its
+neighbours are known, and are expanded next.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from partita.search.protocol import SearchProgress
 from partita.search.refine import changes
 
 FRUITLESS = 12
-"""Plans in turn whose changes may lead to nothing better; then it ends."""
+"""Most plans to expand in turn without finding a better one; then the search ends."""
 
 
 def _as_it_is(state: SearchState) -> SearchState:
-    """The state."""
+    """Returns the state unchanged."""
     return state
 
 
@@ -33,17 +33,17 @@ def best_first(
     progress: SearchProgress,
     adapted: Callable[[SearchState], SearchState] = _as_it_is,
 ) -> list[SearchState]:
-    """All plans that were seen, adapted: starts, and what changes of the best of them have led to.
+    """Returns all plans that were seen, adapted: the starts, and changes of the best plans.
 
-    Changes are those of moves; layouts of single classes that a start has are left out. What does
-    not fit takes its place by `Problem.log_cost`, so that plans that fit are found behind it.
+    Only moves are changed; layouts of single classes that a start has are left out. Plans that do
+    not fit are ordered by `Problem.log_cost`, too, since changes of them may fit.
 
     Args:
-      problem: what is searched.
-      starts: plans to begin with.
-      limit: how many states may have been evaluated in all.
+      problem: the problem to search.
+      starts: the plans to start from.
+      limit: the most states that may have been evaluated in all.
       progress: called now and then.
-      adapted: gives what a plan is judged by, which is as good or better.
+      adapted: returns the plan by which a plan is judged, which is as good or better.
     """
     frontier = _Frontier(problem, adapted)
     for start in starts:
@@ -64,31 +64,30 @@ def best_first(
 
 
 def plain(moves: Sequence[Move]) -> tuple[Move, ...]:
-    """The moves that tile more than single classes."""
+    """Returns the moves that tile more than single classes."""
     return tuple(move for move in moves if not isinstance(move, ShardClass))
 
 
 class _Frontier:
-    """Plans that are known, and those of them whose changes have not been tried, best first."""
+    """All known plans, and a queue of those whose changes have not been tried, best first."""
 
     def __init__(self, problem: Problem, adapted: Callable[[SearchState], SearchState]) -> None:
         self.problem, self.adapted = problem, adapted
         self.ends: dict[int, SearchState] = {}
-        """All plans, adapted, by the key of what they were before."""
+        """Map from the key of each plan to the adapted plan."""
         self.best: SearchState | None = None
-        """Of those that are adapted."""
+        """Best of the adapted plans."""
         self._heap: list[tuple[float, int, int, SearchState, bool]] = []
         self._numbers = itertools.count()
         self._tried: list[Cost] = []
 
     def start(self, state: SearchState) -> None:
-        """Takes a plan in to begin with, even if there is one like it: other moves can be changed
-        to other plans."""
+        """Adds a start, even if a plan like it is known: changes of other moves lead elsewhere."""
         self._see(state)
         self._push(state, always=True)
 
     def add(self, state: SearchState) -> None:
-        """Takes a plan in, unless it is known."""
+        """Adds a plan, unless it is known."""
         if state.key not in self.ends:
             self._see(state)
             self._push(state)
@@ -103,7 +102,7 @@ class _Frontier:
         heapq.heappush(self._heap, (*order, state, always))
 
     def pop(self) -> SearchState | None:
-        """The best plan that is left and not like one before; None if there is none."""
+        """Returns the best remaining plan that is not like one before; None if there is none."""
         while self._heap:
             *_, state, always = heapq.heappop(self._heap)
             cost = self.ends[state.key].cost

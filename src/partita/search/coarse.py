@@ -1,9 +1,9 @@
-"""Plans of coarser meshes, in which several axes are one, to start from.
+"""Plans of coarser meshes, on which several axes are joined into one, to start from.
 
 A plan on `data=4,model=8` is one on `data=4,model=4,more=2`, too, in which `model` and `more` go
-together; and one on `all=32`, in which all axes do, is one on either. It costs a little more or
-less there, as the axes lie on networks. The fewer the axes, the fewer moves there are, and the more
-of the space is looked at; up to two, there is the relaxed problem.
+together. One on `all=32`, in which all axes go together, is one on either. It costs a little more
+or less there, depending on the networks of the axes. The fewer axes there are, the fewer moves, and
+the more of the space is searched. With up to two axes, there is the relaxed problem.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from partita.search.relaxed_starts import class_by_class
 from partita.tiling import LAYOUTS, Axes, Layout, Tiling
 
 MESHES = 2
-"""Coarser meshes that are looked at: those whose axes are most alike in size."""
+"""Number of coarser meshes to search: those whose axes are most alike in size."""
 
 Bundles = tuple[Axes, ...]
-"""For every axis of a coarser mesh, the axes that go together there, major first."""
+"""Axes of the mesh that each axis of a coarser mesh joins, major first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,8 +39,11 @@ class Coarse:
     ways: tuple[Bundles, ...]
 
     def moves(self, state: SearchState) -> Iterator[tuple[Move, ...]]:
-        """What a plan on the coarser mesh is on the mesh itself: in each of the ways its moves,
-        and one that lays out all classes as it does, should that be something else."""
+        """Yields the plan of a coarser mesh as moves on the mesh itself, for each way to read it.
+
+        There are two for each: its moves, and one move with the layout of every class, since these
+        may differ.
+        """
         numbers, places = np.unique(state.tiling.row, return_inverse=True)
         layouts = [LAYOUTS.all[number] for number in numbers.tolist()]
         for bundles in self.ways:
@@ -53,16 +56,15 @@ class Coarse:
 def coarsened(
     problem: Problem, axes: int, known: dict[Mesh, Problem] | None = None
 ) -> list[Coarse]:
-    """The problem on coarser meshes, of which so many axes are searched.
+    """Returns the problem on coarser meshes, with this number of searched axes.
 
-    Neighbours are joined there; meshes whose axes have the same sizes count once. There is none
-    where so few axes are searched anyway, or something has been decided about one of them.
+    Meshes whose axes have the same sizes count once. There are none if so few axes are searched
+    anyway, or if something has been decided about one of them.
 
     Args:
-      problem: On the mesh itself.
-      axes: How many axes to leave.
-      known: What is known of coarser meshes than others; added to. The same mesh is the same
-        problem.
+      problem: The problem on the mesh itself.
+      axes: The number of axes to leave.
+      known: Cache of problems by coarser mesh; added to. The same mesh is the same problem.
     """
     known = {} if known is None else known
     start, manual = problem.start.tiling, (op.op.work for op in problem.graph.ops)
@@ -84,7 +86,7 @@ def coarsened(
 
 
 def _joined(searched: Axes, count: int) -> Iterator[Bundles]:
-    """All ways to make so many of some axes; those first that join neighbours."""
+    """Yields all ways to join axes into `count` bundles; those first that join neighbours."""
     every = set[Bundles]()
     for cuts in itertools.combinations(range(1, len(searched)), count - 1):
         ends = itertools.pairwise((0, *cuts, len(searched)))
@@ -101,8 +103,10 @@ def _joined(searched: Axes, count: int) -> Iterator[Bundles]:
 
 
 def _coarse(problem: Problem, ways: Sequence[Bundles], known: dict[Mesh, Problem]) -> Coarse | None:
-    """The problem on the mesh in which axes are joined as in the first of some ways; None if that
-    cannot be laid on the networks, or nothing can be split along them."""
+    """Returns the problem on the mesh whose axes are joined as in the first of some ways.
+
+    Returns None if the axes do not fit the networks, or if nothing can be split along them.
+    """
     mesh, first = problem.mesh, ways[0]
     sizes = [mesh.size(bundle) for bundle in first]
     others = [(axis,) for axis in range(len(mesh.names)) if axis not in problem.axes]
@@ -130,8 +134,7 @@ def _coarse(problem: Problem, ways: Sequence[Bundles], known: dict[Mesh, Problem
 def _problem(
     problem: Problem, mesh: Mesh, place: dict[int, int], searched: Sequence[int]
 ) -> Problem | None:
-    """A problem on a mesh of which each axis has a new place; None if it cannot be laid on the
-    networks."""
+    """Returns a problem on a mesh with new places of axes; None if they do not fit the networks."""
     graph, model, start = problem.graph, problem.cost_model, problem.start.tiling
     try:
         cost = CostModel(graph, graph.analysis, mesh, model.hardware, model.capacity, model.timing)
@@ -147,19 +150,19 @@ def _problem(
 
 
 def _networks(mesh: Mesh, bundle: Axes) -> tuple[str, ...]:
-    """The networks of joined axes, inner first, as far as the user laid them on some."""
+    """Returns the networks of joined axes, inner first, as far as the user placed them on some."""
     inner_first = (name for axis in reversed(bundle) for name in mesh.networks[axis])
     return tuple(dict.fromkeys(inner_first))
 
 
 def _used(tiling: Tiling) -> set[int]:
-    """The axes that split anything."""
+    """Returns the axes that split anything."""
     layouts = (LAYOUTS.all[number] for number in np.unique(tiling.row).tolist())
     return {axis for layout in layouts for axes in layout for axis in axes}
 
 
 def _along(move: Move, bundles: Bundles) -> Iterator[Move]:
-    """A move along each of the axes that one is made of."""
+    """Yields a move along each of the axes that are joined into its axis."""
     if isinstance(move, DecisionGroup):
         actions = (each for action in move.decisions for each in _along(action, bundles))
         yield DecisionGroup(tuple(action for action in actions if isinstance(action, ShardClass)))

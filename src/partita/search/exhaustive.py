@@ -1,4 +1,4 @@
-"""Exhaustive search: every plan that moves lead to, so that the best of them is proven to be."""
+"""Exhaustive search: evaluates every plan that moves lead to, which proves the best of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from partita.search.protocol import SearchProgress, register
 
 @dataclasses.dataclass(frozen=True)
 class Exhausted:
-    """What exhaustive search has seen of a problem."""
+    """Result of an exhaustive search."""
 
     best: SearchState
     states: int
-    """How many were seen, the start included."""
+    """Number of states seen, the start included."""
     complete: bool
-    """Whether these are all that moves lead to, in any number and order."""
+    """True if these are all states that moves lead to, in any number and order."""
 
 
 @register("exhaustive")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """The best of all states; nothing is random.
+    """Returns the best of all states; nothing is random.
 
     Raises:
       TacticError: there are more than `budget`.
@@ -41,14 +41,14 @@ def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -
 def exhaust(
     problem: Problem, limit: int, progress: SearchProgress = lambda done, best: None
 ) -> Exhausted:
-    """The best of all states, or of those up to a limit.
+    """Returns the best of all states, or of those up to a limit.
 
-    Those that were evaluated before cost nothing. Whole moves are made only: none without a part
-    of what it takes, as refinement makes them.
+    States that were evaluated before cost nothing. Only whole moves are made: refinement also makes
+    moves without some of their parts.
 
     Args:
-      problem: what to search.
-      limit: how many states to see at most, besides the start.
+      problem: the problem to search.
+      limit: the most states to see, not counting the start.
       progress: called with the number of states evaluated and the best so far.
     """
     start = problem.replay(())

@@ -1,4 +1,4 @@
-"""Greedy search: the best move of all, again and again, as long as one makes the plan better."""
+"""Greedy search: makes the best move of all, as long as one improves the plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from partita.search.protocol import SearchProgress, register
 
 @register("greedy")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """The state where no further move helps; nothing is random."""
+    """Returns the state where no further move helps; nothing is random."""
     limit = problem.evaluations + budget
     best = problem.start
     while True:

@@ -1,7 +1,7 @@
 """History heuristic: changes of single classes that helped one plan are tried on others at once.
 
-Polishing a plan takes hundreds of evaluations, most of which help nothing; trying what has helped
-before takes a few. So plans are compared by what they would become: of two that cost the same, one
+Polishing a plan takes hundreds of evaluations, and most do not help; trying changes that have
+helped before takes a few. So plans are compared after these changes: of two that cost the same, one
 may lead to a better one (Schaeffer, *The History Heuristic*, 1989).
 """
 
@@ -15,20 +15,20 @@ class HistoryHeuristic:
     """Changes of single classes that polished plans have."""
 
     def __init__(self, problem: Problem, limit: int) -> None:
-        """Takes the problem, and how many states may have been evaluated in all."""
+        """Takes the problem, and the most states that may have been evaluated in all."""
         self._problem, self._limit = problem, limit
         self._actions: dict[ShardClass, None] = {}
 
     def note(self, polished: SearchState) -> None:
-        """Takes note of the changes of single classes that a plan has."""
+        """Records the changes of single classes that a plan has."""
         local = (move for move in polished.moves if isinstance(move, ShardClass))
         self._actions.update(dict.fromkeys(local))
 
     def adapted(self, state: SearchState) -> SearchState:
-        """A state after those changes that make it better, one after the other.
+        """Returns a state after those recorded changes that improve it, one after the other.
 
-        They come in the order in which the plan takes the axes: so dimensions that are split along
-        several end up in the same order.
+        They are tried in the order in which the plan takes the axes, so that dimensions split along
+        several axes end up in the same order.
         """
         problem = self._problem
         used = (axis for move in state.moves for axis in sorted(move.axes))

@@ -1,15 +1,17 @@
-"""Iterated local search: refinement of good starts, of the empty plan, and of what random changes
-make of the best.
+"""Iterated local search: refines good starts, the empty plan, and random changes of the best plan.
 
-What single changes lead to depends on where they start: from the empty plan one finds strategies
-that nobody wrote, and from a start plans of so many decisions that none of them helps alone. What
-is best before its single classes are looked at need not be best afterwards. So the moves of the
-empty plan are changed as long as it helps, and what comes of that is polished; then starts are
-polished, those first that promise most, and the moves of the best ones changed. From all of these
-best-first search goes on; the rest is for the best plan, disturbed and refined again.
+The plans that single changes lead to depend on the start. The empty plan leads to strategies that
+no expert wrote; a good start leads to plans of many decisions, none of which helps alone. The best
+plan before its single classes are changed need not be the best afterwards. So the search goes on in
+this order:
 
-Before most of it, all but the disturbances is done on meshes on which some axes are one: what is
-found there is where to start from, too.
+- change the moves of the empty plan as long as that helps, and polish the result;
+- polish starts, the most promising first, and change the moves of the best ones;
+- continue with best-first search from all of these;
+- spend the rest of the budget on the best plan, disturbed and refined again.
+
+Before most of that, all steps except the last run on coarser meshes, on which some axes are joined.
+The plans found there are starts, too.
 
 *Iterated Local Search*, Lourenço, Martin and Stützle, in Handbook of Metaheuristics, 2003.
 """
@@ -36,62 +38,61 @@ from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
 
 POLISHED, CLIMBED = 5, 2
-"""Starts that are polished, and of those the ones whose moves are changed, too."""
+"""Number of starts to polish, and of those whose moves are changed, too."""
 
 RELAXED, RELAXING = 3, 2000
-"""Plans near the lower bound that may be polished beside starts, and the budget from which on there
-is the relaxed problem: that takes seconds, whatever the budget."""
+"""Number of plans near the lower bound to polish in addition to starts; least budget for the
+relaxed problem, which takes seconds, whatever the budget."""
 
 DESCENDED = 100
-"""Starts whose promise is looked at, if there is the relaxed problem."""
+"""Number of starts whose promise is computed, if there is the relaxed problem."""
 
 MOST_AXES = 2
-"""Of more axes, the relaxed problem takes too long."""
+"""Most axes of a relaxed problem; with more, it takes too long."""
 
 COARSE, READ = 8000, 3
-"""Evaluations of a search on a coarser mesh, or half of the effort if that is less, beside those on
-meshes that are coarser still; and how many of its plans are read on the mesh itself."""
+"""Evaluations of a search on a coarser mesh, or half of the effort if that is less; number of its
+plans to read on the mesh itself. Evaluations on still coarser meshes are not included."""
 
 AWAY = 2 / 3
-"""Of the budget that is left, what searches on coarser meshes take at most, all that they lead to
-included."""
+"""Largest share of the remaining budget to spend on coarser meshes, and on still coarser ones."""
 
 FIRST = 1_200_000
-"""Plans times classes of operations that refining the empty plan takes before there is a search on
-a coarser mesh: a plan of many classes takes longer to evaluate."""
+"""Plans times operation classes to spend on refining the empty plan before a search on coarser
+meshes: a plan of many classes takes longer to evaluate."""
 
 EFFORT = 2000
-"""Evaluations that all before best-first search takes at most, for every subset of the axes: moves
-can be changed along any of them. The budget may be less."""
+"""Most evaluations before best-first search, for every subset of the axes: moves can be changed
+along any of them. The budget may be less."""
 
 PRICING, POLISHING, EMPTY, CLIMBING, AHEAD, AGAIN = 0.15, 0.5, 0.3, 0.3, 0.4, 0.25
-"""Of the effort: what pricing starts, polishing them, refining the empty plan, refining starts,
-best-first search, and polishing what it finds may take at most."""
+"""Largest shares of the effort for pricing starts, polishing them, refining the empty plan,
+refining starts, best-first search, and polishing its results."""
 
 NEAR = 1.05
-"""How much slower than the best of its kind a plan may be whose single classes are still looked at:
-than the best whose classes have not been looked at."""
+"""Largest ratio of cost at which the single classes of a plan are still changed, to the best plan
+without such changes."""
 
 CLOSE = 1.005
-"""The same, of a plan that has been adapted: single changes of classes gain little more."""
+"""Same ratio for an adapted plan: single changes of classes gain little more."""
 
 TRY = 10
-"""What a try counts for at least, so that of two kinds of disturbances neither is left alone."""
+"""Least evaluations that a try counts for, so that neither kind of disturbance starves."""
 
 KICK = 3
-"""Most random changes at a time."""
+"""Most random changes in one disturbance."""
 
 PATIENCE = 2000
-"""Evaluations after which the search ends if nothing has become better by more than the noise; for
-every axis more than two, four times as many."""
+"""Evaluations after which the search ends without a gain of more than the noise; four times as many
+for every axis more than two."""
 
 IDLE = 40
-"""Disturbances in turn that may lead to nothing new; then the space is taken to be exhausted."""
+"""Most disturbances in turn that find no new state; then the space counts as exhausted."""
 
 
 @register("iterated")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """The best of all states seen. Only the disturbances are random."""
+    """Returns the best of all states seen. Only the disturbances are random."""
     looking = _Search(problem, budget, progress)
     if problem.moves:
         usual = looking.systematic()
@@ -108,37 +109,37 @@ class _Search:
         most: int | None = None,
         known: dict[Mesh, Problem] | None = None,
     ) -> None:
-        """Prepares it.
+        """Prepares the search.
 
         Args:
-          problem: what is searched.
-          budget: how many states may be evaluated.
+          problem: the problem to search.
+          budget: the most states to evaluate.
           progress: called now and then.
-          most: how many together with those on coarser meshes; by default no more than without.
-          known: the problem on coarser meshes, as far as other searches looked at some.
+          most: the most states, those on coarser meshes included; by default the budget.
+          known: cache of problems on coarser meshes, from other searches.
         """
         self.problem, self.budget, self.progress = problem, budget, progress
         self.most = problem.evaluations + (budget if most is None else most)
         self.known = {} if known is None else known
-        """The problem on coarser meshes, those of other searches included."""
+        """Cache of problems by coarser mesh, those of other searches included."""
         self.effort = min(budget, EFFORT << len(problem.axes))
         self.limit = problem.evaluations + self.effort
-        """How many states may have been evaluated in all for now."""
+        """Most states that may have been evaluated in all for now."""
         self.end = problem.evaluations + budget
-        """How many in the end."""
+        """Most states that may have been evaluated in all at the end."""
         self.plain = problem.start
-        """The best state whose single classes have not been looked at."""
+        """Best state without changes of single classes."""
         self.optima: list[SearchState] = []
-        """What changes of moves have led to."""
+        """Local optima that changes of moves have led to."""
         self.learned = HistoryHeuristic(problem, self.end)
         self.patience = PATIENCE << 2 * max(0, len(problem.axes) - MOST_AXES)
         self.idle = self.improved = 0
 
     def systematic(self) -> int:
-        """Looks where something is known of what helps.
+        """Searches from all starts, without random changes.
 
         Returns:
-          How many states may be evaluated in all before it takes gains to go on.
+          The number of evaluations, in all, after which it takes gains to go on.
         """
         problem = self.problem
         skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
@@ -159,8 +160,10 @@ class _Search:
         return usual
 
     def disturb(self, rng: random.Random, usual: int) -> None:
-        """Changes the best at random until so many states have been evaluated, or as long as that
-        helps, or nothing is new."""
+        """Changes the best plan at random, up to `usual` evaluations and on as long as that helps.
+
+        Ends before if it finds no new states.
+        """
         problem = self.problem
         self.improved = min(problem.evaluations, usual - self.patience)
         spent = {self._change: 0, self._disturb: 0}
@@ -172,14 +175,16 @@ class _Search:
             self._note(*before)
 
     def _relaxes(self) -> bool:
-        """Whether the relaxed problem is worth its time, and of this problem."""
+        """Returns whether this problem has a relaxed problem that is worth its time."""
         problem = self.problem
         small = self.budget < RELAXING or len(problem.axes) > MOST_AXES
         return not small and not problem.share and problem.everything
 
     def _polished(self, starts: list[SearchState]) -> list[SearchState]:
-        """Starts that have been polished, the best of what came of them first; plans near the lower
-        bound count as starts."""
+        """Returns starts that were polished, those with the best results first.
+
+        Plans near the lower bound count as starts.
+        """
         problem = self.problem
         pairs = [(start, start) for start in starts]
         relaxed = relaxed_problem(problem) if self._relaxes() else None
@@ -200,17 +205,19 @@ class _Search:
         return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
 
     def _climbable(self, start: SearchState, simple: SearchState) -> SearchState:
-        """A start, or if nothing of it can be changed, since it lays out every class for itself,
-        what of it can when it is told more simply."""
+        """Returns a start, or the moves of its simplified form if it decides every class by itself.
+
+        The moves of such a start cannot be changed.
+        """
         if not any(isinstance(move, DecisionGroup) for move in start.moves):
             return start
         moves = [move for move in plain(simple.moves) if not isinstance(move, DecisionGroup)]
         return self.problem.replay(moves, self.limit)
 
     def _from_coarser(self) -> list[SearchState]:
-        """What the best plans of coarser meshes are on this one: of each mesh the best few.
+        """Returns the best few plans of each coarser mesh, read on this mesh.
 
-        What is evaluated there counts, but is no effort here.
+        Evaluations there count for the total, but not as effort here.
         """
         problem, found = self.problem, list[SearchState]()
         every = coarsened(problem, min(len(problem.axes) - 1, MOST_AXES), self.known)
@@ -230,8 +237,10 @@ class _Search:
         return problem.different(found, POLISHED)
 
     def _telling(self, coarse: Coarse) -> SearchProgress:
-        """Told of the progress of a search on a coarser mesh, and tells on; each plan that is the
-        best so far there is read here at once."""
+        """Returns the progress function for a search on a coarser mesh, which passes progress on.
+
+        Each new best plan there is read here at once.
+        """
         problem, there = self.problem, coarse.problem
         seen, counted = there.start, there.evaluations
 
@@ -247,7 +256,7 @@ class _Search:
         return told
 
     def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
-        """Plans in which layouts are free for every class, near the lower bound."""
+        """Returns plans near the lower bound, with free layouts for every class."""
         problem = self.problem
         bound = lower_bound(problem, relaxed=relaxed)
         if bound is None:
@@ -257,8 +266,7 @@ class _Search:
         return [problem.replay(moves) for moves in found]
 
     def _ahead(self) -> None:
-        """Goes on from what was found to plans behind others that are worse, and polishes those of
-        which most becomes."""
+        """Continues with best-first search, past plans that are worse, and polishes the best."""
         problem = self.problem
         until = self._share(AHEAD)
         found = best_first(problem, self.optima, until, self.progress, self._adapted)
@@ -268,12 +276,12 @@ class _Search:
                 self._polish(state, until)
 
     def _adapted(self, state: SearchState) -> SearchState:
-        """What may become of a plan, if it is near the best."""
+        """Adapts a plan if it is near the best; returns others unchanged."""
         self.plain = min(self.plain, state, key=self.problem.rank)
         return self.learned.adapted(state) if self._near(state, self.plain) else state
 
     def _change(self, rng: random.Random) -> None:
-        """Makes some changes to the moves of the best, and decides single classes again then."""
+        """Changes some moves of the best plan, then adapts and polishes the result."""
         problem, best = self.problem, self.problem.best
         moves = plain(best.moves)
         local = (move for move in best.moves if isinstance(move, ShardClass))
@@ -287,13 +295,13 @@ class _Search:
                 self._polish(state, self.limit, best)
 
     def _disturb(self, rng: random.Random) -> None:
-        """Refines what several random changes make of the best."""
+        """Refines the best plan after several random changes."""
         problem = self.problem
         kicked = _kicked(problem, list(plain(problem.best.moves)), rng)
         self._climb(problem.replay(kicked, self.limit), self.limit)
 
     def _note(self, evaluations: int, best: SearchState) -> None:
-        """Counts since when nothing has become better, and since when nothing was new."""
+        """Records when the search last improved, and how many turns found no new state."""
         now = self.problem.evaluations
         self.idle = 0 if now > evaluations else self.idle + 1
         gained = self.problem.log_cost(best) - self.problem.log_cost(self.problem.best)
@@ -306,29 +314,29 @@ class _Search:
         return now >= self.limit or tired or self._proven()
 
     def _proven(self) -> bool:
-        """Whether no plan is better than the best by more than the noise."""
+        """Returns whether the lower bound proves the best plan optimal, except for the noise."""
         problem, best = self.problem, self.problem.best
         fits = best.cost.peak <= problem.cost_model.capacity
         return fits and problem.time(best) <= problem.least * (1 + NOISE)
 
     def _near(self, state: SearchState, best: SearchState, near: float = NEAR) -> bool:
-        """Whether a state may become better than the best when single classes are looked at."""
+        """Returns whether changes of single classes may make a state better than the best."""
         return self.problem.log_cost(state) - self.problem.log_cost(best) < math.log(near)
 
     def _share(self, share: float) -> int:
-        """A limit of evaluations: this share of the effort from here on."""
+        """Returns a limit of evaluations: this share of the effort from here on."""
         return min(self.limit, self.problem.evaluations + round(share * self.effort))
 
     def _polish(
         self, state: SearchState, limit: int, like: SearchState | None = None
     ) -> SearchState:
-        """Changes single classes, and learns which of that helps."""
+        """Changes single classes, and records which changes help."""
         found = polish(self.problem, state, limit, self.progress, like)
         self.learned.note(found)
         return found
 
     def _climb(self, state: SearchState, limit: int) -> None:
-        """Changes the moves of a state, and polishes what is near the best of that."""
+        """Changes the moves of a state, and polishes the result if it is near the best."""
         problem = self.problem
         climbed = climb(problem, state, limit, self.progress)
         self.optima.append(climbed)
@@ -338,7 +346,7 @@ class _Search:
 
 
 def _kicked(problem: Problem, moves: list[Move], rng: random.Random) -> list[Move]:
-    """Some random changes of moves: one is dropped, inserted or exchanged."""
+    """Returns moves after some random changes: one is dropped, inserted or exchanged."""
     every = [*problem.moves, *followers(problem)]
     for _ in range(rng.randint(1, KICK)):
         kind = rng.random()

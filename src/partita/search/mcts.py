@@ -1,8 +1,8 @@
 """Monte Carlo tree search over tile moves, with UCT and merged transpositions (as in TOAST).
 
-Every state on the way is a complete plan, so each is a candidate, and the value of a state is the
-best cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search,
-with the last third of the budget, comes `refine`.
+Every state on the way is a complete plan, so each is a candidate. The value of a state is the best
+cost seen at or below it, scaled to [0, 1] over all costs seen so far. After the tree search,
+`refine` takes the last third of the budget.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOP = 0.2
 
 @dataclasses.dataclass
 class _Visited:
-    """What is known of a state and those below it, in whatever order of moves it was reached."""
+    """Node of the tree: a state, in whatever order of moves it was reached, with statistics."""
 
     state: SearchState
     untried: list[ShardColor]
@@ -36,7 +36,7 @@ class _Visited:
 
 @register("mcts")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """Tree search, then refinement of the best state that it found."""
+    """Returns the best state of a tree search, refined."""
     of_tree = budget * 2 // 3
     best = tree_search(problem, of_tree, seed, progress)
     return refine(problem, best, budget - of_tree, progress)
@@ -48,12 +48,12 @@ def tree_search(
     seed: int,
     progress: SearchProgress = lambda done, best: None,
 ) -> SearchState:
-    """The best state found with at most `budget` newly evaluated states.
+    """Returns the best state found with at most `budget` newly evaluated states.
 
     Args:
-      problem: what to search.
-      budget: how many new states may be evaluated.
-      seed: of the random playouts; equal seeds give equal results.
+      problem: the problem to search.
+      budget: the most new states to evaluate.
+      seed: the seed of the random playouts; equal seeds give equal results.
       progress: called with the number of states evaluated and the best so far.
     """
     return _Tree(problem, budget, random.Random(seed), progress).run()

@@ -1,8 +1,8 @@
 """Neighbours of a plan that change moves along several axes at once.
 
-A change that is made axis by axis often helps only once it is made along all of them: a parameter
+A change that is made axis by axis often helps only once it is made along all of them. A parameter
 that is sharded along two axes has to move to its other dimension along both; halfway there, it is
-exchanged for nothing. So a plan for `data=4,model=8` is found on `data=4,model=4,more=2`, too.
+resharded in vain. So a plan for `data=4,model=8` is found on `data=4,model=4,more=2`, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ Moves = tuple[Move, ...]
 
 
 def multi_axis_changes(problem: Problem, moves: Moves) -> Iterator[Moves]:
-    """A color dropped, put first or last, added, given the place of another, or without a part:
-    along two axes or more.
+    """Yields moves with the moves of one color changed along two axes or more.
+
+    The color is dropped, put first or last, added, put in place of another, or loses a part.
 
     New moves take the axes in the order in which the others have them: dimensions that are split
     along the same axes in another order are exchanged.
@@ -39,7 +40,7 @@ def multi_axis_changes(problem: Problem, moves: Moves) -> Iterator[Moves]:
 def _otherwise(
     problem: Problem, moves: Moves, color: int, axes: Collection[int]
 ) -> Iterator[Moves]:
-    """The moves of a color along some axes dropped, first, last, or without a part."""
+    """Yields moves with those of a color along some axes dropped, first, last, or less a part."""
     mine = tuple(move for move in moves if _is_of(move, color, axes))
     if len(mine) > 1:
         rest = tuple(move for move in moves if move not in mine)
@@ -48,7 +49,7 @@ def _otherwise(
 
 
 def _instead(moves: Moves, group: tuple[ShardColor, ...], axes: Collection[int]) -> Iterator[Moves]:
-    """Moves of a color along some axes added at the end, at the front, or in place of another's."""
+    """Yields moves with a group added at the end, at the front, or in place of another color's."""
     rest = tuple(move for move in moves if not _is_of(move, group[0].color, axes))
     yield from ((*rest, *group), (*group, *rest))
     for color in _colors(rest):
@@ -59,7 +60,7 @@ def _instead(moves: Moves, group: tuple[ShardColor, ...], axes: Collection[int])
 
 
 def _without_part(problem: Problem, moves: Moves, some: Moves) -> Iterator[Moves]:
-    """A part left out of some of the moves, no more left out, or the only one left out."""
+    """Yields moves with a part of some left out, no longer left out, or alone left out."""
     counts = dict[ShardColor, int]()
     for move, tiling in zip(moves, problem.tilings(moves), strict=True):
         if isinstance(move, ShardColor) and move in some:
@@ -81,7 +82,7 @@ def _without(move: ShardColor, parts: Collection[int]) -> ShardColor:
 
 
 def _kinds(problem: Problem) -> list[ShardColor]:
-    """What can be moved, once for all axes."""
+    """Returns all moves without an axis (-1), each once."""
     every = (*problem.moves, *followers(problem))
     return list(dict.fromkeys(_along(move, -1) for move in every))
 

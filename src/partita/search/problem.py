@@ -1,4 +1,4 @@
-"""The decision problem of a search: states are tilings, moves are what tiles something."""
+"""Decision problem of a search: states are tilings, moves are decisions that tile something."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from partita.spmd.zobrist import ZobristKeys
 from partita.tiling import LAYOUTS, Node, Propagation, Propagator, Tiling
 
 NOISE = 3e-4
-"""What a move has to gain of the step, or of what is too large: the model cannot tell less."""
+"""Least relative gain of a move in step time, or in excess memory: below that is model noise."""
 
 MOST_RESOLUTIONS = 8
-"""Ways to resolve a color's conflicts that are offered as moves of their own."""
+"""Most resolutions of a color's conflicts that are offered as moves of their own."""
 
 
 AVOIDED = 4.0
-"""How many times longer a plan seems that has collectives which must not be: what leads on to
-others without them is still found."""
+"""Factor on the step time of a plan with avoided collectives; finite, since it may lead to plans
+without them."""
 
 
 MEMORY, EACH, FEWEST = 2**29, 24, 500
-"""Bytes of what helps to start from states, about how many it takes for every class of a state, and
-how many states it is kept of at least."""
+"""Bytes for data to start from states; bytes of it per class of a state; least number of states
+that keep it."""
 
 Move = Decision
-"""What can be done in a state: a decision over classes, or several of them together."""
+"""One move: a decision over classes, or several of them together."""
 
 Rank = tuple[int, float, float, int]
-"""Where a plan stands among others, smaller is better; see `Problem.rank`."""
+"""Rank of a plan among others, smaller is better; see `Problem.rank`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,16 +52,16 @@ class SearchState:
     cost: Cost
     moves: tuple[Move, ...]
     key: int
-    """Equal for equal tilings, whatever moves led there."""
+    """Hash of the tiling: equal for equal tilings, whatever moves led there."""
 
     @cached_property
     def weight(self) -> int:
-        """As how many moves those that led to it count."""
+        """Complexity penalty: summed weights of the moves."""
         return sum(move.weight for move in self.moves)
 
 
 def alike(a: Cost, b: Cost) -> bool:
-    """Whether two costs are the same as far as the model can tell."""
+    """Returns whether two costs are equal except for the noise of the model."""
     pairs = ((a.time.step_time, b.time.step_time), (a.peak, b.peak))
     return all(math.isclose(one, other, rel_tol=NOISE) for one, other in pairs)
 
@@ -69,12 +69,11 @@ def alike(a: Cost, b: Cost) -> bool:
 class Problem:
     """A program on a mesh, with what has been decided already, ready to be searched.
 
-    Only color groups in `colors` are moved; all, if there are none given. What is pinned in the
-    tiling does not take the axis that it is pinned against, whatever is moved. `starts` are
-    sequences of moves, of which good plans are known to come. Plans with collectives of the kinds
-    in `avoid` are worse than all others.
+    Only color groups in `colors` are moved; all if it is None. Values pinned in the tiling do not
+    take the axis that they are pinned against. `starts` are sequences of moves that are known to
+    lead to good plans. Plans with collectives of the kinds in `avoid` are worse than all others.
 
-    Pickled, it is without all that was evaluated.
+    A pickle does not contain evaluated states.
     """
 
     def __init__(
@@ -100,26 +99,26 @@ class Problem:
         self.axes = tuple(axes)
         self.colors = colors
         self.everything = colors is None
-        """Whether all color groups are moved."""
+        """True if all color groups are moved."""
         self.share = 0
-        """Which of several searches this is: from the second on, they begin with other starts."""
+        """Number of this search among several: from 1 on, they begin with other starts."""
         self.starts = tuple(map(tuple, starts))
         self.evaluations = 0
         lowering = self.lowerer.lower(tiling)
         self.start = SearchState(tiling, lowering, cost_model.cost(lowering), (), 0)
         self._marks = ZobristKeys(1), ZobristKeys(2)
-        """Of layouts, and of classes: states are told apart by sums of their products."""
+        """Zobrist keys of layouts, and of classes; sums of their products distinguish states."""
         self._taken: dict[tuple[int, Move], _Taken] = {}
         self._states: dict[int, SearchState] = {0: self.start}
         self._recent: deque[int] = deque()
-        """Those to start from of which all is at hand, the oldest first."""
+        """Keys of states with all data to start from, oldest first."""
         self._most = max(FEWEST, MEMORY // (EACH * (len(graph.ops) + len(graph.values)) or 1))
         self.least = 0.0
-        """Seconds that no plan takes less than, as far as a search has found out."""
+        """Lower bound in seconds on all step times, as far as a search has found one; else 0."""
         self.complete = 0
-        """How many plans there are, if a search has looked at all that whole moves lead to."""
+        """Number of plans that whole moves lead to, if a search has evaluated them all; else 0."""
         self.best = self.start
-        """The best of all states that were evaluated, also of those on the way to others."""
+        """Best of all states that were evaluated, those on the way to others included."""
 
     def __reduce__(self) -> tuple[object, ...]:
         program = self.graph, self.start.tiling, self.mesh
@@ -129,8 +128,10 @@ class Problem:
 
     @cached_property
     def largest(self) -> np.ndarray:
-        """By the places of a tiling's row, operation classes first: bytes of the largest value that
-        a class reads or makes, or is."""
+        """Bytes of the largest value that a class reads, makes or is, by place in a tiling's row.
+
+        Operation classes come first.
+        """
         values = [value.value.type.bytes for value in self.graph.values]
         ops = [
             max((values[v] for row in (*op.operands, *op.results) for v in row), default=0)
@@ -139,19 +140,18 @@ class Problem:
         return np.array([*ops, *values], dtype=np.int64)
 
     def step(self, state: SearchState, move: Move) -> SearchState | None:
-        """The state after a move; None if the move changes nothing."""
+        """Returns the state after a move; None if the move changes nothing."""
         after = self._after(_way(state), move)
         return None if after is None else self._price(after)
 
     def replay(
         self, moves: Sequence[Move], limit: float = math.inf, like: SearchState | None = None
     ) -> SearchState:
-        """The state after these moves from the start; those that change nothing are left out.
+        """Returns the state after these moves from the start; drops those that change nothing.
 
-        It has these moves, even if it was reached by others before. Only this state is evaluated,
-        none on the way there; if it is new and `limit` states have been evaluated in all, it is the
-        last one on the way that has been. If a state is given that it is `like`, it is quicker
-        evaluated from that one.
+        It has these moves, even if others led to it before. Only this state is evaluated, none on
+        the way there. If it is new and `limit` states have been evaluated in all, returns the last
+        state on the way that was evaluated. A similar state `like` makes the evaluation faster.
         """
         way = _way(self.start)
         for move in moves:
@@ -162,39 +162,38 @@ class Problem:
         return state if state.moves == way.moves else dataclasses.replace(state, moves=way.moves)
 
     def tiled(self, state: SearchState, move: Move) -> Tiling:
-        """The tiling after a move; nothing is evaluated."""
+        """Returns the tiling after a move; nothing is evaluated."""
         after = self._after(_way(state), move)
         return state.tiling if after is None else after.tiling
 
     def tilings(self, moves: Sequence[Move]) -> Iterator[Tiling]:
-        """The tiling before each of these moves from the start; nothing is evaluated."""
+        """Yields the tiling before each of these moves from the start; nothing is evaluated."""
         way = _way(self.start)
         for move in moves:
             yield way.tiling
             way = self._after(way, move) or way
 
     def propagation(self, state: SearchState, move: Move) -> Propagation:
-        """What a move takes in a state."""
+        """Returns the propagation of a move in a state."""
         return move.take(self.propagator, state.tiling)
 
     def parts(self, propagation: Propagation, move: ShardColor) -> list[frozenset[Node]]:
-        """The parts of what a move takes, numbered as in its `without`."""
+        """Returns the connected parts of a move's propagation, numbered as in its `without`."""
         return self.propagator.parts(propagation, move.sums)
 
     def time(self, state: SearchState) -> float:
-        """Seconds of a step, as far as compiled schedules hide what could be hidden."""
+        """Returns the step time in seconds, given the share of hideable time that is hidden."""
         return state.cost.time.expected_time(self.cost_model.hardware.hidden_share.value)
 
     def better(self, a: SearchState, b: SearchState) -> bool:
-        """Whether `a` is a better plan than `b`."""
+        """Returns whether `a` is a better plan than `b`."""
         return self.rank(a) < self.rank(b)
 
     def rank(self, state: SearchState) -> Rank:
-        """Order of plans: those that fit by time, the others behind them by peak memory.
+        """Returns the rank of a plan: those that fit by time, then the others by peak memory.
 
-        Behind all of these are plans with collectives that must not be.
-
-        Each move has to gain more than the noise.
+        Plans with avoided collectives come after all of these. Each move has to gain more than the
+        noise.
         """
         time, peak = self.time(state), state.cost.peak
         fits = peak <= self.cost_model.capacity
@@ -208,10 +207,10 @@ class Problem:
         return self._states.values()
 
     def proposals(self, count: int) -> list[SearchState]:
-        """The best of all states that were evaluated, best first; of those alike, the best one.
+        """Returns the best of all evaluated states, best first, and only the best of those alike.
 
-        Alike are states that cost the same but for the noise: they differ in tensors that do not
-        matter.
+        States are alike if they cost the same except for the noise: they differ in tensors that do
+        not matter.
         """
         return self.different(self._states.values(), count)
 
@@ -221,7 +220,7 @@ class Problem:
         count: int,
         alike: Callable[[Cost, Cost], bool] = alike,
     ) -> list[SearchState]:
-        """The best of some states, best first; of those alike, the best one."""
+        """Returns the best of some states, best first, and only the best of those alike."""
         found: list[SearchState] = []
         for state in sorted(states, key=self.rank):
             if len(found) == count:
@@ -231,14 +230,17 @@ class Problem:
         return found
 
     def log_cost(self, state: SearchState) -> float:
-        """One number to steer by: log of the step time, and what is too large weighs heavily."""
+        """Returns the log of the step time, with heavy penalties for excess memory.
+
+        Avoided collectives are penalised, too. The searches steer by it.
+        """
         cost = state.cost
         excess = math.log(max(cost.peak / self.cost_model.capacity, 1.0))
         avoided = math.log(AVOIDED) if self.avoided(state.lowering) else 0.0
         return math.log(max(self.time(state), 1e-12)) + 4.0 * excess + avoided
 
     def _after(self, way: _Way, move: Move) -> _Way | None:
-        """The way with one more move; None if the move changes nothing."""
+        """Returns the way with one more move; None if the move changes nothing."""
         known = (way.key, move)
         taken = self._taken.get(known)
         if taken is None:
@@ -262,12 +264,14 @@ class Problem:
         return _Taken(classes, new, (way.key + int(more.sum())) % 2**64)
 
     def improve(self, state: SearchState) -> None:
-        """Takes note of a state that is better than all before."""
+        """Records a state that is better than all before."""
         self.best = state
 
     def _price(self, way: _Way, like: SearchState | None = None) -> SearchState:
-        """The state at the end of a way, evaluated if it is new: from the last one on the way, or
-        from one that it is like."""
+        """Returns the state at the end of a way, evaluated if it is new.
+
+        The evaluation starts from the last state on the way, or from the one given as `like`.
+        """
         known = self._states.get(way.key)
         if known is None:
             self.evaluations += 1
@@ -281,7 +285,7 @@ class Problem:
         return known
 
     def _whole(self, state: SearchState) -> SearchState:
-        """A state with all that helps to start from it, found again once if it was left out."""
+        """Returns a state with all data to start from it, recomputed if it was dropped."""
         if state.lowering.situation is not None:
             return state
         kept = self._states[state.key]
@@ -292,8 +296,10 @@ class Problem:
         return kept
 
     def _keep(self, state: SearchState) -> None:
-        """Notes a state. Of the oldest, what only helps to start from them is left out: there may
-        be tens of thousands, of programs of thousands of classes."""
+        """Records a state, and drops the data to start from the oldest one.
+
+        There may be tens of thousands of states, of programs of thousands of classes.
+        """
         self._states[state.key] = state
         self._recent.append(state.key)
         if len(self._recent) > self._most:
@@ -304,14 +310,14 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a move does in some tiling."""
+    """Effect of a move on a tiling."""
 
     classes: np.ndarray
-    """The classes that change, by their places in the row of a tiling."""
+    """Classes that change, by their places in the row of a tiling."""
     layouts: np.ndarray
-    """The numbers of their new layouts."""
+    """Numbers of their new layouts."""
     key: int
-    """That of the tiling to which it leads."""
+    """Key of the tiling to which it leads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -322,11 +328,11 @@ class _Way:
     moves: tuple[Move, ...]
     key: int
     since: tuple[_Taken, ...] = ()
-    """What the moves do that were made after `base`."""
+    """Effects of the moves after `base`."""
 
     @property
     def tiling(self) -> Tiling:
-        """Where they lead."""
+        """Tiling after the moves."""
         if not self.since:
             return self.base.tiling
         row = self.base.tiling.row.copy()
@@ -343,7 +349,7 @@ def _afresh(
     starts: Sequence[Sequence[Move]],
     avoid: Sequence[str],
 ) -> Problem:
-    """A problem from a pickle: the numbers of layouts and plans differ between processes."""
+    """Rebuilds a problem from a pickle: numbers of layouts and plans differ between processes."""
     graph, tiling, mesh = program
     model = CostModel(graph, graph.analysis, mesh, *cost)
     return Problem(graph.analysis, graph, tiling, mesh, model, axes, colors, starts, avoid)
@@ -354,7 +360,7 @@ def _way(state: SearchState) -> _Way:
 
 
 def _moves(analysis: Analysis, propagator: Propagator, axes: Sequence[int]) -> list[ShardColor]:
-    """All moves of one color group each, those on colors with more data first."""
+    """Returns all moves of one color group each, those on colors with more data first."""
     groups = analysis.groups
     moves = []
     for color in propagator.heaviest_first:

@@ -1,7 +1,7 @@
-"""Which starts are worth polishing: those of which most becomes if every class chooses for itself.
+"""Starts worth polishing: those that a descent, in which each class chooses, improves most.
 
-The price of a start says little of that. What costs it most may be a few classes that can go
-elsewhere, as where one group of colors leads along all axes and some operations would rather not.
+The cost of a start predicts that badly. Most of it may come from a few classes that can change,
+such as operations to which the one color group that leads along all axes does not fit.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from partita.search.problem import Problem, SearchState
 from partita.search.simplified import changed
 
 WEIGHT = 0.95
-"""Of compute against links in the relaxed problem: links count for something, too."""
+"""Weight of compute against links in the relaxed problem; below 1, so that links count, too."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """A start, and what could become of it."""
+    """A start, and the best plan that a descent from it reaches."""
 
     start: SearchState
     best: SearchState
-    """The start, or where a descent from it ends, which are evaluated."""
+    """The better of the start and the ends of descents from it, all evaluated."""
 
 
 def promising(
     problem: Problem, relaxed: Relaxed, starts: Iterable[SearchState], limit: int
 ) -> list[Promise]:
-    """Starts, those first of which the best becomes.
+    """Returns starts, ordered by the best plan that a descent from each reaches.
 
     Args:
-      problem: what is searched.
+      problem: the problem to search.
       relaxed: its relaxed problem.
-      starts: what to order.
-      limit: how many states may have been evaluated in all.
+      starts: the starts to order.
+      limit: the most states that may have been evaluated in all.
     """
     descents, found = Descents(relaxed, WEIGHT), list[Promise]()
     for start in starts:

@@ -1,4 +1,4 @@
-"""Search algorithms: what one is, and which there are, by name."""
+"""Search algorithms: their protocol, and a registry by name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SearchProgress = Callable[[int, SearchState], None]
 
 
 BUDGET = 40000
-"""Plans that a search may evaluate, if it is not told. Most cost little: they differ from others in
-one class. The default search ends before if nothing becomes better; on two axes that is usual."""
+"""Default number of plans that a search may evaluate. Most cost little: they differ from others in
+one class. The default search ends before if nothing improves; on two axes that is usual."""
 
 
 class EnoughError(Exception):
-    """Raised by whoever is told of the progress of a search, to end it with the best so far."""
+    """Raised by a progress function to end a search with the best state so far."""
 
 
 class SearchAlgorithm(Protocol):
@@ -27,12 +27,12 @@ class SearchAlgorithm(Protocol):
     def __call__(
         self, problem: Problem, budget: int, seed: int, progress: SearchProgress
     ) -> SearchState:
-        """The best state found.
+        """Returns the best state found.
 
         Args:
-          problem: what to search.
-          budget: how many new states may be evaluated.
-          seed: of whatever is random; equal seeds give equal results.
+          problem: the problem to search.
+          budget: the most new states to evaluate.
+          seed: the seed of whatever is random; equal seeds give equal results.
           progress: called now and then.
         """
         ...
@@ -43,7 +43,7 @@ ALGORITHMS: dict[str, SearchAlgorithm] = {}
 
 
 def register(name: str) -> Callable[[SearchAlgorithm], SearchAlgorithm]:
-    """A decorator: makes a search algorithm known by a name, in place of another of that name."""
+    """Returns a decorator that registers a search algorithm, in place of another of that name."""
 
     def registered(algorithm: SearchAlgorithm) -> SearchAlgorithm:
         ALGORITHMS[name] = algorithm
@@ -53,7 +53,7 @@ def register(name: str) -> Callable[[SearchAlgorithm], SearchAlgorithm]:
 
 
 def algorithm(name: str) -> SearchAlgorithm:
-    """The algorithm of a name.
+    """Returns the algorithm of a name.
 
     Raises:
       TacticError: there is none.

@@ -1,4 +1,4 @@
-"""What a search did, for who looks at its plan: how the best came down, and the best few plans."""
+"""Record of a search, for reports on its plan: best cost over time, and the best few plans."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from partita.search.problem import NOISE, Move, Problem, SearchState
 from partita.tiling import Layout
 
 PROPOSALS = 10
-"""How many different plans a record has."""
+"""Most different plans in a record."""
 
 APART = 0.03
-"""By how much candidates differ in time or memory, see `near`."""
+"""Least relative difference of candidates in time or memory, see `near`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A plan became the best so far: after how many evaluations, and what it costs."""
+    """A plan that became the best so far: number of evaluations until then, and its cost."""
 
     evaluations: int
     step_time: float
@@ -33,40 +33,40 @@ class Proposal:
     """One of the best plans of a search."""
 
     decisions: tuple[str, ...]
-    """What was decided, in words."""
+    """Decisions, in words."""
     time: StepTime
     peak_memory: float
     fits: bool
     collectives: dict[str, int]
-    """How many of each kind; loops count once."""
+    """Number of collectives by kind; loops count once."""
     layouts: tuple[Layout, ...] = dataclasses.field(repr=False)
-    """Of the arguments."""
+    """Layouts of the arguments."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchRecord:
-    """What a search did."""
+    """Record of a search."""
 
     evaluations: int
-    """How many plans were evaluated."""
+    """Number of plans that were evaluated."""
     curve: tuple[Found, ...]
     """Each plan that was better than all before it."""
     proposals: tuple[Proposal, ...]
     """The best plans, best first; of those that cost the same, one."""
     candidates: tuple[tuple[Move, ...], ...] = dataclasses.field(repr=False)
-    """The moves of the best plans that are not `near` each other: the one that was taken, then the
-    others, best first."""
+    """Moves of the best plans that are not `near` each other: the chosen one, then the others, best
+    first."""
 
 
 def record(
     problem: Problem, taken: SearchState, describe: Callable[[SearchState], tuple[str, ...]]
 ) -> SearchRecord:
-    """What has been done so far on a problem.
+    """Returns the record of what searches have done so far on a problem.
 
     Args:
-      problem: that was searched.
-      taken: the state that is taken, which another process may have found.
-      describe: says what was decided in a state.
+      problem: the problem that was searched.
+      taken: the chosen state, which another process may have found.
+      describe: returns the decisions of a state in words.
     """
     capacity, graph = problem.cost_model.capacity, problem.graph
     curve: list[Found] = []
@@ -95,10 +95,10 @@ def record(
 
 
 def near(a: Cost, b: Cost) -> bool:
-    """Whether a compiler will hardly see a difference between two plans: of time or memory.
+    """Returns whether two plans will hardly differ once compiled, in time and memory.
 
-    Most of the best plans of a search are as near as that. Nor does it matter which of two takes
-    more memory, if both take as long.
+    Most of the best plans of a search are that near. If both take equally long, memory does not
+    matter.
     """
     times = a.time.step_time, b.time.step_time
     close = math.isclose(*times, rel_tol=APART) and math.isclose(a.peak, b.peak, rel_tol=APART)

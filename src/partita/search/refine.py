@@ -1,11 +1,15 @@
-"""Refinement: small changes to a found plan, taken as long as one of them makes it better.
+"""Refinement: makes small changes to a found plan as long as one of them improves it.
 
-First to its moves (`climb`): drop one, add one, exchange one for another, give it another axis,
-move it to the front or to the back, leave out a part of what it takes (so that, say, small
-parameters stay replicated while large ones are sharded), or have operands exchanged instead of
-unreduced results summed (experts by all_to_all); or the like along several axes at once. Then to
-single classes of operations and values (`polish`): where something is communicated, an axis of a
-class goes elsewhere, or off.
+First to its moves (`climb`), along one axis or several at once:
+
+- drop one, add one, exchange one for another, or give it another axis;
+- move it to the front or to the back;
+- leave out a part of what it takes, so that, say, small parameters stay replicated while large ones
+  are sharded;
+- exchange operands instead of reducing results (experts by all_to_all).
+
+Then to single classes of operations and values (`polish`): where something is communicated, an axis
+of a class moves to another place, or is removed.
 """
 
 from __future__ import annotations
@@ -27,21 +31,21 @@ from partita.tiling import uses_axis
 
 
 def _silent(done: int, best: SearchState) -> None:
-    """Told of progress, says nothing."""
+    """Ignores progress."""
 
 
 @register("refine")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
-    """Refinement alone, of the plan as it is; nothing is random."""
+    """Refines the start of the problem; nothing is random."""
     return refine(problem, problem.start, budget, progress)
 
 
 def refine(
     problem: Problem, state: SearchState, budget: int, progress: SearchProgress = _silent
 ) -> SearchState:
-    """The best state that single changes lead to, evaluating at most `budget` new states.
+    """Returns the best state that single changes lead to, evaluating at most `budget` new states.
 
-    One that was evaluated on the way to others counts, too.
+    States evaluated on the way to others count, too.
     """
     limit = problem.evaluations + budget
     climbed = climb(problem, state, limit, progress)
@@ -52,12 +56,12 @@ def refine(
 def climb(
     problem: Problem, state: SearchState, limit: int, progress: SearchProgress = _silent
 ) -> SearchState:
-    """The state after changes of its moves, each the first found that is better than before.
+    """Returns the state after changes of its moves, each the first found that improves it.
 
     Args:
-      problem: what is searched.
-      state: where to start.
-      limit: how many states may have been evaluated in all.
+      problem: the problem to search.
+      state: the state to start from.
+      limit: the most states that may have been evaluated in all.
       progress: called now and then.
     """
     best, quiet = state, 0
@@ -96,17 +100,17 @@ def polish(
     progress: SearchProgress = _silent,
     like: SearchState | None = None,
 ) -> SearchState:
-    """The state after changes of single classes, in rounds, each change the best that is left.
+    """Returns the state after changes of single classes, in rounds, best changes first.
 
-    Before them, small values leave an axis together, if that is better.
+    Before them, small values are replicated along an axis together, if that is better.
 
     Args:
-      problem: what is searched.
-      state: where to start.
-      limit: how many states may have been evaluated in all.
+      problem: the problem to search.
+      state: the state to start from.
+      limit: the most states that may have been evaluated in all.
       progress: called now and then.
-      like: a polished state. If it is given, only classes that are laid out otherwise than there,
-        or are near one that is, are looked at first ("don't-look bits").
+      like: a polished state. If it is given, only classes whose layout differs from there, and
+        classes near them, are changed first ("don't-look bits").
     """
     best = replicate_small_values(problem, state, limit)
     within = None if like is None else _around_changes(problem, like, best)
@@ -139,14 +143,14 @@ ClassNode = tuple[Literal["op", "value"], int]
 def local_actions(
     problem: Problem, state: SearchState, within: Container[ClassNode] | None = None
 ) -> Iterator[ShardClass]:
-    """All local actions on classes of which something is communicated, or that it is for.
+    """Yields all local actions on communicated values, and on operations that make or use them.
 
-    What had an axis before the search keeps it where it is.
+    An axis that a class had before the search stays where it is.
 
     Args:
-      problem: what is searched.
+      problem: the problem to search.
       state: a plan.
-      within: the classes that count; all by default.
+      within: the classes to consider; all by default.
     """
     graph = problem.graph
     moved = dict.fromkeys(v for v, step, _ in state.lowering.steps() if step.is_collective)
@@ -167,7 +171,7 @@ def local_actions(
 
 
 def _around_changes(problem: Problem, a: SearchState, b: SearchState) -> set[ClassNode]:
-    """The classes that two states lay out differently, and those near them."""
+    """Returns the classes whose layouts differ between two states, and those near them."""
     count = a.tiling.count
     places = np.flatnonzero(a.tiling.row != b.tiling.row).tolist()
     nodes: list[ClassNode] = [
@@ -183,7 +187,7 @@ def _node(problem: Problem, action: ShardClass) -> ClassNode:
 
 
 def _near(problem: Problem, node: ClassNode) -> set[ClassNode]:
-    """The classes around one, up to two steps away."""
+    """Returns the classes around one, up to two steps away."""
     found = {node}
     for _ in range(2):
         found.update(*(_beside(problem, each) for each in found))
@@ -201,7 +205,7 @@ def _beside(problem: Problem, node: ClassNode) -> set[ClassNode]:
 
 
 def changes(problem: Problem, moves: Moves) -> Iterator[Moves]:
-    """All single changes of moves."""
+    """Yields all single changes of moves."""
     return itertools.chain.from_iterable(kind(problem, moves) for kind in CHANGES)
 
 
@@ -228,7 +232,7 @@ def _reordered(problem: Problem, moves: Moves) -> Iterator[Moves]:
 
 
 def _along_others(problem: Problem, moves: Moves) -> Iterator[Moves]:
-    """One move along another axis, or all moves of two axes exchanged."""
+    """Yields moves with one along another axis, or with two axes exchanged in all of them."""
     for i, move in enumerate(moves):
         if isinstance(move, ShardColor):
             for axis in problem.axes:

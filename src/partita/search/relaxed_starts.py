@@ -1,7 +1,7 @@
 """Starts of a search from the relaxed problem: a layout for each class, as one move.
 
 The relaxation finds plans that no small number of color moves describes. `class_by_class` writes
-such a plan as one group of decisions about single classes, from which a search can go on.
+such a plan as one group of decisions about single classes, from which a search can continue.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from partita.tiling import LAYOUTS, Tiling
 
 
 def class_by_class(problem: Problem, tiling: Tiling) -> DecisionGroup:
-    """The move that leads from the start of a problem to a tiling, as far as classes can follow.
+    """Returns the move from the start of a problem to a tiling, as far as classes can follow.
 
-    What has an axis at the start keeps it.
+    A class that has an axis at the start keeps it.
     """
     return DecisionGroup(tuple(_actions(problem, tiling)))
 
@@ -28,15 +28,15 @@ def class_by_class(problem: Problem, tiling: Tiling) -> DecisionGroup:
 def relaxed_starts(
     problem: Problem, count: int, limit: int, bound: Bound | None = None
 ) -> tuple[tuple[Move, ...], ...]:
-    """The best different plans that come up on the way to a lower bound, as moves to start from.
+    """Returns the best different plans found on the way to a lower bound, as moves to start from.
 
     Each is evaluated.
 
     Args:
-      problem: what is searched.
-      count: how many to return at most.
-      limit: how many states may have been evaluated in all.
-      bound: of the problem, if it is known.
+      problem: the problem to search.
+      count: the most plans to return.
+      limit: the most states that may have been evaluated in all.
+      bound: the lower bound of the problem, if it is known.
     """
     if not problem.everything or not problem.axes:
         return ()

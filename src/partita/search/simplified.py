@@ -1,7 +1,7 @@
-"""The same plan in fewer decisions: what color groups say of it, and the classes that differ.
+"""The same plan in fewer decisions: moves of color groups, and the classes that differ.
 
-A plan that lays out every class for itself says nothing to its reader. Most of it is what a few
-tile actions do; of the rest, much makes no difference that the cost model can tell.
+A plan with a decision for every class tells its reader nothing. A few tile actions make up most of
+it; much of the rest makes no difference in the cost model.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from partita.search.starts import followers
 from partita.tiling import LAYOUTS, Axes, Layout, Node, Tiling
 
 FEW = 30
-"""Changes of classes that are moves of their own; more are one, as nobody reads them."""
+"""Most changes of classes that are single moves; more are grouped into one."""
 
 MOST_TILES = 24
-"""Tile actions at most."""
+"""Most tile actions."""
 
 MEMORY = 1.1
-"""How much more memory the plan may take then, if it fits."""
+"""Largest ratio of memory after to before, as long as the plan fits."""
 
 EACH = 3
-"""Places that a tile action has to have right, more than wrong."""
+"""Least number of places that a tile action has right minus wrong."""
 
 
 def simplified(problem: Problem, state: SearchState) -> SearchState:
-    """A state that costs the same but for the noise, whose moves are fewer if it can be.
+    """Returns a state of the same cost, except for noise, with fewer moves if possible.
 
-    Some states more are evaluated, about two for each class that tile actions do not lay out as
-    this state does.
+    It evaluates more states: about two for each class whose layout tile actions do not reach.
     """
     local = sum(isinstance(move, ShardClass) for move in state.moves)
     if local <= FEW and not any(isinstance(move, DecisionGroup) for move in state.moves):
@@ -53,12 +52,12 @@ def simplified(problem: Problem, state: SearchState) -> SearchState:
 
 
 def covering(problem: Problem, target: Tiling) -> tuple[tuple[ShardColor, ...], Tiling]:
-    """Tile actions after which as few classes as possible are laid out otherwise than in a tiling.
+    """Returns tile actions after which the layouts of as few classes as possible differ.
 
-    One after the other, always the one after which fewest are.
+    They are chosen greedily: each time the action that gains most.
 
     Returns:
-      The actions, and where they lead.
+      The actions, and the tiling that they lead to.
     """
     tiling, chosen = problem.start.tiling, list[ShardColor]()
     every = [*problem.moves, *followers(problem)]
@@ -75,8 +74,10 @@ def covering(problem: Problem, target: Tiling) -> tuple[tuple[ShardColor, ...], 
 def _fitted(
     problem: Problem, tiling: Tiling, move: ShardColor, target: Tiling
 ) -> tuple[int, ShardColor]:
-    """A tile action without the parts of it that a plan lays out otherwise, and how many places it
-    has right, more than wrong."""
+    """Returns the gain of a tile action, right minus wrong places, and the action.
+
+    Parts of it that do not gain are left out.
+    """
     propagation = move.whole(problem.propagator, tiling)
     gains = [
         sum(_right(propagation.tiling, target, node, move.axis) for node in part)
@@ -87,23 +88,23 @@ def _fitted(
 
 
 def _right(tiling: Tiling, target: Tiling, node: Node, axis: int) -> int:
-    """Whether an axis is where a plan has it, as 1 or -1."""
+    """Returns 1 if a plan has an axis in the same place, else -1."""
     kind, index, place = node
     here, there = ((t.ops if kind == "op" else t.values)[index][place] for t in (tiling, target))
     return 1 if _prefix(here, there) == here else -1
 
 
 def changed(problem: Problem, before: Tiling, after: Tiling) -> Iterator[ShardClass]:
-    """The local actions that lead from one tiling to another, class by class.
+    """Yields the local actions that lead from one tiling to another, class by class.
 
-    What has an axis at the start of the problem keeps it.
+    A class that has an axis at the start of the problem keeps it.
     """
     for node in _differing(before, after):
         yield from _moved(problem, node, _layout(before, node), _layout(after, node))
 
 
 def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> SearchState:
-    """The state with as many classes as possible laid out as in a tiling, at the same cost.
+    """Returns the state with as many class layouts as possible from a tiling, at the same cost.
 
     Half of the classes that differ are tried at once, then quarters, and so on.
     """
@@ -133,8 +134,10 @@ def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> S
 
 
 def _as_good(problem: Problem, state: SearchState, other: SearchState) -> bool:
-    """Whether a state costs as much as another, but for the noise, and has no collective that it
-    must not have."""
+    """Returns whether a state costs as little as another, and has no avoided collective.
+
+    Noise is tolerated, and `MEMORY` times the peak memory if that fits.
+    """
     if problem.avoided(state.lowering):
         return False
     room = problem.cost_model.capacity
@@ -157,7 +160,7 @@ def _layout(tiling: Tiling, node: ClassNode) -> Layout:
 
 
 def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[ShardClass]:
-    """The actions that change the layout of a class."""
+    """Yields the actions that change the layout of a class."""
     kind, index = node
     member = (problem.graph.ops if kind == "op" else problem.graph.values)[index].members[0]
     for axis, place in _steps(old, new, _layout(problem.start.tiling, node)):
@@ -166,7 +169,7 @@ def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Itera
 
 @functools.cache
 def _steps(old: Layout, new: Layout, given: Layout) -> tuple[tuple[int, int], ...]:
-    """Axes, and where each goes: they are taken off, then put on; what is given stays."""
+    """Returns axes with their new places: removals first, then additions; given axes stay."""
     kept = {axis for a, b in zip(old, new, strict=True) for axis in _prefix(a, b)}
     kept |= {axis for axes in given for axis in axes}
     places = {axis: place for place, axes in enumerate(new) for axis in axes}
@@ -180,6 +183,6 @@ def _steps(old: Layout, new: Layout, given: Layout) -> tuple[tuple[int, int], ..
 
 
 def _prefix(a: Axes, b: Axes) -> Axes:
-    """What both begin with."""
+    """Returns the common prefix of both."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
     return tuple(axis for axis, _ in pairs)

@@ -11,16 +11,18 @@ from partita.search.problem import Problem, SearchState
 from partita.tiling import LAYOUTS, uses_axis
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
-"""Bytes up to which values count as small; which of these it is, is tried."""
+"""Sizes in bytes up to which values count as small; all are tried."""
 
 
 def replicate_small_values(problem: Problem, state: SearchState, limit: int) -> SearchState:
-    """The best of a state and of those in which small values leave an axis, one after the other.
+    """Returns the best of a state and of those with small values replicated along an axis.
+
+    Axes and sizes are tried one after the other.
 
     Args:
-      problem: what is searched.
+      problem: the problem to search.
       state: a plan.
-      limit: how many states may have been evaluated in all.
+      limit: the most states that may have been evaluated in all.
     """
     best = state
     for axis in problem.axes:
@@ -35,9 +37,9 @@ def replicate_small_values(problem: Problem, state: SearchState, limit: int) -> 
 
 
 def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iterator[ShardClass]:
-    """What small values, and the operations that read and make nothing else, leave an axis by.
+    """Yields decisions that replicate small values, and operations on these alone, along an axis.
 
-    What had it before the search keeps it.
+    Classes that had the axis before the search keep it.
     """
     graph, tiling, given = problem.graph, state.tiling, problem.start.tiling
 

@@ -1,7 +1,8 @@
-"""Where a search starts: plans of few decisions that name no tensors, and those it is given.
+"""Starts of a search: plans of few decisions that name no tensors, and plans that are given.
 
-In each of them one color group leads along some axes, or two along one each. All others follow, or
-none does: the examples lead along one axis, say, hidden units along the other, then come all else.
+In each of them one color group is tiled first along some axes, or two along one each. Then all
+others follow, or none does: say, the batch along one axis, hidden units along the other, then all
+else.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from partita.decisions import EVERY_COLOR, ShardColor
 from partita.search.problem import Move, Problem, SearchState
 
 LEADERS, PAIRED = 10, 5
-"""Color groups that lead, and those that lead two at a time: those with most data."""
+"""Number of color groups that lead alone, and in pairs: those with most data."""
 
 
 def followers(problem: Problem) -> list[ShardColor]:
-    """For every axis, the move that all color groups make that still can."""
+    """Returns for every axis the move that tiles all color groups that still can take it."""
     return [ShardColor(EVERY_COLOR, axis) for axis in problem.axes] if problem.everything else []
 
 
 def plain_starts(problem: Problem) -> Iterator[tuple[ShardColor, ...]]:
-    """Sequences of moves in which one color group leads along some axes, then of two."""
+    """Yields sequences of moves in which one color group leads, then those in which two do."""
     leading = list(dict.fromkeys((move.color, move.roles) for move in problem.moves))
     colors = list(dict.fromkeys(color for color, _ in leading))[:LEADERS]
     follow = {move.axis: move for move in followers(problem)}
@@ -42,12 +43,12 @@ def plain_starts(problem: Problem) -> Iterator[tuple[ShardColor, ...]]:
 
 
 def best_starts(problem: Problem, count: int, limit: int) -> list[SearchState]:
-    """The best different plans among all starts, those that are given first.
+    """Returns the best different plans among all starts; evaluates given ones first.
 
     Args:
-      problem: whose starts to evaluate.
-      count: how many to return at most.
-      limit: how many states may have been evaluated in all.
+      problem: the problem whose starts to evaluate.
+      count: the most plans to return.
+      limit: the most states that may have been evaluated in all.
     """
     found: dict[int, SearchState] = {}
     for moves in _starts(problem):

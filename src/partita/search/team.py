@@ -1,13 +1,13 @@
-"""Several searches of one problem at once: one here, the others in worker processes.
+"""Several searches of one problem at once: one in this process, the others in worker processes.
 
-The search here is the one that there would be alone. Each worker has a seed of its own, begins with
-other starts, and hears after every round, which is a number of evaluations, the best that any
-search has found. So the result is never worse than without workers, and depends on no timing:
-equal seeds and as many workers give equal plans.
+The search in this process is the same as without workers. Each worker has a seed of its own, and
+begins with other starts. After every round, a fixed number of evaluations, it receives the best
+plan that any search has found. The result does not depend on timing: equal seeds and equally many
+workers give equal plans. It is never worse than without workers.
 
 A worker is a fresh interpreter (see `partita.search.worker`), not a fork: JAX has threads, which a
-fork would leave in the middle of something. Nor does it run the user's script again, as the
-processes of `multiprocessing` do.
+fork would leave in an undefined state. Unlike the processes of `multiprocessing`, it does not run
+the user's script again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from partita.search.protocol import SearchAlgorithm, SearchProgress
 from partita.search.worker import Report, Rounds, Task
 
 STARTED = "import sys; sys.path[:] = {path!r}; from partita.search.worker import main; main()"
-"""What a worker runs."""
+"""Python code that a worker runs."""
 
 POLL = 0.1
-"""Seconds after which whoever waits for a worker is told so, and may end the search."""
+"""Seconds between calls of the progress function while waiting; it may end the search."""
 
 
 def search(
@@ -46,9 +46,10 @@ def search(
     workers: int,
     warn: Callable[[str], None] = lambda message: None,
 ) -> SearchState:
-    """The best state that as many searches find, this process counted, each with the whole budget.
+    """Returns the best state that `workers` searches find, this process included.
 
-    A worker that ends too early is reported to `warn`; what it has found until then counts.
+    Each has the whole budget. A worker that ends too early is reported to `warn`; the plans that it
+    found until then count.
 
     Raises:
       TacticError: a worker cannot be started.
@@ -93,7 +94,7 @@ class Team:
             raise
 
     def search(self) -> SearchState:
-        """Searches here, waits for all, and takes over the best."""
+        """Searches in this process, waits for all workers, and returns its own best state."""
         problem = self._problem
         rounds = Rounds(problem, self._budget, self._exchange)
 
@@ -107,7 +108,7 @@ class Team:
         return best
 
     def _exchange(self) -> None:
-        """Hears of a round of all workers, and tells them the best."""
+        """Receives a report from each worker, and sends them the best plan."""
         here = Report.of(self._problem)
         for worker in self._workers:
             if worker.runs and not worker.listen(self._wait):
@@ -125,7 +126,7 @@ class Team:
         self._progress(self._problem.evaluations, self._problem.best)
 
     def _take(self) -> None:
-        """Takes over what the workers have said last."""
+        """Adds the last reports of the workers to the problem."""
         problem = self._problem
         for report in (w.report for w in self._workers):
             if report is not None:
@@ -151,30 +152,30 @@ class Team:
 
 
 class _Worker:
-    """A worker process, and what it has said last."""
+    """A worker process, and its last report."""
 
     def __init__(self, given: bytes) -> None:
-        """Starts it, and hands it a task and its problem, as pickles."""
+        """Starts the process, and sends it a task and its problem, as pickles."""
         self.report: Report | None = None
         self.lost = False
-        """Whether it has ended before its search had."""
+        """True if the process ended before its search."""
         self._process = _started()
         self._said: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         source, answers = self._process.stdin, self._process.stdout
         assert source is not None and answers is not None
         self._source = source
-        # Its input is longer than a pipe holds while it still imports; so is what it says.
+        # Its input is longer than a pipe holds while it still imports; so are its reports.
         threading.Thread(target=self._write, args=(given,), daemon=True).start()
         threading.Thread(target=self._read, args=(answers,), daemon=True).start()
 
     @property
     def runs(self) -> bool:
-        """Whether its search goes on."""
+        """True if its search is still running."""
         return not self.lost and (self.report is None or not self.report.ended)
 
     @property
     def ending(self) -> str:
-        """How it has ended."""
+        """Signal or exit code with which the process ended, in words."""
         code = self._process.wait()
         if code < 0:
             return f"was ended by the signal {signal.Signals(-code).name}"
@@ -199,11 +200,11 @@ class _Worker:
         return not self.lost
 
     def tell(self, best: Report) -> None:
-        """Tells it the best that there is."""
+        """Sends it the moves of the best plan."""
         self._write(_packed(best.moves))
 
     def end(self) -> None:
-        """Ends it, whatever it does."""
+        """Kills the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -226,7 +227,7 @@ class _Worker:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """A worker process, which has nothing to do yet."""
+    """Starts a worker process, which waits for its task."""
     try:
         return subprocess.Popen(
             [sys.executable, "-c", STARTED.format(path=sys.path)],

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one search, which hears between rounds what the others have found.
+"""Worker process: runs one search, and receives the best plan of all searches between rounds.
 
 The process is a fresh interpreter that imports partita and nothing of the user's script. It reads
 pickles from its standard input and writes them to its standard output; whatever else is printed
@@ -21,31 +21,31 @@ from partita.search.problem import Move, Problem, Rank, SearchState
 from partita.search.protocol import SearchAlgorithm
 
 ROUNDS = 10
-"""How often searches hear of each other, if they spend their whole budget."""
+"""Number of rounds in a whole budget; searches exchange their best plans after each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a search has come to, at the end of a round or of all."""
+    """Result of a search so far, at the end of a round or of the search."""
 
     rank: Rank
     moves: tuple[Move, ...]
     evaluations: int
     least: float
-    """Seconds that no plan takes less than, as far as the search has found out."""
+    """Lower bound in seconds on all step times, as far as the search has found one; else 0."""
     ended: bool = False
-    """Whether the search is over."""
+    """True if the search is over."""
 
     @classmethod
     def of(cls, problem: Problem, ended: bool = False) -> Report:
-        """That of the best state so far."""
+        """Returns the report with the best state so far."""
         best = problem.best
         return cls(problem.rank(best), best.moves, problem.evaluations, problem.least, ended)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a worker searches."""
+    """Task of a worker: algorithm, budget, seed and share."""
 
     algorithm: SearchAlgorithm
     budget: int
@@ -55,23 +55,23 @@ class Task:
 
 
 class Rounds:
-    """Cuts a search into rounds of as many evaluations, whatever time they take."""
+    """Splits a search into rounds of equally many evaluations, whatever time they take."""
 
     def __init__(self, problem: Problem, budget: int, end: Callable[[], None]) -> None:
-        """Takes the problem, the budget of its search, and what to do after each round."""
+        """Takes the problem, the budget of its search, and a function to call after each round."""
         self._problem, self._end = problem, end
         self._length = max(1, math.ceil(budget / ROUNDS))
         self._next = problem.evaluations + self._length
 
     def __call__(self, done: int, best: SearchState) -> None:
-        """To be called as the progress of the search."""
+        """Counts evaluations; serves as the progress function of the search."""
         while self._problem.evaluations >= self._next:
             self._next += self._length
             self._end()
 
 
 def main() -> None:
-    """Searches what comes by standard input."""
+    """Runs the task that standard input contains."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started it ends it
     source, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

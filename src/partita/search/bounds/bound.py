@@ -1,4 +1,4 @@
-"""How far a plan is from the best one that there can be: a lower bound on step times."""
+"""Lower bound on the step times of all plans: the largest gap between a plan and the best one."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from partita.text import seconds
 from partita.tiling import Tiling
 
 ROUNDS = 50
-"""Passes of messages at most."""
+"""Most passes of messages."""
 
 FEW = 8
-"""Passes for each weight of compute against links that is tried, and without a gain at the end."""
+"""Passes for each weight of compute against links, and between two tests for a gain."""
 
 WEIGHTS = 6
-"""How many weights are tried at most."""
+"""Most weights to try in the search for the best one."""
 
 GAIN = 1e-4
-"""What few passes have to gain for more to follow."""
+"""Least relative gain of the bound in `FEW` passes for more to follow."""
 
 STEP = 0.3
-"""How far what several uses share moves to where a round of choices has it."""
+"""Step, from 0 to 1, of the shares of several uses towards those of the last choices."""
 
 PLANS = (0.95, 0.8, 0.6)
 """Weights of compute for which layouts are proposed: links count for something, too."""
 
 ROUNDING = 1e-9
-"""Relative error of sums of floating-point numbers, and more."""
+"""Upper bound on the relative error of sums of floating-point numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What no plan of a problem takes less than, by the cost model."""
+    """Lower bound on the step times of all plans of a problem, by the cost model."""
 
     seconds: float
-    """Below the step time of every plan that moves lead to, whether it fits in memory or not."""
+    """At most the step time of every plan that moves lead to, whether it fits in memory or not."""
     tilings: tuple[Tiling, ...]
-    """Layouts, free for every class, that came up on the way. They cost more than the bound says,
-    some of them little more than the best plan, and no moves may lead there."""
+    """Tilings found on the way, with free layouts for every class. They cost more than the bound,
+    some of them little more than the best plan. Moves may lead to none of them."""
 
     def gap(self, step_time: float) -> float:
-        """How much longer a step takes than the bound, as a share of the bound at most."""
+        """Returns the relative gap of a step time to the bound; infinite if the bound is 0."""
         return step_time / self.seconds - 1 if self.seconds > 0 else float("inf")
 
     def told(self, step_time: float) -> str:
-        """What a step time is, in words: optimal only if the bound proves it."""
+        """Returns the gap of a step time in words: optimal only if the bound proves it."""
         gap = self.gap(step_time)
         if gap <= NOISE:
             return "optimal: no plan takes less"
@@ -71,15 +71,15 @@ def relaxed_problem(problem: Problem) -> Relaxed | None:
 def lower_bound(
     problem: Problem, rounds: int = ROUNDS, relaxed: Relaxed | None = None
 ) -> Bound | None:
-    """A lower bound on the step times of all plans of a problem; None where it is too large.
+    """Returns a lower bound on the step times of all plans of a problem; None if it is too large.
 
-    That of the relaxed problem, for the weights of compute and links that give the highest. For
-    plans in which all members of a class have one layout, and in which what does not divide is not
-    split, as those that a search finds.
+    It is that of the relaxed problem, for the weights of compute and links that give the highest.
+    It holds for plans as a search finds them: all members of a class have one layout, and no
+    dimension is split unevenly.
 
     Args:
-      problem: what is searched.
-      rounds: passes of messages at most; more give a better bound.
+      problem: the problem.
+      rounds: the most passes of messages; more give a better bound.
       relaxed: its relaxed problem, if there is one already.
     """
     relaxed = relaxed or relaxed_problem(problem)
@@ -113,10 +113,10 @@ class _Search:
         self.messages: Messages | None = None
         self.best, self.passes, self.choices = 0.0, 0, list[int]()
         self.seen: dict[tuple[int, ...], None] = {}
-        """All choices that were near a bound."""
+        """Set of all choices that the passes have ended with, in order."""
 
     def run(self, weight: float, count: int) -> float:
-        """Some passes at a weight; the best bound of them."""
+        """Runs `count` passes at a weight, and returns the best bound of them."""
         found = 0.0
         for _ in range(count):
             energy = self.relaxed.energy(weight)

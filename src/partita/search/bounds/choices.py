@@ -1,4 +1,4 @@
-"""The choices of the relaxed problem: for every class the layouts that moves may give it."""
+"""Choices of the relaxed problem: for every class, the layouts that moves may give it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partita.search.problem import Problem
 from partita.tiling import Forms, Layout, Node, OpForm
 
 MOST_CHOICES = 1000
-"""Layouts of one operation or value; with more, there is no relaxed problem."""
+"""Most layouts of one operation or value; with more, there is no relaxed problem."""
 
 NONE: Unreduced = frozenset()
 """Not unreduced."""
@@ -24,33 +24,33 @@ NONE: Unreduced = frozenset()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpNode:
-    """The choices of an operation class: how it runs, and which operands it leaves unreduced."""
+    """Choices of an operation class: its form, and the axes over which operands are unreduced."""
 
     layouts: tuple[Layout, ...]
     forms: tuple[OpForm, ...]
     passed: tuple[Unreduced, ...]
-    """Axes over which operands are unreduced, and so its result is, too."""
+    """Axes over which operands, and so the result, are unreduced, by choice."""
     seconds: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ValueNode:
-    """The choices of a value class: its layout, and over which axes it is kept unreduced."""
+    """Choices of a value class: its layout, and the axes over which it is stored unreduced."""
 
     layouts: tuple[Layout, ...]
     kept: tuple[Unreduced, ...]
 
 
 class Choices:
-    """What every class of a problem may choose, axes along a dimension in order.
+    """Choices of every class of a problem, with the axes along each dimension in order.
 
-    These are all layouts that any moves lead to, alone and with parts of them left out; those that
-    lowering makes of them where operations give way to unreduced sums, where values are made from
-    nothing, and where they go straight to how they are needed; and more.
+    They contain all layouts that any moves lead to, alone and with parts of them left out. They
+    also contain those that lowering makes of them: where operations give way to unreduced sums,
+    where values are constant-like, and where a reshard goes straight to the need. There are more.
     """
 
     def __init__(self, problem: Problem) -> None:
-        """Finds them.
+        """Finds the choices.
 
         Raises:
           TooLargeError: a class has too many.
@@ -59,7 +59,7 @@ class Choices:
         self._forms = Forms(self.graph)
         self._propagator = problem.propagator
         self._found: dict[tuple[object, ...], list[Layout]] = {}
-        """Layouts that divide, of classes that are alike."""
+        """Cache: options, sizes and start layout of a class -> its layouts that divide."""
         self._movable = {(move.color, move.axis) for move in problem.moves}
         self._anywhere = frozenset(problem.axes if problem.everything else ())
         """Axes that single classes may have wherever they divide, or not at all."""
@@ -69,7 +69,7 @@ class Choices:
         self.axes = sorted({axis for _, axis in self._movable} | given)
         """The axes that may split anything."""
         self.sums = self._maybe_unreduced()
-        """Of every value class, the axes over which it may be made, or masked to be, unreduced."""
+        """Axes over which each value class may be made, or masked to be, unreduced."""
         self.ops = [self._op(op) for op in self.graph.ops]
         self.values = [self._value(value) for value in self.graph.values]
 
@@ -87,15 +87,17 @@ class Choices:
         return OpNode(tuple(layouts), tuple(forms), tuple(passed), np.array(seconds))
 
     def _op_layouts(self, op: OpClass) -> list[Layout]:
-        """Layouts of an operation class that moves may lead to, and those in which it gives way to
-        unreduced sums, or makes from nothing what its uses need."""
+        """Returns the layouts of an operation class that moves or lowering may lead to.
+
+        Lowering makes operations give way to unreduced sums, and fits constant-like ones to uses.
+        """
         start = self._start.ops[op.index]
         traits = op.op.traits
         given = [self._given(("op", op.index, factor)) for factor in range(len(start))]
         choices = []
         for axis in self.axes:
             held = tuple(f for f, axes in enumerate(start) if axis in axes)
-            # What is made from nothing takes any axis that its uses need.
+            # A constant-like operation takes any axis that its uses need.
             can = range(len(start)) if traits.free else self._places(op.colors, axis)
             stays = not (traits.free or traits.additive or traits.transposes)
             choices.append(self._options(axis, held, can, stays, given))
@@ -103,7 +105,7 @@ class Choices:
         return self._layouts(choices, sizes, start)
 
     def _places(self, colors: Sequence[int], axis: int) -> list[int]:
-        """Where moves may put an axis, given the colors of factors or dimensions."""
+        """Returns the places that moves may split by an axis, given the colors of all places."""
         return [
             place
             for place, color in enumerate(colors)
@@ -118,14 +120,16 @@ class Choices:
         stays: bool,
         given: Sequence[bool],
     ) -> list[tuple[int, ...]]:
-        """Where an axis may be, each as its places: several only as it is held at the start.
+        """Returns the alternatives for an axis, each as the places that it splits.
+
+        It splits several places only if it does so at the start.
 
         Args:
           axis: the axis.
-          held: where it is at the start.
-          can: where it may get to.
-          stays: whether what has it at the start keeps it, unless single classes may change.
-          given: whether the program says how each place is split.
+          held: the places that it splits at the start.
+          can: the places that it may get to.
+          stays: whether it remains at `held`, unless single classes may change.
+          given: whether the program fixes how each place is split.
         """
         if any(given[place] for place in held) or (held and stays and axis not in self._anywhere):
             return [held]
@@ -134,7 +138,7 @@ class Choices:
     def _layouts(
         self, choices: Sequence[Sequence[tuple[int, ...]]], sizes: Sequence[int], start: Layout
     ) -> list[Layout]:
-        """Every choice of places for each axis that divides the sizes."""
+        """Returns every layout with a choice of places for each axis that divides the sizes."""
         key = tuple(map(tuple, choices)), tuple(sizes), start
         if key not in self._found:
             self._found[key] = self._dividing(choices, sizes, start)
@@ -159,7 +163,7 @@ class Choices:
         return found
 
     def _given(self, node: Node) -> bool:
-        """Whether the program says how a factor or dimension is split."""
+        """Returns whether the program fixes how a factor or dimension is split."""
         return bool(self._propagator.given(node))
 
     def _value(self, value: ValueClass) -> ValueNode:
@@ -191,7 +195,7 @@ class Choices:
         return ValueNode(tuple(layout for layout, _ in rows), tuple(over for _, over in rows))
 
     def _maybe_unreduced(self) -> list[Unreduced]:
-        """Of every value class, the axes over which it may be made, or masked to be, unreduced."""
+        """Returns the axes over which each value class may be made, or masked to be, unreduced."""
         every = frozenset(self.axes)
         found = [every if v.value.type.elements == 1 else NONE for v in self.graph.values]
         changed = True
@@ -214,14 +218,14 @@ class Choices:
         return found
 
     def _offered(self, op: OpClass, sums: Sequence[Unreduced] | None = None) -> Unreduced:
-        """Axes over which operands of an operation class may be kept unreduced."""
+        """Returns the axes over which operands of an operation class may be stored unreduced."""
         sums = self.sums if sums is None else sums
         operands = itertools.chain.from_iterable(op.operands)
         stay = (v for v in operands if self.may_stay(self.graph.values[v]))
         return NONE.union(*(sums[v] for v in stay))
 
     def may_stay(self, value: ValueClass) -> bool:
-        """Whether a value may be kept unreduced, as far as one can say without a plan."""
+        """Returns whether some plan may store a value unreduced."""
         if value.producer is None or value.is_result or len(value.uses) > 1:
             return False
         if not value.uses:

@@ -1,4 +1,4 @@
-"""How much of the latency of sums combining may save at most, whatever the plan."""
+"""Upper bound on the latency of reductions that combining may save, over all plans."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from partita.search.bounds.choices import Choices
 
 
 def latency_saved(choices: Choices, model: CostModel) -> list[float]:
-    """For every value class, the largest share of the latency of its sums.
+    """Returns the largest share of latency that combining may save, for the sums of each class.
 
-    What is made unreduced somewhere is reduced once. So there are no more sums at one place than
-    values that may be made unreduced there by themselves and reduced at that place; of those that
-    become one, one latency is left.
+    A value that is made unreduced is reduced once. So a place has at most as many reductions as
+    there are values that may be made unreduced and be reduced at that place. Of those that are
+    combined into one, one latency is left.
     """
     graph, program = choices.graph, choices.graph.program
     begun: list[frozenset[int]] = []
-    """For every value, those of which the sums that it has outstanding may be."""
+    """Values that the outstanding sums of each value may come from."""
     there: defaultdict[Hashable, set[int]] = defaultdict(set)
     for value in program.values:
         own = set[int]()

@@ -1,5 +1,7 @@
-"""What a plan could become if every class chose its layout for itself: descents of the relaxed
-problem, which price no plan."""
+"""Coordinate descent of the relaxed problem, from a plan: every class chooses its own layout.
+
+No plan is priced on the way.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ from partita.spmd import Lowering
 from partita.tiling import Tiling
 
 SWEEPS = 10
-"""How often a descent goes over what has changed around it, at most."""
+"""Most sweeps of a descent over the nodes whose neighbours have changed."""
 
 GAIN = 1e-9
-"""What a choice has to gain, as a share of what its node costs: more than rounding."""
+"""Least relative gain of a choice in the cost of its node: more than rounding."""
 
 
 class Descent:
-    """Descents of one energy: a choice is exchanged as long as one by itself makes it less."""
+    """Coordinate descent of one energy: changes single choices as long as one lowers it."""
 
     def __init__(self, energy: Energy) -> None:
         sizes = np.array(energy.sizes, dtype=np.int64)
         self.first = np.concatenate([[0], sizes.cumsum()])
-        """Where the choices of every node begin, of all choices of all nodes."""
+        """Start of the choices of every node, among all choices of all nodes."""
         self._alone = energy.alone
         self._beside: list[list[tuple[int, np.ndarray]]] = [[] for _ in energy.sizes]
-        """Of every node, its neighbours, and costs by its choice and theirs."""
+        """Neighbours of every node, with costs by its choice and theirs."""
         for edge in energy.edges:
             self._beside[edge.first].append((edge.second, edge.cost))
             self._beside[edge.second].append((edge.first, np.ascontiguousarray(edge.cost.T)))
@@ -47,18 +49,18 @@ class Descent:
         self._costs = joined([cost for _, _, cost in ways])
 
     def totals(self, choices: Sequence[int]) -> np.ndarray:
-        """What every choice of every node costs beside some choices of all others."""
+        """Returns the cost of every choice of every node, given choices of all others."""
         rows = self._rows + np.array(choices, dtype=np.int64)[self._from] * self._widths
         costs = self._costs[np.repeat(rows, self._widths) + self._within]
         found: np.ndarray = self._alone + np.bincount(self._to, costs, len(self._alone))
         return found
 
     def run(self, choices: Sequence[int], may: np.ndarray | None = None) -> list[int]:
-        """Choices of which none is better by itself, from some on, node by node.
+        """Returns choices that no single change improves, unless the sweeps end before.
 
         Args:
-          choices: to begin with.
-          may: of all choices of all nodes, those that may be taken; all by default.
+          choices: the choices to start from.
+          may: mask over all choices of all nodes that may be made; all by default.
         """
         found, totals = list(choices), self.totals(choices)
         if may is not None:
@@ -85,10 +87,10 @@ class Descent:
 
 
 class Descents:
-    """Where descents of a relaxed problem end that begin at plans."""
+    """Tilings that descents of a relaxed problem reach from plans."""
 
     def __init__(self, relaxed: Relaxed, weight: float) -> None:
-        """Prepares them, at a weight of compute (see `Relaxed.energy`)."""
+        """Prepares descents at a weight of compute (see `Relaxed.energy`)."""
         self._relaxed = relaxed
         energy = relaxed.energy(weight)
         self._descent = Descent(energy)
@@ -96,8 +98,10 @@ class Descents:
         self._counts = np.diff(self._first)
 
     def tilings(self, lowering: Lowering) -> Iterator[Tiling]:
-        """Where one ends that may go anywhere, and one in which no value takes more memory than it
-        does in the plan."""
+        """Yields the end of a free descent, then of one in which no shard grows.
+
+        Both start from the plan of the lowering.
+        """
         choices = self._relaxed.of(lowering)
         yield self._relaxed.tiling(self._descent.run(choices))
         at = self._first[:-1] + np.array(choices, dtype=np.int64)

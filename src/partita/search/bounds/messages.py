@@ -1,9 +1,8 @@
-"""Pairwise energies: sums of costs of single choices and of pairs of them, and a lower bound on the
-least of them.
+"""Pairwise energies, sums of costs of choices and of pairs of them, and a lower bound on them.
 
 The bound is by sequential tree-reweighted message passing (TRW-S: Kolmogorov, Convergent
-tree-reweighted message passing for energy minimization, 2006). Where the graph is a tree it is the
-minimum; else it nears that of a linear program that lets choices be mixed.
+tree-reweighted message passing for energy minimization, 2006). If the graph is a tree, the bound is
+the minimum; else it approaches that of a linear program that lets choices be mixed.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ class Edge:
     first: int
     second: int
     cost: np.ndarray
-    """By the choice of the first, and that of the second."""
+    """Costs by the choice of the first node, and that of the second."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Energy:
-    """What choices cost: for each node one of several has to be taken."""
+    """Pairwise energy: costs of choices, of which each node makes one, and of pairs of them."""
 
     sizes: Sequence[int]
-    """How many choices every node has."""
+    """Number of choices of every node."""
     ends: Sequence[tuple[int, int]]
     """The nodes of every edge."""
     alone: np.ndarray
@@ -43,19 +42,19 @@ class Energy:
 
     @classmethod
     def joined(cls, nodes: Sequence[np.ndarray], edges: Sequence[Edge]) -> Energy:
-        """That of some nodes, by the costs of their choices, and of edges between them."""
+        """Returns the energy of nodes, given the costs of their choices, and of edges."""
         ends = [(edge.first, edge.second) for edge in edges]
         beside = joined([edge.cost for edge in edges])
         return cls([len(costs) for costs in nodes], ends, joined(nodes), beside)
 
     @functools.cached_property
     def nodes(self) -> list[np.ndarray]:
-        """For every node, the cost of each choice."""
+        """Cost of each choice, by node."""
         return np.split(self.alone, starts(self.sizes)[1:])[: len(self.sizes)]
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """The edges, each with what it costs."""
+        """The edges, each with its costs."""
         shapes = [(self.sizes[first], self.sizes[second]) for first, second in self.ends]
         tables = np.split(self.beside, starts(a * b for a, b in shapes)[1:])
         return [
@@ -64,37 +63,37 @@ class Energy:
         ]
 
     def of(self, choices: Sequence[int]) -> float:
-        """The energy of one choice for each node."""
+        """Returns the energy of one choice for each node."""
         alone = sum(float(costs[c]) for costs, c in zip(self.nodes, choices, strict=True))
         pairs = (float(e.cost[choices[e.first], choices[e.second]]) for e in self.edges)
         return alone + sum(pairs)
 
 
 class Messages:
-    """Messages between the nodes of an energy, and what follows from them.
+    """Messages between the nodes of an energy, and the lower bounds that follow from them.
 
-    Whatever the messages are, what a pass returns is a lower bound; each makes it better.
+    A pass returns a lower bound, whatever the messages are; each pass improves it.
     """
 
     def __init__(self, energy: Energy) -> None:
         sizes, ends = energy.sizes, energy.ends
         self._first = _ends(sizes)
-        """Of every node, where its choices begin, one node after the other."""
+        """Start of the choices of every node, one node after the other."""
         if any(first >= second for first, second in ends):
             raise AssertionError("edges must lead from a node to a later one")
         self._nodes_of = np.array(ends, dtype=np.int64).reshape(-1, 2)
         self._costs_at = _ends([sizes[first] * sizes[second] for first, second in ends])
         self._forward_at, self.forward = _messages([sizes[second] for _, second in ends])
-        """Of every edge, to its second node."""
+        """Messages of every edge to its second node."""
         self._backward_at, self.backward = _messages([sizes[first] for first, _ in ends])
-        """Of every edge, to its first node."""
+        """Messages of every edge to its first node."""
         self._after, self._before = (
             _grouped(self._nodes_of[:, side], len(sizes)) for side in (0, 1)
         )
-        """The edges of every node to later ones, and to earlier ones: where they begin, and all."""
+        """Edges of every node to later ones, and to earlier ones: (starts, edges by node)."""
 
     def run(self, energy: Energy) -> tuple[float, list[int]]:
-        """Passes messages up and down; the better bound of both, and choices that are near it."""
+        """Passes messages up and down; returns the better bound, and choices near it."""
         way = self._python if pass_messages is None else self._native
         (up, _), (down, choices) = (way(energy, upward) for upward in (True, False))
         return max(up, down), choices
@@ -119,10 +118,11 @@ class Messages:
         return bound, choices.tolist()
 
     def _python(self, energy: Energy, upward: bool) -> tuple[float, list[int]]:
-        """A pass over all nodes.
+        """Makes a pass over all nodes; returns the bound and choices.
 
-        Edge by edge, cost + what the first node gives <= what is told to the second, so that the
-        energy is at least what is left at nodes when each has given its share to the edges ahead.
+        For each edge, the message to the second node is at most the cost plus the part of the first
+        node's belief. So the energy is at least what remains at nodes, after each has given its
+        share to the edges ahead.
         """
         bound, choices, least = 0.0, [-1] * len(energy.nodes), np.minimum.reduce
         forward = np.split(self.forward, self._forward_at[1:-1])
@@ -163,25 +163,25 @@ class Messages:
 
 
 def _ends(sizes: Iterable[int]) -> np.ndarray:
-    """Where each of some things of these sizes begins, one after the other, and the last ends."""
+    """Returns the starts of consecutive blocks of these sizes, then the end of the last."""
     return np.array([0, *itertools.accumulate(sizes)], dtype=np.int64)
 
 
 def _messages(sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Where messages of these sizes begin, and all of them."""
+    """Returns the starts of messages of these sizes, and zeros for all of them."""
     return (ends := _ends(sizes)), np.zeros(ends[-1])
 
 
 def _grouped(nodes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of every node, where its edges begin, and the edges node by node, given one of each edge."""
+    """Groups edges by node, given one node of each: returns (starts, edges by node)."""
     return _ends(np.bincount(nodes, minlength=count).tolist()), nodes.argsort(kind="stable")
 
 
 def joined(costs: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of any shape, one after the other."""
+    """Joins arrays of any shape into a flat one."""
     return np.concatenate([each.ravel() for each in costs]) if costs else np.zeros(0)
 
 
 def starts(sizes: Iterable[int]) -> np.ndarray:
-    """Where each of some things of these sizes begins, one after the other."""
+    """Returns the starts of consecutive blocks of these sizes."""
     return _ends(sizes)[:-1]

@@ -1,13 +1,17 @@
-"""The relaxed problem: every class of operations and values takes any layout that its own sizes
-allow, each for itself, at a cost that is never more than what a plan with these layouts costs.
+"""The relaxed problem: every class takes any layout that its own sizes allow, each for itself.
 
-Every plan that a search can reach is one of its choices, so its minimum is a lower bound on their
-step times, and so is any lower bound on that. What is left out, each of which costs a plan
-something or nothing: memory and what is gathered again for lack of it, the order of several axes
-along one dimension, windows that reach into other shards, some of what kernels write and read
-because it moves, collectives in loops that compute too little, collectives inside of manual
-computations, and latency that may be saved as collectives are combined. A value's moves for several
-uses are shared out among these: the same move for all counts once.
+The cost is never more than that of a plan with these layouts. Every plan that a search can reach is
+one of its choices. So its minimum is a lower bound on their step times, and so is any lower bound
+on that. It leaves out these costs of plans:
+
+- memory, and gathering again for lack of it;
+- the order of several axes along one dimension;
+- windows that reach into other shards;
+- some of what kernels write and read because it moves;
+- collectives in loops that compute too little, and inside of manual computations;
+- latency that combining collectives may save.
+
+Reshards of a value for several uses are shared out among these: the same one for all counts once.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Relaxed:
     """The relaxed problem of a search. Nodes are operation classes, then value classes."""
 
     def __init__(self, problem: Problem) -> None:
-        """Prepares it.
+        """Prepares the problem.
 
         Raises:
           TooLargeError: a class has too many layouts.
@@ -47,19 +51,19 @@ class Relaxed:
         self._shortest = Shortest(self.model, problem.mesh, self.choices.axes)
         self._saved = latency_saved(self.choices, self.model)
         self._never = 10 * problem.start.cost.time.serial_time
-        """Seconds of what cannot be: more than any bound that is worth having."""
+        """Seconds of forbidden pairs of choices: more than any useful bound."""
         self._chosen: dict[Hashable, int] = {}
-        """The choices that forms and plans of classes are, as far as they have been asked for."""
+        """Cache: class with its form or plan -> number of the choice."""
         self._forms: dict[int, dict[Hashable, int]] = {}
-        """Of operation classes, the same by what tells their choices apart."""
+        """Cache: operation class -> (its form up to the order of axes, axes passed -> choice)."""
         uses = [uses for value in self.graph.values if (uses := self._using(value))]
         places = np.argsort(self._order).tolist()
         self._tables = Tables(places, self._all_moves(), uses)
 
     def energy(self, compute: float) -> Energy:
-        """Exposed seconds, compute with this weight of 0..1, and links with what is left of it.
+        """Returns exposed seconds, plus compute weighted from 0 to 1, plus links with the rest.
 
-        That is at most the step time, which is exposed seconds and the longest of the others.
+        That is at most the step time: exposed seconds, plus the longest of the others.
         """
         sizes, seconds = self._alone
         beside = (1 - compute) / self.model.interconnect.links
@@ -68,7 +72,7 @@ class Relaxed:
 
     @functools.cached_property
     def _alone(self) -> tuple[list[int], np.ndarray]:
-        """In order, how many choices every node has, and seconds of compute for all of them."""
+        """Number of choices of every node, in order, and compute seconds of all choices."""
         seconds = [node.seconds for node in self.ops]
         seconds += [np.zeros(len(node.layouts)) for node in self.values]
         ordered = [seconds[node] for node in self._order]
@@ -76,7 +80,7 @@ class Relaxed:
 
     @functools.cached_property
     def _order(self) -> list[int]:
-        """The nodes in the order of the program, so that messages go along with it."""
+        """Nodes in the order of the program, so that messages follow it."""
         ops = [(op.op.index, 0) for op in self.graph.ops]
         values = [
             (-1 if v.producer is None else self.graph.ops[v.producer[0]].op.index, 1)
@@ -86,7 +90,7 @@ class Relaxed:
         return sorted(range(len(keys)), key=lambda node: (keys[node], node))
 
     def slope(self, ordered: Sequence[int]) -> tuple[float, float]:
-        """Seconds of compute, and hidden ones, for each link, of some choices."""
+        """Returns the compute seconds of some choices, and their hidden seconds per link."""
         choices = self._by_node(ordered)
         ops = zip(self.ops, choices.tolist(), strict=False)
         compute, hidden = self._tables.sums(choices)
@@ -94,28 +98,27 @@ class Relaxed:
         return compute, hidden / self.model.interconnect.links
 
     def tiling(self, ordered: Sequence[int]) -> Tiling:
-        """The layouts of some choices."""
+        """Returns the layouts of some choices."""
         first, layouts = self._layouts
         return self._start.tiling.with_row(layouts[first + self._by_node(ordered)])
 
     @functools.cached_property
     def _layouts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every node, where its choices begin, one node after the other; and the numbers of
-        their layouts."""
+        """Start of the choices of every node, one node after the other; layout number of each."""
         nodes = [node.layouts for node in self.ops] + [node.layouts for node in self.values]
         numbers = [LAYOUTS[layout] for layout in itertools.chain.from_iterable(nodes)]
         first = np.array([0, *itertools.accumulate(map(len, nodes))])[:-1]
         return first, np.array(numbers, dtype=np.int32)
 
     def shards(self) -> list[np.ndarray]:
-        """In order, for every choice the bytes of a shard of the value; 0 for operations."""
+        """Returns the bytes of a shard for every choice of a value, by node; 0 for operations."""
         sizes = [np.zeros(len(node.layouts)) for node in self.ops]
         for value, node in zip(self.graph.values, self.values, strict=True):
             sizes.append(np.array([self._bytes(value, layout) for layout in node.layouts]))
         return [sizes[node] for node in self._order]
 
     def of(self, lowering: Lowering) -> list[int]:
-        """The choices, in order, that the plan of a lowering is."""
+        """Returns the choices, in order, that correspond to the plan of a lowering."""
         chosen, unreduced = list[int](), [plan.unreduced for plan in lowering.plans]
         for number, form in enumerate(lowering.forms):
             passed = self._passed(unreduced, number)
@@ -132,7 +135,7 @@ class Relaxed:
         return [chosen[node] for node in self._order]
 
     def _form(self, number: int, form: OpForm, passed: Unreduced) -> int:
-        """The choice of an operation class that is this form."""
+        """Returns the choice of an operation class that has this form."""
         if number not in self._forms:
             op = self.ops[number]
             alike = zip(map(_alike, op.forms), op.passed, strict=True)
@@ -140,7 +143,7 @@ class Relaxed:
         return self._forms[number][_alike(form), passed]
 
     def _passed(self, unreduced: Sequence[Unreduced], op: int) -> Unreduced:
-        """Axes over which operands of an operation class are unreduced, by those of the values."""
+        """Returns the axes over which operands are unreduced, given those of all values."""
         if self.graph.ops[op].op.kind == CARRY:
             return NONE
         found = NONE
@@ -150,7 +153,7 @@ class Relaxed:
         return found
 
     def share(self, ordered: Sequence[int], step: float) -> None:
-        """Shares out what moves for several uses more as some choices have it."""
+        """Moves the shares of reshards for several uses towards those of some choices."""
         self._tables.share(self._by_node(ordered), step)
 
     def _by_node(self, ordered: Sequence[int]) -> np.ndarray:
@@ -170,7 +173,7 @@ class Relaxed:
         return len(self.ops) + value
 
     def _making(self, value: ValueClass) -> Moves | None:
-        """From how a value is made to how it is kept."""
+        """Returns the costs from the layout in which a value is made to its stored one."""
         if value.producer is None:
             return None
         op, number = value.producer
@@ -209,11 +212,11 @@ class Relaxed:
         return Moves(op, self._node(value.index), waited, share * hidden, compute)
 
     def _bytes(self, value: ValueClass, layout: Layout) -> int:
-        """Bytes of a shard."""
+        """Returns the bytes of a shard."""
         return local_type(value.value.type, layout, self._mesh).bytes
 
     def _using(self, value: ValueClass) -> Uses | None:
-        """From how a value is kept to how its uses need it."""
+        """Returns the costs from the stored layout of a value to those that its uses need."""
         if not value.uses:
             return None
         layouts, users = self.values[value.index].layouts, [self.ops[u.op] for u in value.uses]
@@ -251,7 +254,7 @@ class Relaxed:
         )
 
     def _unreduced_uses(self, value: ValueClass) -> Iterator[Moves]:
-        """What is kept unreduced, its use leaves so, too."""
+        """Forbids storing a value unreduced over axes that its use does not pass on."""
         node = self.values[value.index]
         if not value.uses or not any(node.kept):
             return
@@ -262,7 +265,7 @@ class Relaxed:
         yield self._forbidden(value.uses[0].op, self._node(value.index), np.array(never))
 
     def _aliased(self, value: ValueClass) -> Iterator[Moves]:
-        """What shares a buffer has one layout, as it propagates from one to the other."""
+        """Forbids different layouts of values that share a buffer: axes propagate between them."""
         for partner in value.aliases:
             other = self.graph.values[partner]
             alike = (value.colors, value.roles) == (other.colors, other.roles)
@@ -279,5 +282,5 @@ class Relaxed:
 
 
 def _alike(form: OpForm) -> tuple[object, ...]:
-    """Equal for forms that differ in the order of axes only."""
+    """Returns a key that is equal for forms that differ in the order of axes only."""
     return tuple(map(in_order, form.needs)), tuple(map(in_order, form.makes)), form.sums, form.axes

@@ -1,7 +1,7 @@
-"""The least that it takes to bring values from layout to layout: shortest ways over single steps.
+"""Least seconds of reshards between all layouts of a value: shortest paths over single steps.
 
 A reshard is a sequence of steps, so none is cheaper than the cheapest sequence of the cheapest
-steps. Axes along one dimension are taken in any order: layouts that differ in it only are one.
+steps. Axes along one dimension have no order: layouts that differ only in it are one.
 """
 
 from __future__ import annotations
@@ -35,38 +35,40 @@ Place = tuple[Layout, Unreduced]
 """A layout, and the axes over which the value is unreduced."""
 
 MOST_PLACES = 600
-"""Of one value; with more, nothing is worked out."""
+"""Most places of one value; with more, there is no relaxed problem."""
 
 _Move = tuple[CollectiveKind, Axes, int, int, Place]
-"""A kind of step, its axes, the dimension, that which all_to_all splits or -1, and what follows."""
+"""Kind of step, axes, dimension, the one that all_to_all splits or -1, and the place after."""
 
 
 class TooLargeError(Exception):
-    """There are too many layouts to look at all of them."""
+    """Raised if there are too many layouts to look at all of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ways:
-    """The least seconds from place to place, of one value."""
+    """Least seconds from place to place, of one value."""
 
     number: dict[Place, int]
     seconds: np.ndarray
-    """The least of all steps: by whether sums are combined, with what compute waits for or all that
-    can be hidden, by where they begin and where they end."""
+    """Least seconds, of shape (2, 2, places, places).
+
+    The indices are: sums not combined or combined; all waited for or hidden where possible; start;
+    end.
+    """
 
     def between(
         self, starts: Sequence[Place], ends: Sequence[Place], combined: float = 1.0
     ) -> np.ndarray:
-        """The least seconds from each of some places to each of others, if compute waits for all,
-        and if all that can is hidden.
+        """Returns the least seconds from each start to each end: all waited for, then hidden.
 
-        None to or from places that do not divide, as windows need them.
+        It is 0 to or from places that do not divide, as windows need them.
 
         Args:
-          starts: places.
-          ends: others.
+          starts: the places to start from.
+          ends: the places to get to.
           combined: the share of the latency of sums that combining may save. Seconds of steps are
-            linear in it, so the least of all ways are concave.
+            linear in it, so the least of all paths are concave.
         """
         rows, columns = self._numbers(starts)[:, None], self._numbers(ends)[None, :]
         block = self.seconds[:, :, rows.clip(0), columns.clip(0)]
@@ -74,12 +76,12 @@ class Ways:
         return np.where((rows >= 0) & (columns >= 0), found, 0.0)
 
     def _numbers(self, places: Sequence[Place]) -> np.ndarray:
-        """The numbers of places; -1 for those that do not divide."""
+        """Returns the numbers of places; -1 for those that do not divide."""
         return np.array([self.number.get(place, -1) for place in places], dtype=np.int64)
 
 
 class Shortest:
-    """Shortest ways of values over a mesh, each type worked out once."""
+    """Shortest paths of values over a mesh, memoised by type."""
 
     def __init__(self, model: CostModel, mesh: Mesh, axes: Sequence[int]) -> None:
         self._model = model
@@ -89,7 +91,7 @@ class Shortest:
         self._steps: dict[tuple[object, ...], np.ndarray] = {}
 
     def ways(self, type_: TensorType, combine: str) -> Ways:
-        """The ways of values of a type, whose parts on several devices are combined so.
+        """Returns the shortest paths of values of a type, whose partial results are combined so.
 
         Raises:
           TooLargeError: there are too many layouts.
@@ -119,7 +121,7 @@ class Shortest:
         return Ways(number, seconds)
 
     def _seconds(self, type_: TensorType, place: Place, move: _Move, combine: str) -> np.ndarray:
-        """The least of one step: by whether it is combined, if it is waited for or hidden."""
+        """Returns the least seconds of one step, by not combined or so, by waited for or hidden."""
         kind, axes, dim, split, (after, _) = move
         step = cheapest_reshard.step(
             type_, self._mesh, kind, axes, (dim, split), (place[0], after), combine
@@ -131,7 +133,7 @@ class Shortest:
         return self._steps[key]
 
     def _moves(self, type_: TensorType, place: Place) -> Iterator[_Move]:
-        """Every step from a place."""
+        """Yields every step from a place."""
         layout, unreduced = place
         used = {axis for axes in layout for axis in axes}
 
@@ -163,7 +165,7 @@ class Shortest:
         yield from self._permuted(type_, place)
 
     def _permuted(self, type_: TensorType, place: Place) -> Iterator[_Move]:
-        """Shards sent on as they are."""
+        """Yields the steps that permute shards unchanged."""
         layout, unreduced = place
         sizes = [self._mesh.size(axes) for axes in layout]
         for new in layouts(
@@ -175,7 +177,7 @@ class Shortest:
 
 
 def _close(seconds: np.ndarray) -> None:
-    """Makes of the seconds of single steps those of the shortest ways (Floyd and Warshall)."""
+    """Replaces seconds of single steps by those of shortest paths (Floyd and Warshall)."""
     for middle in range(seconds.shape[-1]):
         through = seconds[..., :, middle, None] + seconds[..., None, middle, :]
         np.minimum(seconds, through, out=seconds)
@@ -183,7 +185,7 @@ def _close(seconds: np.ndarray) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def layouts(shape: tuple[int, ...], axes: Axes, mesh: Mesh) -> tuple[Layout, ...]:
-    """Every layout by some of these axes that divides a shape; axes along a dimension in order.
+    """Returns every layout over some of these axes that divides a shape, with axes in order.
 
     Raises:
       TooLargeError: there are too many.
@@ -202,7 +204,7 @@ def layouts(shape: tuple[int, ...], axes: Axes, mesh: Mesh) -> tuple[Layout, ...
 
 
 def subsets(axes: Iterable[int]) -> list[Unreduced]:
-    """All subsets."""
+    """Returns all subsets."""
     axes = sorted(axes)
     return [
         frozenset(chosen)
@@ -213,5 +215,5 @@ def subsets(axes: Iterable[int]) -> list[Unreduced]:
 
 @functools.cache
 def in_order(layout: Layout) -> Layout:
-    """The layout with the axes along each dimension in order."""
+    """Returns the layout with the axes along each dimension in order."""
     return tuple(tuple(sorted(axes)) for axes in layout)

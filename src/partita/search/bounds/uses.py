@@ -1,4 +1,4 @@
-"""What values move, for whom, and how uses that need alike share it."""
+"""Resharding costs per use, shared between uses with equal needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from partita.search.bounds.messages import joined, starts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moves:
-    """What two nodes cost together, by choice: seconds if all collectives are waited for, how many
-    of them are not, since they overlap with other work, and those of compute."""
+    """Costs of two nodes together, by the choices of both.
+
+    `seconds` are those if all collectives are waited for, `hidden` how many of them may overlap
+    with other work, `compute` those of compute.
+    """
 
     first: int
     second: int
@@ -24,31 +27,31 @@ class Moves:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Uses:
-    """What a value class moves for its uses.
+    """Reshards of a value class for its uses.
 
-    What several need alike moves once, so each of them has a share of it. Any shares that sum to no
-    more than 1 give a lower bound.
+    A reshard that several uses need runs once, so each of them has a share of it. Any shares that
+    sum to at most 1 give a lower bound.
     """
 
     value: int
-    """Its node."""
+    """Node of the value."""
     ops: list[int]
-    """The node of every use."""
+    """Node of every use."""
     rows: list[np.ndarray]
-    """By use, the number of the need of every choice."""
+    """Number of the need of every choice, by use."""
     seconds: np.ndarray
-    """By need and layout, if it is waited for."""
+    """Seconds of the reshard if it is waited for, by need and layout."""
     hidden: np.ndarray
-    """The same, what of it may be hidden."""
+    """Part of `seconds` that may be hidden, by need and layout."""
     shares: list[float]
-    """By use, the share of members for which it is hidden."""
+    """Share of members whose reshard is hidden, by use."""
     compute: np.ndarray
-    """The same, seconds of each use that moves."""
+    """Seconds of compute of each use with a reshard, by need and layout."""
     weights: np.ndarray
-    """By use, need and layout, the share that the use has of it to begin with."""
+    """Initial share of each use in a reshard, by use, need and layout."""
 
     def moves(self) -> Iterator[tuple[int, Moves]]:
-        """The moves for every use by its number, if there are any, with these shares."""
+        """Yields the costs of every use with a reshard, by its number, with the initial shares."""
         for number, (op, rows) in enumerate(zip(self.ops, self.rows, strict=True)):
             weights, share = self.weights[number], self.shares[number]
             seconds = (weights * self.seconds)[rows]
@@ -58,8 +61,10 @@ class Uses:
 
 
 def shared_moves(every: Sequence[Uses]) -> Iterator[tuple[Moves, np.ndarray]]:
-    """The moves for all uses of some values, as they are shared to begin with; and by choices of
-    both nodes, the numbers of the shares as `Shared` has them."""
+    """Yields costs of all uses of some values with initial shares, and the numbers of shares.
+
+    The latter are by choices of both nodes, as `Shared` numbers them.
+    """
     for uses, first in zip(every, starts(u.weights.size for u in every), strict=True):
         _, needs, layouts = uses.weights.shape
         for number, moves in uses.moves():
@@ -68,8 +73,7 @@ def shared_moves(every: Sequence[Uses]) -> Iterator[tuple[Moves, np.ndarray]]:
 
 
 class Shared:
-    """What values move that have several uses. All shares lie one after the other: by value, use,
-    need and layout."""
+    """Reshards of values with several uses; shares in one array by value, use, need, layout."""
 
     def __init__(self, every: Sequence[Uses]) -> None:
         shapes = [uses.weights.shape for uses in every]
@@ -89,17 +93,17 @@ class Shared:
         self._rows, self._row = joined(rows).astype(np.int64), starts(map(len, rows))
 
     def hidden(self) -> np.ndarray:
-        """By share, the seconds that may be hidden."""
+        """Returns the seconds that may be hidden, by share."""
         hidden: np.ndarray = self._hides * self._weights * self._may
         return hidden
 
     def seconds(self, beside: float) -> np.ndarray:
-        """By share, the seconds, with this weight of those that may be hidden."""
+        """Returns the seconds by share, with this weight of those that may be hidden."""
         seconds: np.ndarray = self._weights * self._seconds - (1 - beside) * self.hidden()
         return seconds
 
     def share(self, choices: np.ndarray, step: float) -> None:
-        """Has uses that need alike, under some choices of all nodes, share more of that."""
+        """Moves shares towards equal ones of uses with equal needs under some choices."""
         if not len(self._values):
             return
         most, layouts = self._needs.max(), choices[self._values]

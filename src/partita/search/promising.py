@@ -1,7 +1,7 @@
 """Starts worth polishing: those that a descent, in which each class chooses, improves most.
 
-The cost of a start predicts that badly. Most of it may come from a few classes that can change,
-such as operations to which the one color group that leads along all axes does not fit.
+The cost of a start predicts that badly. Most of it may come from a few classes that can change:
+say, operations that do not suit the one color group that leads along all axes.
 """
 
 from __future__ import annotations

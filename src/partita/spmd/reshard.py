@@ -11,9 +11,9 @@
 | sharded -> as many shards, by other axes or in another order | collective_permute |
 | sharded -> windows that reach into other shards | collective_permute, one or several |
 
-Steps that shrink the local shard come first, then those that exchange shards, then those that
-enlarge them, so that every step moves as little as it can. Axes that go the same way share one
-collective. If a reshard takes several collectives, the cheapest sequence of all is searched for
+Every step moves as little as it can: steps that shrink the local shard come first, then those that
+exchange shards, then those that enlarge them. Axes that go the same way share one collective. If a
+reshard takes several collectives, the cheapest sequence of all is searched for
 (`cheapest_reshard`).
 """
 

@@ -1,13 +1,13 @@
 """Unreduced values: sums still outstanding over some axes, and when they are reduced.
 
 They stay unreduced through linear operations as long as that saves something. They are reduced
-before a use that is not linear, before several uses, before a use that would make them larger in
-bytes, and before a use that itself works along the axis. Two operations are exceptions to the last,
-and give way: they do not work along the axis. An addition of unreduced values adds all of them up,
-and one reduction follows instead of two. And transposes directly after a product transpose its
-unreduced result: kernels can make it so. With a reduction in between, XLA transposes all that is
-updated with it (a weight, its moments) to the order of the product and back. Decisions are made for
-a class as a whole: a value stays unreduced only if every member can.
+before several uses, or before one that is not linear, makes them larger in bytes, or itself works
+along the axis. Two operations are exceptions to the last, and give way: they do not work along it.
+An addition of unreduced values adds all of them up, and one reduction follows instead of two. And
+transposes directly after a product transpose its unreduced result: kernels can make it so. With a
+reduction in between, XLA transposes all that is updated with it (a weight, its moments) to the
+order of the product and back. Decisions are made for a class as a whole: a value stays unreduced
+only if every member can.
 
 A value that a loop carries stays unreduced if it starts from zeros and every iteration only adds to
 it, linearly: accumulated gradients are reduced once, after the loop. The added value may be widened

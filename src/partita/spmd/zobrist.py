@@ -1,10 +1,10 @@
 """Hashes of what a lowering decision depends on, updated from one search state to the next.
 
 A search lowers tilings that differ little. The plan of a value, or the decision about a group,
-depends on the forms of a few operation classes, and nearly always these forms have occurred
-together before. So each form has a random key of 64 bits, and the inputs of a decision are hashed
-by the sum of their keys (Zobrist hashing, 1970), for all values at once. If the forms of some
-classes change, only the differences are added.
+depends on the forms of a few operation classes. Nearly always these forms have occurred together
+before. So each form has a random key of 64 bits, and a decision is looked up by the sum of the keys
+of its inputs (Zobrist hashing, 1970). The sums are computed for all values at once. If the forms of
+some classes change, only the differences are added.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from partita.tiling.tiling import Axes, Layout
 
 
 def entries(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
-    """A layout as one entry of a `PartitionSpec` for each dimension."""
+    """Returns a layout as one entry of a `PartitionSpec` for each dimension."""
 
     def entry(axes: Axes) -> str | tuple[str, ...] | None:
         names = mesh.axis_names(axes)
@@ -17,7 +17,7 @@ def entries(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, .
 
 
 def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
-    """A layout as the entries of a `PartitionSpec`, without trailing `None`s."""
+    """Returns a layout as the entries of a `PartitionSpec`, without trailing `None`s."""
     found = list(entries(layout, mesh))
     while found and found[-1] is None:
         found.pop()

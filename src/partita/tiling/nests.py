@@ -59,12 +59,12 @@ class LoopNests:
     """The layouts of operations and values, as the tactics asked for them."""
 
     def nest(self, op: int) -> Nest:
-        """The loops of an operation."""
+        """Returns the loops of an operation."""
         return nest_of(self.program.operations[op], self.assignment.ops[op])
 
 
 def nest_of(operation: Operation, layout: Layout) -> Nest:
-    """The loops of an operation under a layout of its factors.
+    """Returns the loops of an operation under a layout of its factors.
 
     Those that tile come first, in the order of the result's dimensions, those that combine last.
     """

@@ -173,7 +173,7 @@ def _is_zero(op: Operation, operands: Sequence[State]) -> bool:
 
 
 def _varying(op: Operation, operands: Sequence[State], split: Layout, mesh: Mesh) -> frozenset[int]:
-    """Axes along which devices hold different results."""
+    """Returns the axes along which devices hold different results."""
     found = frozenset(axis for state in operands for axis in state.varying)
     here = _confined(op, mesh)
     if op.kind == FULL_TO_SHARD:
@@ -189,7 +189,7 @@ def _varying(op: Operation, operands: Sequence[State], split: Layout, mesh: Mesh
 
 
 def _crossed(op: Operation, split: Layout, mesh: Mesh) -> frozenset[int]:
-    """The axes that shard a value on one side of a manual computation's boundary only."""
+    """Returns the axes that shard a value on only one side of a manual computation's boundary."""
     one, other = (
         {factor for made_of in dims for factor in made_of}
         for dims in (op.rule.operands[0], op.rule.results[0])
@@ -198,5 +198,5 @@ def _crossed(op: Operation, split: Layout, mesh: Mesh) -> frozenset[int]:
 
 
 def _confined(op: Operation, mesh: Mesh) -> frozenset[int]:
-    """The axes over which the computation around an operation is manual."""
+    """Returns the axes over which the computation around an operation is manual."""
     return frozenset(map(mesh.axis, op.manual))

@@ -66,17 +66,17 @@ class State:
 
 
 def real(axes: Axes, mesh: Mesh) -> Axes:
-    """Axes of more than one device: along others there is nothing to hold differently."""
+    """Drops axes of one device, along which nothing can differ."""
     return axes and tuple(axis for axis in axes if mesh.sizes[axis] > 1)
 
 
 def laid_out(layout: Layout, mesh: Mesh) -> Layout:
-    """A layout without axes of one device."""
+    """Returns a layout without axes of one device."""
     return tuple(real(axes, mesh) for axes in layout)
 
 
 def local_shape(type_: TensorType, state: State, mesh: Mesh) -> tuple[int, ...]:
-    """The shape of what each device holds.
+    """Returns the shape of what each device holds.
 
     Raises:
       Mismatch: a dimension does not divide, or an axis shards two dimensions.

@@ -133,7 +133,7 @@ def _expect_moved(
 
 
 def _numbers(axes: Axes, places: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """The number of each device's shard along a dimension."""
+    """Returns the number of each device's shard along a dimension."""
     number = np.zeros(places.shape[1], np.int64)
     for axis in axes:
         number = number * mesh.sizes[axis] + places[axis]

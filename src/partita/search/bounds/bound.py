@@ -61,7 +61,7 @@ class Bound:
 
 
 def relaxed_problem(problem: Problem) -> Relaxed | None:
-    """The relaxed problem; None where it is too large."""
+    """Returns the relaxed problem; None if it is too large."""
     try:
         return Relaxed(problem)
     except TooLargeError:

@@ -32,6 +32,7 @@ MUTANTS_ARGS ?=
 
 # What has a target of its own.
 SUITES := tests/browser tests/docs tests/tools tests/torch_frontend tests/whole
+SEARCHED := tests/whole/test_searched.py
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -60,9 +61,11 @@ quick: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(SUITES:%=--ignore %) $(PYTEST_ARGS)
 
-# The test suite, in which every program that a test plans is also searched by the default search.
+# The test suite, in which every program that a test plans is also searched by the default search;
+# and programs that are searched over more meshes, and run. Takes an hour; not in CI.
 test-searched: venv
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --searched $(SUITES:%=--ignore %) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(SEARCHED) $(PYTEST_ARGS)
 
 # Every page of the documentation and every example, run. UPDATE_DOCS=1 writes what is printed now.
 test-docs: venv
@@ -70,7 +73,7 @@ test-docs: venv
 
 # Whole models and random programs: partitioned, compiled, run, and compared.
 test-whole: venv
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/whole $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/whole --ignore $(SEARCHED) $(PYTEST_ARGS)
 
 # The tests of the commands for maintainers, in tools/.
 test-tools: venv

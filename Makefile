@@ -30,8 +30,9 @@ NEWEST ?= tests/program tests/test_operations.py tests/test_versions.py tests/te
 PAPER_ARGS ?=
 MUTANTS_ARGS ?=
 
-# What has a target of its own.
-SUITES := tests/browser tests/docs tests/tools tests/torch_frontend tests/whole
+# What has a target of its own. Where libtpu has been loaded, JAX's profiler crashes its process.
+SUITES := tests/browser tests/docs tests/tools tests/torch_frontend tests/whole \
+  tests/verify/test_libtpu.py
 SEARCHED := tests/whole/test_searched.py
 
 BIN := $(VENV)/bin

@@ -197,6 +197,16 @@ def test_what_is_no_decision_is_an_error(row):
         from_row(row)
 
 
+def test_what_has_another_form_is_lost_by_itself_also_in_a_group():
+    program = planned(mlp, BATCH).program
+    wrong, right = ShardClass("value", 0, 1, 7), ShardClass("value", 0, 1, 1)
+    group, lost = DecisionGroup((wrong, right)), []
+    assert "no place 7" in group.problem(program)
+    assert group.fitting(program, lost.append) == DecisionGroup((right,))
+    assert len(lost) == 1
+    assert wrong.fitting(program, lost.append) is None
+
+
 def test_every_kind_has_a_tag_of_its_own():
     assert {"shard_values", "shard_color", "shard_class", "group", "layouts"} <= set(kinds())
     assert len(set(kinds().values())) == len(kinds())

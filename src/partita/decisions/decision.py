@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from partita.decisions.action import Action
-from partita.decisions.references import LOST, Refers, Row, Visit, walk
+from partita.decisions.references import Refers, Row, Visit, walk
 from partita.decisions.stage import Stage
 from partita.program import Program
 from partita.tiling import Propagation, Propagator, Tiling, assignment
@@ -108,6 +108,13 @@ class Decision(msgspec.Struct, frozen=True, tag_field=TAG):
     def problem(self, program: Program) -> str:
         """Returns why it cannot be applied to a program, empty if it can; numbers are right."""
         return ""
+
+    def fitting(self, program: Program, lose: Callable[[str], object]) -> Decision | None:
+        """Returns what of it can be applied to a program; calls `lose` with each problem."""
+        problem = self.problem(program)
+        if problem:
+            lose(problem)
+        return None if problem else self
 
     @classmethod
     def walked(cls, row: Row, visit: Visit) -> Any:
@@ -213,16 +220,3 @@ def _kind_of(row: Any) -> type[Decision]:
             f"expected an object with a field `{TAG}`, one of {', '.join(sorted(known))}"
         )
     return known[tag]
-
-
-__all__ = [
-    "LOST",
-    "UNCHANGED",
-    "Change",
-    "Decision",
-    "apply",
-    "from_row",
-    "kinds",
-    "to_row",
-    "translated",
-]

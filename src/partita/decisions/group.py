@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import msgspec
@@ -12,6 +12,7 @@ from partita.decisions.decision import Change, Decision, actions, apply
 from partita.decisions.members import ShardClass, take_each
 from partita.decisions.references import Axis, Nested, Value
 from partita.decisions.stage import Stage
+from partita.program import Program
 from partita.tiling import Propagation, Propagator, Tiling
 
 HARD = 30
@@ -64,6 +65,15 @@ class DecisionGroup(Decision, frozen=True, omit_defaults=True, dict=True, tag="g
     def actions(self, stage: Stage) -> Iterator[Action]:
         """Returns the actions of all of them."""
         yield from actions(stage.pinned(self.pins), self.decisions)
+
+    def problem(self, program: Program) -> str:
+        """Returns the first problem of its decisions."""
+        return next(filter(None, (each.problem(program) for each in self.decisions)), "")
+
+    def fitting(self, program: Program, lose: Callable[[str], object]) -> Decision:
+        """Returns the group of what of its decisions can be applied to a program."""
+        found = (each.fitting(program, lose) for each in self.decisions)
+        return msgspec.structs.replace(self, decisions=tuple(filter(None, found)))
 
     def describe(self, stage: Stage) -> str:
         """Returns it in words."""

@@ -73,7 +73,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
         pins = tiling.pinned.union((classes[value], axis) for value in self.pinned)
         start = tiling.pinning(pins)
         seeds = list(dict.fromkeys(self._class_seeds(propagator, start)))
-        roles = self.chosen_roles(propagator, seeds)
+        roles = self.resolution(propagator, seeds)
         taken = tile_with_parts(propagator, start, seeds, axis, roles, quick=True)
         if not self.colors:
             return taken
@@ -104,7 +104,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
         """Returns where the axis starts: what is requested."""
         axis = stage.context.mesh.names[self.axis]
         if self.folded:
-            for request in self.requests:
+            for request in (each for each in self.requests if each.dims):
                 seeds = tuple((request.value, dim) for dim in request.dims[:1])
                 yield Action(axis, f"{request.name} dim {request.dims[0]}", seeds)
             return
@@ -145,7 +145,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
             can = (n for n in nodes if context.single.refusal(tiling, n, axis) is None)
             yield request, next(can, None)
 
-    def chosen_roles(self, propagator: Propagator, seeds: Sequence[Node]) -> dict[int, int]:
+    def resolution(self, propagator: Propagator, seeds: Sequence[Node]) -> dict[int, int]:
         """Returns the roles that get the axis in conflicts."""
         return (dict(self.roles) or named_roles(propagator, seeds)) | dict(self.instead)
 
@@ -155,7 +155,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
 
     def propagation(self, stage: Stage, seeds: Sequence[Node]) -> Propagation:
         """Returns how far the axis gets from seeds."""
-        roles = self.chosen_roles(stage.context.single, seeds)
+        roles = self.resolution(stage.context.single, seeds)
         return tile_with_parts(stage.context.single, stage.tiling, seeds, self.axis, roles)
 
     def colored(self, stage: Stage, propagation: Propagation, seeds: Sequence[Node]) -> Assignment:

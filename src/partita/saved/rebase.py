@@ -25,7 +25,7 @@ from partita.escape import printed
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.saved import keep
-from partita.saved.restore import Saved, read
+from partita.saved.restore import Saved, numbered
 from partita.saved.schema import TacticTable
 from partita.saved.translate import Gone, Translator
 from partita.tactics import Outcome, Refusal, Tactic, in_turn, joined
@@ -108,15 +108,24 @@ def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, 
     translator = Translator(saved.table, context)
     layouts = [row for row in entry.decided if row.get("decision") == _LAYOUTS]
     rows = translator.decisions([row for row in entry.decided if row not in layouts])
+    decided = tuple(filter(None, (_fitting(row, context, translator.gone) for row in rows)))
     said = Outcome(
         replicated(context.analysis.program),
         decisions=entry.decisions,
         refused=tuple(Refusal(what, f"not kept: {why}") for what, why in translator.gone),
         memory=entry.memory,
     )
-    decided = tuple(read(row, context) for row in rows)
     placed = tuple(p for row in layouts for p in _placed(row, saved, context))
     return _Again(entry.name, decided, said, placed), translator.gone
+
+
+def _fitting(row: Row, context: Context, gone: list[Gone]) -> Decision | None:
+    """Returns the decision of a row, without what the program has in another form now."""
+
+    def lose(problem: str) -> None:
+        gone.append((problem, "it has another form now"))
+
+    return numbered(row, context).fitting(context.analysis.program, lose)
 
 
 _LAYOUTS = str(Layouts.__struct_config__.tag)

@@ -261,6 +261,19 @@ def read(row: Row, context: Context) -> Decision:
     """The decision of a row of a file, checked against a program and a mesh.
 
     Raises:
+      FileError: the program has no such value, dimension or the like; or the row is no decision.
+      AxisError: the mesh has no such axis.
+    """
+    decision = numbered(row, context)
+    if problem := decision.problem(context.analysis.program):
+        raise FileError(problem)
+    return decision
+
+
+def numbered(row: Row, context: Context) -> Decision:
+    """The decision of a row of a file; dimensions and factors that it names are not checked.
+
+    Raises:
       FileError: the program has no such value, color or the like; or the row is no decision.
       AxisError: the mesh has no such axis.
     """
@@ -284,12 +297,9 @@ def read(row: Row, context: Context) -> Decision:
         "operation": len(program.operations),
     }
     try:
-        decision = from_row(translated(row, visit))
+        return from_row(translated(row, visit))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise FileError(f"a decision cannot be read: {error}") from None
-    if problem := decision.problem(program):
-        raise FileError(problem)
-    return decision
 
 
 def estimate_of(said: EstimateTable) -> Estimate:

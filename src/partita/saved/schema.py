@@ -22,8 +22,6 @@ WIDTH = 110
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
-ColorNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
-"""A color group; -1 stands for all of them."""
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Entry = str | tuple[str, ...] | None
 """Entry of a `PartitionSpec`."""

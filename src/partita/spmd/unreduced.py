@@ -93,7 +93,7 @@ class UnreducedSums:
         self._maskable = frozenset(
             v
             for v in self._consumer
-            if _may_be_masked(graph, v) and not _made_by(graph, v, generated)
+            if _may_be_masked(graph, v) and not _is_made_by(graph, v, generated)
         )
         self._links = _links(graph, self._consumer)
         makers = ((graph.values[v].producer, op) for v, op in self._consumer.items())
@@ -334,7 +334,7 @@ def _may_be_masked(graph: ClassGraph, index: int) -> bool:
     return added and value.value.type.elements == 1 and maker != CARRY and _may_stay(graph, value)
 
 
-def _made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
+def _is_made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
     producer = graph.values[index].producer
     return producer is not None and producer[0] in ops
 

@@ -43,7 +43,7 @@ class Placement:
         missed = [request for request, seed in tried if seed is None]
         refused = [(r, why) for r in missed if (why := _refusal(start, r, axis)) is not None]
         seeds = [seed for _, seed in tried if seed is not None]
-        roles = shard.chosen_roles(stage.context.single, seeds)
+        roles = shard.resolution(stage.context.single, seeds)
         propagation = shard.propagation(start, seeds)
         outcome = after_propagation(stage, propagation, axis, roles)
         return dataclasses.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ import partita as pt
 from checks import array, numbers, planner, runs_as_the_original
 from partita.analysis import Between
 from partita.cost import CostModel, load
+from partita.decisions import GatherAgain
+from partita.tiling import Tiling
 
 WIDTHS = (64, 128, 64, 256, 64, 384, 64)
 SHAPES = tuple(pairwise(WIDTHS))
@@ -30,8 +33,9 @@ def twice(ws, x):
     return x
 
 
-def made(memory=None, fn=twice):
-    return plan(fn, [array(*shape) for shape in SHAPES], array(64, 64), memory=memory)
+def made(memory=None, fn=twice, tactics=TACTICS):
+    args = [array(*shape) for shape in SHAPES], array(64, 64)
+    return plan(fn, *args, memory=memory, tactics=tactics)
 
 
 def again(plan):
@@ -103,13 +107,16 @@ def test_it_is_never_slower_than_gathering_everything_again_for_uses_far_apart(g
     b = gpt_bench(4, "x=8")
     batch = next(name for name in b.program.argument_names if "tokens" in name)
     embed = next(name for name in b.program.argument_names if name.endswith("['embed']"))
-    lowering = b.lowerer.lower(b.tile((batch, 0, "x"), (embed, 1, "x")))
+    tiling = b.tile((batch, 0, "x"), (embed, 1, "x"))
 
-    def cost(capacity, again=None):
+    def cost(capacity, decided=()):
         model = CostModel(b.graph, b.analysis, b.mesh, load("cpu"), capacity)
-        return model.cost(lowering, again=again)
+        gathers = frozenset(decided)
+        asked = Tiling(tiling.ops, tiling.values, tiling.pinned, gathers)
+        return model.cost(b.lowerer.lower(asked))
 
-    kept, far = (cost(2**60, again) for again in (False, True))
+    kept = cost(2**60)
+    far = cost(2**60, [(value, Between.FAR) for value in range(len(b.graph.values))])
     assert far.peak < kept.peak and set(far.regathered.values()) == {Between.FAR}
     steps = [kept.time.step_time]
     for part in (0.01, 0.25, 0.5, 0.75, 1.0):
@@ -119,3 +126,53 @@ def test_it_is_never_slower_than_gathering_everything_again_for_uses_far_apart(g
         steps.append(chosen.time.step_time)
     assert steps[1] < far.time.step_time
     assert max(steps) <= far.time.step_time * (1 + 1e-9)
+
+
+def gathering(between, *weights):
+    """A tactic that decides between which uses weights are gathered again."""
+
+    class Decide:
+        name = f"gathers {weights} again"
+
+        def apply(self, stage):
+            arguments = stage.context.analysis.program.arguments
+            decision = GatherAgain(tuple(arguments[n] for n in weights), between)
+            return pt.Outcome(decision.apply(stage).assignment, decided=(decision,))
+
+    return Decide()
+
+
+def test_what_is_decided_is_gathered_again_though_it_would_fit():
+    decided = made(tactics=(*TACTICS, gathering("all", 2, 4)))
+    assert again(decided) == [2, 4] and decided.estimate.fits
+    kept = made()
+    assert decided.estimate.peak_memory < kept.estimate.peak_memory
+    assert decided.estimate.step_time > kept.estimate.step_time
+    runs_as_the_original(decided, [numbers(*shape) / 16 for shape in SHAPES], numbers(64, 64))
+
+
+def test_what_is_decided_to_be_kept_is_kept_where_memory_is_short():
+    tight = made().estimate.peak_memory - 1
+    assert again(made(tight)) == [1]
+    assert again(made(tight, tactics=(*TACTICS, gathering("none", 1)))) == [2]
+    everything = made(tight, tactics=(*TACTICS, gathering("none", *range(6))))
+    assert again(everything) == [] and not everything.estimate.fits
+
+
+def test_what_was_chosen_stands_in_the_file(tmp_path):
+    kept = made()
+    tight = made(kept.estimate.peak_memory - COPIES[2] - 1)
+    tight.save(tmp_path / "plan.json")
+    args = [array(*shape) for shape in SHAPES], array(64, 64)
+    loaded = pt.load(tmp_path / "plan.json", twice, *args)
+    assert again(loaded) == again(tight) == [2, 4]
+    assert loaded.estimate == tight.estimate
+    # Another memory, or another price of a collective, would have it chosen otherwise.
+    said = json.loads((tmp_path / "plan.json").read_text())["gathered_again"]
+    assert said == [{"decision": "gather_again", "values": [2, 4], "between": "all"}]
+
+
+def test_what_fits_is_kept_when_it_is_loaded_too(tmp_path):
+    plan = made()
+    plan.save(tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["gathered_again"] == []

@@ -352,7 +352,7 @@ DAMAGED = {
     "another JSON": (b"[1, 2]", "`partita_plan`"),
     "not text": (b"\xff\xfe{}", "can be read"),
     "nested": (b"[" * 100_000, "nested too deeply"),
-    "newer": (b'{"partita_plan": 5, "more": 1}', "is of format 5.*use a newer partita"),
+    "newer": (b'{"partita_plan": 6, "more": 1}', "is of format 6.*use a newer partita"),
     "a huge version": (b'{"partita_plan": 1' + b"0" * 9999 + b"}", "out of range"),
     "not a number": (b'{"partita_plan": NaN}', "malformed"),
 }
@@ -399,7 +399,10 @@ LATER = {
     "a dimension that is not there": (request(dims=[2]), "no dimension 2 of a value"),
     "a role that is not there": (decided(roles=[[0, 7]]), "there is no role 7 of a conflict 0"),
     "a field that is not there": (decided(axis=None), "a decision cannot be read"),
-    "another kind of decision": (decided(decision="guess"), "one of group, keep_given, layouts"),
+    "another kind of decision": (
+        decided(decision="guess"),
+        "one of gather_again, group, keep_given, layouts",
+    ),
     "other shardings": (
         lambda raw: raw["program"]["arguments"][0].update(sharding=["data"]),
         "are not those that its tactics led to",

@@ -39,7 +39,8 @@ _Kind = tuple[str, tuple[str, ...]]
 class Cost:
     """Cost of a lowering, with all that is needed to derive the next one from it.
 
-    Gathered copies are kept if that fits; otherwise some are gathered again, see `regather`.
+    Gathered copies are kept if that fits, or gathered again as has been decided; otherwise some
+    more are gathered again, see `regather`.
     """
 
     ops: np.ndarray
@@ -143,14 +144,14 @@ class CostModel:
         self._inside_seconds: dict[OpForm, float] = {}
         self.offload = OffloadModel(graph, mesh, hardware, timing)
 
-    def cost(self, lowering: Lowering, base: Cost | None = None, again: bool | None = None) -> Cost:
+    def cost(self, lowering: Lowering, base: Cost | None = None, choose: bool = True) -> Cost:
         """Returns the cost of a lowering, from scratch or derived from that of another.
 
         Args:
           lowering: of this model's graph.
           base: the cost of the lowering that it was derived from.
-          again: True to gather again for all uses far apart, False to keep all copies; by default
-            whichever is better.
+          choose: whether to gather again what takes too much memory, where nothing is decided
+            of it.
         """
         table, forms, base = self._table, lowering.forms, base or self._nothing()
         seconds, numbers = self._priced(lowering)
@@ -170,12 +171,16 @@ class CostModel:
         changes = self._changes(base, numbers)
         live = changes.cumsum()
         found = Gathered(StepTime(compute, exposed, hidden), max(0.0, float(live.max())), {})
-        if again or (again is None and fixed + found.peak > self.capacity):
-            gathered = table.again[numbers].nonzero()[0]
-            ways = (table.ways[n] for n in numbers[gathered].tolist())
-            moves = dict(zip(gathered.tolist(), ways, strict=True))
-            choice = Regathering(live, self.capacity - fixed, found, moves, table.buffers)
-            found = choice.far() if again else choice.best()
+        room, decided = self.capacity - fixed, dict(lowering.tiling.gathers)
+        if decided or (choose and found.peak > room):
+            gathered = table.again[numbers].nonzero()[0].tolist()
+            ways = {index: table.ways[numbers[index]] for index in gathered}
+            open_ = {index: ways.pop(index) for index in gathered if index not in decided}
+            if ways:
+                choice = Regathering(live, room, found, ways, table.buffers)
+                found, live = choice.decided(decided)
+            if choose and found.peak > room:
+                found = Regathering(live, room, found, open_, table.buffers).best()
         peak = fixed + found.peak
         return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table)
 
@@ -226,9 +231,9 @@ class CostModel:
         self.memory.kept.add(found, differ, table.kept[new] - table.kept[old])
         return found
 
-    def settle(self, lowering: Lowering, again: bool | None = None) -> tuple[Lowering, Estimate]:
-        """Returns a lowering that gathers again as `cost` decides, and its full estimate."""
-        cost = self.cost(lowering, again=again)
+    def settle(self, lowering: Lowering, choose: bool = True) -> tuple[Lowering, Estimate]:
+        """Returns a lowering that gathers again as `cost` chooses, and its full estimate."""
+        cost = self.cost(lowering, choose=choose)
         return lowering.regathering(cost.regathered), self.estimate(cost, lowering)
 
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:

@@ -58,7 +58,8 @@ class Regathering:
         Args:
           live: bytes alive at every position if all copies are kept, without arguments.
           room: bytes that may be alive.
-          kept: time and memory of the step in that case.
+          kept: the step in that case; of other classes than those in `moves` it may gather some
+            again.
           moves: by value class, how its copies are kept, and the ways to gather it again.
           buffers: changes of memory by copies, by row.
         """
@@ -76,9 +77,14 @@ class Regathering:
             hidden = np.array([row.hidden for row in self.rows])
             self.hidden[:, : hidden.shape[1]] = hidden
 
-    def far(self) -> Gathered:
-        """Returns the step that gathers again for all uses far apart."""
-        return self._gathered(*self._all_far())
+    def decided(self, between: Mapping[int, int]) -> tuple[Gathered, np.ndarray]:
+        """Returns the step in which this is decided of each class, and its live bytes."""
+        chosen = self.firsts.copy()
+        for row, place in enumerate(self.owner):  # the last that drops copies for no other uses
+            if self.rows[row].between <= between[self.classes[place]]:
+                chosen[place] = row
+        live = self._live(chosen)
+        return self._gathered(chosen, live), live
 
     def best(self) -> Gathered:
         """Returns the quickest of the tried choices that fits; if none does, the smallest."""
@@ -98,8 +104,14 @@ class Regathering:
 
     def _all_far(self) -> tuple[list[int], np.ndarray]:
         chosen = [first + (self.rows[first + 1].between is Between.FAR) for first in self.firsts]
-        moved = [n for n, first in zip(chosen, self.firsts, strict=True) if n > first]
-        return chosen, self.live + self._difference([n - 1 for n in moved], moved)
+        return chosen, self._live(chosen)
+
+    def _live(self, chosen: Sequence[int]) -> np.ndarray:
+        """Returns the live bytes at every position with these rows in place of kept copies."""
+        moved = [place for place, first in enumerate(self.firsts) if chosen[place] > first]
+        kept, again = ([rows[place] for place in moved] for rows in (self.firsts, chosen))
+        live: np.ndarray = self.live + self._difference(kept, again)
+        return live
 
     def _may_fit(self) -> bool:
         """Returns whether the step would fit without any copies that can be gathered again."""
@@ -184,8 +196,11 @@ class Regathering:
             StepTime(time.compute_time, exposed, tuple(links.tolist())),
             float(live.max(initial=0.0)),
             {
-                self.classes[place]: self.rows[row].between
-                for place, row in enumerate(chosen)
-                if row > self.firsts[place]
+                **self.kept.regathered,
+                **{
+                    self.classes[place]: self.rows[row].between
+                    for place, row in enumerate(chosen)
+                    if row > self.firsts[place]
+                },
             },
         )

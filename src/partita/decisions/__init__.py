@@ -13,6 +13,7 @@ from partita.decisions.decision import (
     to_row,
     translated,
 )
+from partita.decisions.gather_again import GatherAgain, gathers
 from partita.decisions.group import DecisionGroup
 from partita.decisions.layouts import Layouts
 from partita.decisions.members import NOWHERE, ShardClass, take_each
@@ -30,6 +31,7 @@ __all__ = [
     "Context",
     "Decision",
     "DecisionGroup",
+    "GatherAgain",
     "Layouts",
     "Progress",
     "Refers",
@@ -42,6 +44,7 @@ __all__ = [
     "actions",
     "apply",
     "from_row",
+    "gathers",
     "in_order",
     "kinds",
     "named_roles",

@@ -177,7 +177,7 @@ class LayoutReader:
                 pins.difference_update((value, axis) for axis in pinned.get(value, ()))
                 pins.update((value, axis) for axis in self._items[code][1])
         self._check_buffers(layouts)
-        return Assignment(tuple(ops), tuple(layouts), frozenset(pins))
+        return Assignment(tuple(ops), tuple(layouts), frozenset(pins), before.gathers)
 
     def _check_buffers(self, layouts: Sequence[Layout]) -> None:
         """A result that takes over an argument's buffer has to be laid out like it."""

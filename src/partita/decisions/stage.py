@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
-from partita.analysis import Analysis, ClassGraph, discrete
+from partita.analysis import Analysis, Between, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
 from partita.cost import CostModel, Hardware
 from partita.cost.timing import Timing
@@ -125,6 +125,13 @@ class Stage:
             else self.at(dataclasses.replace(assigned, pinned=pinned))
         )
 
+    def gathering(self, values: Iterable[int], between: Between) -> Stage:
+        """The stage in which it is decided between which uses some values are gathered again."""
+        chosen = set(values)
+        others = {pair for pair in self.assignment.gathers if pair[0] not in chosen}
+        gathers = frozenset(others | {(value, int(between)) for value in chosen})
+        return self.at(dataclasses.replace(self.assignment, gathers=gathers))
+
     def within(self, memory: int) -> Stage:
         """The stage in which the plan may use so many bytes per device; it is folded alike."""
         other = dataclasses.replace(self, memory=memory)
@@ -134,7 +141,7 @@ class Stage:
     @property
     def tiling(self) -> Tiling:
         """Tiling of single operations and values."""
-        return Tiling(self.assignment.ops, self.assignment.values, self.assignment.pinned)
+        return self.assignment.tiling
 
     @cached_property
     def folded(self) -> tuple[ClassGraph, Tiling]:

@@ -168,7 +168,7 @@ class ShardValues(Decision, frozen=True, omit_defaults=True, dict=True, tag="sha
                 if color >= 0:
                     more = propagator.tile_color(tiling, color, self.axis, self._color_roles)
                     tiling = more.tiling
-        return Assignment(tiling.ops, tiling.values, tiling.pinned)
+        return Assignment.of(tiling)
 
     # ------------------------------------------------------------------------------ of classes
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from partita.cost import Estimate
-from partita.decisions import UNCHANGED, Change, Context, Request, Stage
+from partita.decisions import UNCHANGED, Change, Context, Decision, Request, Stage, apply
 from partita.escape import printed
 from partita.garbage import paused
 from partita.planning.replay import Replay
@@ -56,8 +56,8 @@ class Candidate:
     """`(value, axis)` pairs: values that are pinned from that tactic on."""
     seeds: frozenset[tuple[int, int, int]] = frozenset()
     """`(value, dimension, axis)` from which axes propagate after the last tactic."""
-    again: bool | None = None
-    """True to gather copies again, False to keep them; None chooses the better."""
+    decisions: tuple[Decision, ...] = ()
+    """Further decisions at the end of the schedule."""
 
 
 class Costing:
@@ -107,24 +107,18 @@ class Costing:
         if stage is None:
             return None
         known, now = self.done.stage.assignment, stage.assignment
-        same = (known.ops, known.values) == (now.ops, now.values)
-        if same and candidate.again is None:
+        key = (now.ops, now.values, now.gathers)
+        if key == (known.ops, known.values, known.gathers):
             return None
-        key = (now.ops, now.values, candidate.again)
         if key not in self._found:
-            self._found[key] = self._costed(stage, candidate.again, same)
+            self._found[key] = lower_and_cost(stage)
         return self._found[key]
-
-    def _costed(self, stage: Stage, again: bool | None, same: bool) -> tuple[Lowering, Estimate]:
-        if again is None or not same:
-            return lower_and_cost(stage)
-        return self.done.stage.cost_model.settle(self.done.lowering, again)
 
 
 def replay(schedule: Replay, candidate: Candidate) -> Stage | None:
     """The schedule with one decision changed; None if that cannot be known."""
     stage = schedule.from_tactic(candidate.position, candidate.change, candidate.pinned)
-    return None if stage is None else _seeded(stage, candidate)
+    return None if stage is None else apply(_seeded(stage, candidate), candidate.decisions)
 
 
 def _seeded(stage: Stage, candidate: Candidate) -> Stage:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.analysis import Between
-from partita.decisions import Action, Change
+from partita.decisions import Action, Change, GatherAgain
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.view import CollectiveGroup, PlanView, together
 from partita.program.collectives import ALL_REDUCE
@@ -137,11 +137,13 @@ def _regathered(view: PlanView, reshard: Reshard) -> Iterator[Candidate]:
     uses, windows = analysis.uses[value], analysis.windows[between or Between.FAR][value]
     if len({w for use, w in zip(uses, windows, strict=True) if view.need(*use) == need}) < 2:
         return
+    everything = tuple(range(len(view.program.values)))
     if between:
-        yield Candidate("keep what is gathered between uses, everywhere", end, again=False)
+        text, decision = "keep what is gathered between uses", GatherAgain(everything, "none")
     else:
-        text = "gather again instead of keeping copies between uses far apart, everywhere"
-        yield Candidate(text, end, again=True)
+        text = "gather again instead of keeping copies between uses far apart"
+        decision = GatherAgain(everything, "far")
+    yield Candidate(f"{text}, everywhere", end, decisions=(decision,))
 
 
 def _scattered(view: PlanView, group: CollectiveGroup, axis: int) -> Iterator[Candidate]:

@@ -18,7 +18,7 @@ from partita.analysis.describe import factor_place
 from partita.decisions import EVERY_COLOR, Action, ShardClass, ShardColor
 from partita.escape import printed
 from partita.planning.schedule import Scheduled
-from partita.tiling import Assignment, Node, Propagator, Tiling
+from partita.tiling import Assignment, Node, Propagator
 
 MOST_STEPS = 6
 """Operations of a chain that are printed; of longer ones, the first and last."""
@@ -260,8 +260,7 @@ class Origins:
         return node[0] == "value" and any(r.axis == name and node[1:] in r.seeds for r in refused)
 
     def _refusal(self, node: Node, axis: int, position: int) -> str:
-        state = self.states[position]
-        tiling = Tiling(state.ops, state.values, state.pinned)
+        tiling = self.states[position].tiling
         refused = self.propagator.refusal(tiling, node, axis)
         if refused is None:
             return ""

@@ -14,7 +14,7 @@ from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle_axes import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
-from partita.decisions import Action, Context, Decision, Stage
+from partita.decisions import Action, Context, Decision, GatherAgain, Stage, apply, gathers
 from partita.errors import renamed
 from partita.escape import printed
 from partita.garbage import paused
@@ -146,6 +146,22 @@ class Scheduled:
         """The analysis: colors and conflicts."""
         return self.stage.context.colors
 
+    @property
+    def gathered_again(self) -> tuple[GatherAgain, ...]:
+        """What it gathers again: as has been decided, and as was chosen for lack of memory."""
+        values, chosen = self.lowering.graph.values, self.lowering.regathered
+        return gathers(
+            (member, between) for v, between in chosen.items() for member in values[v].members
+        )
+
+    def gathering_again(self, decided: Sequence[Decision]) -> Scheduled:
+        """Returns the same if just this, which `gathered_again` has been, is gathered again."""
+        if tuple(decided) == self.gathered_again:
+            return self
+        stage = apply(self.stage, decided)
+        lowering, estimate = lower_and_cost(stage, choose=False)
+        return dataclasses.replace(self, stage=stage, lowering=lowering, estimate=estimate)
+
     @cached_property
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
         """Collectives after a compiler has combined them, by kind and axes as in
@@ -274,13 +290,18 @@ def estimated(stage: Stage, suggestion: Suggestion) -> Suggestion:
     return dataclasses.replace(suggestion, estimate=estimate)
 
 
-def lower_and_cost(stage: Stage) -> tuple[Lowering, Estimate]:
-    """The lowering of a stage, with what is gathered again, and what it costs."""
+def lower_and_cost(stage: Stage, choose: bool = True) -> tuple[Lowering, Estimate]:
+    """The lowering of a stage, with what is gathered again, and what it costs.
+
+    Args:
+      stage: what to lower.
+      choose: whether what takes too much memory is gathered again where nothing is decided of it.
+    """
     graph, tiling = stage.folded
     latency = int(stage.context.hardware.latency_bytes.value)
     lowering = Lowerer(graph, stage.context.mesh, latency).lower(tiling)
-    kept = False if stage.context.analysis.program.by_xla else None  # XLA gathers nothing again
-    return stage.cost_model.settle(lowering, again=kept)
+    by_xla = stage.context.analysis.program.by_xla  # which gathers nothing again
+    return stage.cost_model.settle(lowering, choose and not by_xla)
 
 
 def _shown_time(network: Interconnect, step: Step) -> str:

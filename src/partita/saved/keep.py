@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from partita.cost import Estimate
-from partita.decisions import Decision, Layouts, to_row
+from partita.decisions import Decision, Layouts, gathers, to_row
 from partita.decisions.layouts import runs
 from partita.errors import FileError
 from partita.frontend.calling import Marked
@@ -85,6 +85,7 @@ def table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -
         layouts=digest(program, assigned, mesh),
         anchors=anchors(context, itertools.chain.from_iterable(decided)),
         history=tuple(map(partial(_tactic, mesh), done.history, decided)),
+        gathered_again=tuple(to_row(each, mesh.names) for each in done.gathered_again),
     )
 
 
@@ -193,9 +194,14 @@ def decisions_of(done: Scheduled) -> list[tuple[Decision, ...]]:
     return [
         entry.decided
         if replay.is_faithful(number)
-        else (Layouts.between(done.before(number).assignment, entry.assignment, mesh),)
+        else _between(done.before(number).assignment, entry.assignment, mesh)
         for number, entry in enumerate(done.history)
     ]
+
+
+def _between(before: Assignment, after: Assignment, mesh: Mesh) -> tuple[Decision, ...]:
+    new = gathers(after.gathers - before.gathers)
+    return Layouts.between(before, after, mesh), *new
 
 
 def digest(program: Program, assigned: Assignment, mesh: Mesh) -> str:

@@ -128,7 +128,12 @@ def _without(row: Raw, field: str, **more: str) -> Raw:
     return {**more, **{key: value for key, value in row.items() if key != field}}
 
 
-_MIGRATIONS: tuple[Callable[[Raw], Raw], ...] = (_from_1, _from_2, _from_3)
+def _from_4(raw: Raw) -> Raw:
+    """What is gathered again was chosen again, whenever a file was loaded."""
+    return {**raw, "gathered_again": None}
+
+
+_MIGRATIONS: tuple[Callable[[Raw], Raw], ...] = (_from_1, _from_2, _from_3, _from_4)
 """Migrations, by the format that they start from."""
 
 _DIM = re.compile(r"(.+) dim (\d+)")

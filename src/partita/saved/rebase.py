@@ -25,7 +25,7 @@ from partita.escape import printed
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.saved import keep
-from partita.saved.restore import Saved, numbered
+from partita.saved.restore import Saved, check_form, numbered
 from partita.saved.schema import TacticTable
 from partita.saved.translate import Gone, Translator
 from partita.tactics import Outcome, Refusal, Tactic, in_turn, joined
@@ -105,6 +105,8 @@ class _Again:
 
 def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[Gone]]:
     """The tactic of an entry for another program, and what that has not."""
+    for row in entry.decided:
+        check_form(row)
     translator = Translator(saved.table, context)
     layouts = [row for row in entry.decided if row.get("decision") == _LAYOUTS]
     rows = translator.decisions([row for row in entry.decided if row not in layouts])

@@ -147,6 +147,9 @@ class Saved:
             done = unscheduled(context)
             for entry in self.table.history:
                 done = done.then(_recorded(entry, done.stage))
+            if self.table.gathered_again is not None:
+                again = [read(row, context) for row in self.table.gathered_again]
+                done = done.gathering_again(again)
         except (FileError, AxisError) as error:
             raise FileError(f"{str(self.path)!r} cannot be applied: {error}") from None
         said, assigned = self.table, done.stage.assignment
@@ -296,8 +299,19 @@ def numbered(row: Row, context: Context) -> Decision:
         "value": len(program.values),
         "operation": len(program.operations),
     }
+    check_form(row)
+    return from_row(translated(row, visit))
+
+
+def check_form(row: Row) -> None:
+    """Raises `FileError` unless a row of a file is a decision; what it refers to is not checked."""
     try:
-        return from_row(translated(row, visit))
+        from_row(
+            translated(
+                row,
+                lambda refers, item, _: 0 if isinstance(item, str) and refers == "axis" else item,
+            )
+        )
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise FileError(f"a decision cannot be read: {error}") from None
 

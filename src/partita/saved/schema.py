@@ -15,7 +15,7 @@ from partita.errors import FileError
 from partita.saved.migrate import migrated
 from partita.tactics import Blocked
 
-FORMAT = 4
+FORMAT = 5
 
 WIDTH = 110
 """Columns of a line of the file, where what it holds can be broken."""
@@ -199,6 +199,9 @@ class PlanTable(_Table, frozen=True):
     """SHA-256 of all layouts; empty in files of earlier formats."""
     anchors: tuple[AnchorRow, ...]
     history: tuple[TacticTable, ...]
+    gathered_again: tuple[dict[str, Any], ...] | None
+    """What is gathered again, decided or chosen for lack of memory, as decisions; of files of
+    earlier formats None, for which it is chosen again."""
 
 
 UNSUMMED = "0" * 64

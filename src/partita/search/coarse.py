@@ -144,6 +144,7 @@ def _problem(
         [_coarser(layout, place) for layout in start.ops],
         [_coarser(layout, place) for layout in start.values],
         frozenset((value, place[axis]) for value, axis in start.pinned),
+        start.gathers,
     )
     avoided = problem.avoided.kinds
     return Problem(graph.analysis, graph, tiling, mesh, cost, searched, None, (), avoided)

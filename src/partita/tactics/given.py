@@ -20,7 +20,7 @@ from partita.tactics.partitioner import as_xla_does
 from partita.tactics.placement import sharing_a_buffer
 from partita.tactics.protocol import Outcome, Tactic, searches
 from partita.tactics.stops import after_propagation
-from partita.tiling import Assignment, Axes, Layout, Propagator
+from partita.tiling import Axes, Layout, Propagator
 
 _CROSSINGS = (FULL_TO_SHARD, SHARD_TO_FULL)
 
@@ -88,7 +88,11 @@ class GivenShardings:
             used = {axis for axes in values[value] for axis in axes}
             pins |= {(value, axis) for axis in range(len(mesh.names)) if axis not in used}
         pins |= set(_manual_pins(program, mesh))
-        stage = stage.at(Assignment(tuple(ops), tuple(values), frozenset(pins)))
+        stage = stage.at(
+            dataclasses.replace(
+                stage.assignment, ops=tuple(ops), values=tuple(values), pinned=frozenset(pins)
+            )
+        )
         given = {v for each in self.given for v in sharing_a_buffer(program, each.value)}
         arguments = {v: placed[v] for v in given if program.values[v].producer is None}
         if program.by_xla and can_propagate(program):

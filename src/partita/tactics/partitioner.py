@@ -19,7 +19,7 @@ from partita.tactics.placement import sharing_a_buffer
 from partita.tactics.product import Product, carried, is_product, product_of
 from partita.tactics.protocol import Outcome
 from partita.tactics.uncertain import uncertain
-from partita.tiling import Assignment, Axes, Layout, replicated
+from partita.tiling import Axes, Layout, replicated
 
 _Tensor = tuple[int, tuple[tuple[int, ...], ...]]
 """A value, and the factors of each of its dimensions."""
@@ -97,9 +97,11 @@ def as_xla_does(stage: Stage, placed: Mapping[int, Layout]) -> Outcome:
         for value in sharing_a_buffer(program, argument):
             values[value] = values[argument]
     ops = tuple(layout_of(op, program, values, mesh) for op in program.operations)
-    pinned = stage.assignment.pinned
     warnings = uncertain(program, mesh, values, found.lost)
-    return Outcome(Assignment(ops, tuple(values), pinned), warnings=tuple(warnings))
+    return Outcome(
+        dataclasses.replace(stage.assignment, ops=ops, values=tuple(values)),
+        warnings=tuple(warnings),
+    )
 
 
 def layout_of(op: Operation, program: Program, values: Sequence[Layout], mesh: Mesh) -> Layout:

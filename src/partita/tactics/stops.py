@@ -24,7 +24,7 @@ def after_propagation(
     """
     propagator = stage.context.single
     return Outcome(
-        Assignment(propagation.tiling.ops, propagation.tiling.values, propagation.tiling.pinned),
+        Assignment.of(propagation.tiling),
         refused=tuple(_size_stops(propagator, propagation.stops, axis)),
         conflicts=_conflicts(stage, propagation),
         warnings=_scanned(stage.context, propagation, axis),

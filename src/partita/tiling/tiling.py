@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,10 @@ Layout = tuple[Axes, ...]
 
 Pinned = frozenset[tuple[int, int]]
 """`(value class, axis)` pairs: values that must not be tiled along that axis."""
+
+Gathers = frozenset[tuple[int, int]]
+"""`(value class, Between)` pairs: between which uses of a value its gathered copy is dropped, to be
+gathered again."""
 
 
 class Layouts(dict[Layout, int]):
@@ -73,17 +77,23 @@ class Tiling:
     """The layout of every operation class, by factors, and of every value class, by dimensions."""
 
     def __init__(
-        self, ops: Sequence[Layout], values: Sequence[Layout], pinned: Pinned = frozenset()
+        self,
+        ops: Sequence[Layout],
+        values: Sequence[Layout],
+        pinned: Pinned = frozenset(),
+        gathers: Gathers = frozenset(),
     ) -> None:
         row = np.array([LAYOUTS[layout] for layout in (*ops, *values)], dtype=np.int32)
-        self._set(row, len(ops), pinned)
+        self._set(row, len(ops), pinned, gathers)
 
-    def _set(self, row: np.ndarray, count: int, pinned: Pinned) -> Tiling:
+    def _set(self, row: np.ndarray, count: int, pinned: Pinned, gathers: Gathers) -> Tiling:
         self.row = row
         """Layout numbers of every operation class, then of every value class."""
         self.count = count
         """Number of operation classes."""
         self.pinned = pinned
+        self.gathers = gathers
+        """What has been decided of value classes that are gathered."""
         return self
 
     @cached_property
@@ -114,7 +124,7 @@ class Tiling:
 
     def pinning(self, pinned: Pinned) -> Tiling:
         """Returns the tiling with these values pinned, and no others."""
-        return Tiling.__new__(Tiling)._set(self.row, self.count, pinned)
+        return Tiling.__new__(Tiling)._set(self.row, self.count, pinned, self.gathers)
 
     def with_rows(
         self, places: Sequence[int] | np.ndarray, layouts: Sequence[int] | np.ndarray
@@ -126,19 +136,21 @@ class Tiling:
 
     def with_row(self, row: np.ndarray) -> Tiling:
         """Returns the tiling with other layouts, given by number."""
-        return Tiling.__new__(Tiling)._set(row, self.count, self.pinned)
+        return Tiling.__new__(Tiling)._set(row, self.count, self.pinned, self.gathers)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tiling):
             return NotImplemented
-        same = self.count == other.count and self.pinned == other.pinned
+        mine = self.count, self.pinned, self.gathers
+        same = mine == (other.count, other.pinned, other.gathers)
         return same and np.array_equal(self.row, other.row)
 
     def __hash__(self) -> int:
-        return hash((self.row.tobytes(), self.count, self.pinned))
+        return hash((self.row.tobytes(), self.count, self.pinned, self.gathers))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Tiling, (self.ops, self.values, self.pinned)  # numbers differ between processes
+        # Numbers differ between processes.
+        return Tiling, (self.ops, self.values, self.pinned, self.gathers)
 
     def __repr__(self) -> str:
         return f"Tiling(ops={self.ops}, values={self.values}, pinned={self.pinned})"
@@ -150,7 +162,19 @@ class Assignment:
 
     ops: tuple[Layout, ...]
     values: tuple[Layout, ...]
-    pinned: frozenset[tuple[int, int]] = frozenset()
+    pinned: Pinned = frozenset()
+    gathers: Gathers = frozenset()
+    """What has been decided of values that are gathered; for others the cost model chooses."""
+
+    @classmethod
+    def of(cls, tiling: Tiling) -> Assignment:
+        """Returns the assignment of a tiling of single operations and values."""
+        return cls(tiling.ops, tiling.values, tiling.pinned, tiling.gathers)
+
+    @property
+    def tiling(self) -> Tiling:
+        """Tiling of single operations and values."""
+        return Tiling(self.ops, self.values, self.pinned, self.gathers)
 
 
 def untiled(graph: ClassGraph) -> Tiling:
@@ -174,25 +198,40 @@ def assignment(graph: ClassGraph, tiling: Tiling) -> Assignment:
     return Assignment(
         tuple(tiling.ops[c] for c in graph.op_class),
         tuple(tiling.values[c] for c in graph.value_class),
-        frozenset((m, axis) for c, axis in tiling.pinned for m in graph.values[c].members),
+        _of_members(graph, tiling.pinned),
+        _of_members(graph, tiling.gathers),
     )
+
+
+def _of_members(graph: ClassGraph, pairs: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    return frozenset((m, what) for c, what in pairs for m in graph.values[c].members)
 
 
 def refold(analysis: Analysis, assigned: Assignment) -> tuple[ClassGraph, Tiling]:
     """Returns classes that agree with an assignment, and the assignment as a tiling of them."""
-    pinned: dict[int, list[int]] = {}
-    for value, axis in sorted(assigned.pinned):
-        pinned.setdefault(value, []).append(axis)
+    pinned, gathers = _by_value(assigned.pinned), _by_value(assigned.gathers)
     graph = fold(
         analysis,
         lambda op: assigned.ops[op],
-        lambda v: (assigned.values[v], tuple(pinned.get(v, ()))),
+        lambda v: (assigned.values[v], pinned.get(v), gathers.get(v)),
     )
+
+    def of_classes(pairs: Mapping[int, Sequence[int]]) -> frozenset[tuple[int, int]]:
+        return frozenset((c.index, n) for c in graph.values for n in pairs.get(c.value.index, ()))
+
     return graph, Tiling(
         tuple(assigned.ops[c.op.index] for c in graph.ops),
         tuple(assigned.values[c.value.index] for c in graph.values),
-        frozenset((c.index, axis) for c in graph.values for axis in pinned.get(c.value.index, ())),
+        of_classes(pinned),
+        of_classes(gathers),
     )
+
+
+def _by_value(pairs: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = {}
+    for value, number in sorted(pairs):
+        found[value] = (*found.get(value, ()), number)
+    return found
 
 
 def uses_axis(layout: Sequence[Axes], axis: int) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from typer.main import get_command
 
 import partita as pt
 from partita import cli, cost, models
+from partita.cli.planned import Planning
 from partita.cost.schema import entries
 from partita.search import ALGORITHMS
 from partita.verify import Comparison, HloCollective
@@ -587,6 +589,24 @@ def test_help_prints_what_is_in_brackets(partita, name):
     printed = partita(name, "--help").out
     for bracketed in re.findall(r"\w*\\?\[\w+\]", written):
         assert bracketed.replace("\\", "") in printed
+
+
+@pytest.mark.parametrize("name", ["explain", "verify"])
+def test_what_is_planned_is_said_by_the_same_options(name):
+    """Alike in all: the name, the type, the default and the help."""
+
+    def told(param):
+        return param.name, type(param), param.opts, str(param.default), param.help
+
+    shared = [told(param) for param in COMMANDS["plan"].params][: len(fields(Planning))]
+    assert [each for each in shared if each not in map(told, COMMANDS[name].params)] == []
+
+
+def test_a_sweep_takes_its_search_from_the_options(partita, programs):
+    swept = ["--mesh=data=8", "--hardware=cpu", "--budget=5", "--axes=none", "--json"]
+    result = partita("plan", f"{programs}:double", *swept, "--sweep", "tactics=search none")
+    assert result.code == 0
+    assert len(json.loads(result.out)["plans"]) == 2
 
 
 def test_help_names_the_extra_of_the_tpu_compiler(partita):

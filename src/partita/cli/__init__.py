@@ -12,6 +12,7 @@ from partita.cli.compare import compare
 from partita.cli.explain import explain
 from partita.cli.hardware import calibrate, hardware
 from partita.cli.models import models
+from partita.cli.options import grouped
 from partita.cli.output import run
 from partita.cli.plan import plan, show
 from partita.cli.simulate import simulate
@@ -23,7 +24,7 @@ __all__ = ["app", "main", "run"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (plan, show, compare, check, explain, verify, simulate, models, hardware, calibrate):
-    app.command()(command)
+    app.command()(grouped(command))
 
 
 def _version(asked: bool) -> None:

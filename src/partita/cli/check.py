@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from partita.cli.options import JsonOption, Model
+from partita.cli.options import JsonOption, Model, PlanFile
 from partita.cli.output import note, show, show_json
-from partita.cli.planned import rebased
+from partita.cli.planned import loaded
 from partita.saved.check import MEMORY, STEP
 from partita.testing import check_plan
 
 
 def check(
-    plan: Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")],
+    plan: PlanFile,
     model: Model,
     hardware: Annotated[
         str | None,
@@ -40,7 +39,7 @@ def check(
     status is 1 if a sharding has changed, a collective was added, or time or memory have grown past
     the tolerance; it is 0 after --update.
     """
-    made = rebased(plan, model, None, hardware, None)
+    made = loaded(plan, model, hardware=hardware, rebase=True)
     found = check_plan(made, plan, step, memory)
     found = found.named(str(plan), model)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from partita.cli.options import JsonOption
 from partita.cli.output import show, show_json
 from partita.files import write
 from partita.report.compare import ComparisonData, comparison, side_of_file, view
-from partita.report.data import as_json
 from partita.report.page.comparison import comparison_page
 
 
@@ -40,11 +40,6 @@ def hand_out(found: ComparisonData, title: str, html: Path | None, as_json: bool
     if html is not None:
         write(html, comparison_page(found, title).encode())
     if as_json:
-        show_json(as_json_of(found))
+        show_json(dataclasses.asdict(found))
     else:
         show(view(found))
-
-
-def as_json_of(found: ComparisonData) -> object:
-    """A comparison as what JSON can hold."""
-    return as_json(found)

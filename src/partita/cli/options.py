@@ -1,19 +1,25 @@
-"""Arguments and options that several commands take."""
+"""Options that several commands take, and groups of options, which commands take as one argument.
+
+A group is a data class whose fields are arguments and options as typer reads them. Typer knows no
+groups: `grouped` shows it the fields in place of the group.
+"""
 
 from __future__ import annotations
 
-import enum
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from partita.errors import renamed
-from partita.search import ALGORITHMS
+from partita.verify.backends import topologies
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
 Model = Annotated[
     str,
     typer.Argument(
@@ -22,143 +28,57 @@ Model = Annotated[
         "(.mlir, .mlirbc, or a serialized jax.export.Exported)."
     ),
 ]
-
-
-class Frontend(enum.StrEnum):
-    """What a program is written in."""
-
-    JAX = "jax"
-    TORCH = "torch"
-
-
-FrontendOption = Annotated[
-    Frontend,
-    typer.Option(
-        "--frontend",
-        help="What the model is written in. With torch, function() returns (module, args), "
-        "(module, args, kwargs), or a dict of arguments of partita.torch.plan; a .pt2 file of "
-        "torch.export.save needs no option.",
-    ),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="With --frontend torch, what the plan is for: dtensor keeps it to what "
-        "partita.torch can apply to the module.",
-    ),
-]
-MeshOption = Annotated[
-    str, typer.Option("--mesh", help="Axes and sizes, for example data=4,model=2.")
-]
-MeshOrDevicesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mesh", help="Axes and sizes, for example data=4,model=2; this or --devices is required."
-    ),
-]
-DevicesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--devices",
-        help="How many devices; the best mesh of so many is chosen. Its axes are x, y and z.",
-    ),
-]
-HARDWARE = typer.Option(
-    "--hardware", help="A device type (see `partita hardware`) or a .toml file."
-)
-HardwareOption = Annotated[str, HARDWARE]
-ManualOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--manual",
-        help="A manual tactic PATTERN:DIM@AXIS, for example 'batch*:0@data'. Repeatable; "
-        "applied in order before the search.",
-    ),
-]
-AxesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--axes",
-        help="Axes for the search, comma-separated; 'none' for no search. All by default.",
-    ),
-]
+PlanFile = Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")]
+HARDWARE = typer.Option(help="A device type (see `partita hardware`) or a .toml file.")
 MemoryOption = Annotated[
-    str | None,
-    typer.Option("--memory", help="Memory per device that may be used, for example 12GiB."),
+    str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
 ]
-BudgetOption = Annotated[int, typer.Option("--budget", help="Plans that the search may evaluate.")]
-SearchOption = Annotated[
-    str,
-    typer.Option(
-        "--search",
-        help=f"The search algorithm: {' or '.join(sorted(ALGORITHMS))}.",
-    ),
-]
-WorkersOption = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        help="Searches to run at once, each with the whole budget; all but one in a "
-        "process of its own.",
-    ),
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the search.")]
-HoistOption = Annotated[
-    bool,
-    typer.Option(
-        "--hoist-constants",
-        help="Make closed-over constants arguments named constants[0], ..., which can be sharded.",
-    ),
-]
-
-
-def _renamed(value: bool) -> bool:
-    if value:
-        renamed("--lift-constants", "--hoist-constants")
-    return value
-
-
-LiftOption = Annotated[bool, typer.Option("--lift-constants", hidden=True, callback=_renamed)]
-"""The former name of `--hoist-constants`."""
 HtmlOption = Annotated[
     Path | None,
     typer.Option(
-        "--html",
         help="Write a report page to this file: one .html that opens in any browser and loads "
         "nothing; .json for its data.",
     ),
 ]
-PartitionedOption = Annotated[
-    Path | None,
+TopologyOption = Annotated[
+    str | None,
     typer.Option(
-        "--partitioned",
-        help="Write the program that the plan runs, collectives and all: .mlir is text, "
-        ".mlirbc bytecode, .bin a serialized jax.export.Exported.",
-    ),
-]
-AnnotatedOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--annotated",
-        help="Write the original program with shardings on its values, for a compiler that "
-        "partitions by itself. Endings as above.",
+        help="Devices to compile for, which need not be there: "
+        f"{escape(topologies())}. Host devices by default."
     ),
 ]
 CompilerOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--compiler-option",
-        metavar="NAME=VALUE",
-        help="A further option of the compiler; repeatable.",
-    ),
+    typer.Option(metavar="NAME=VALUE", help="A further option of the compiler; repeatable."),
 ]
-StrictOption = Annotated[
-    str | None,
-    typer.Option(
-        "--strict",
-        help="Exit with status 1 for what the report only mentions: 'all', or some of refused, "
-        "donation, constraints, replicated, idle and memory, comma-separated; replicated=64MiB "
-        "says from which size on.",
-    ),
-]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command as typer reads it: with the options of its groups as its own."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {
+        n: hint for n, hint in hints.items() if dataclasses.is_dataclass(hint)
+    }
+
+    @functools.wraps(command)
+    def flat(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in dataclasses.fields(group)})
+        command(**given)
+
+    parameters = _parameters(inspect.signature(command).parameters, hints, groups)
+    flat.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+    return flat
+
+
+def _parameters(
+    declared: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], groups: Mapping[str, Any]
+) -> Iterator[inspect.Parameter]:
+    """Yields the parameters of a signature with the fields of its groups in their place."""
+    for name, parameter in declared.items():
+        if name in groups:
+            fields = typing.get_type_hints(groups[name], include_extras=True)
+            yield from _parameters(inspect.signature(groups[name]).parameters, fields, {})
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield parameter.replace(annotation=hints[name], kind=kind)

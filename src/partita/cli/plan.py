@@ -9,77 +9,115 @@ from typing import Annotated, Any
 import typer
 
 import partita as pt
-from partita import models
 from partita.cli import output
 from partita.cli.compare import hand_out
-from partita.cli.confirm import ConfirmOption, ConfirmTopologyOption, check, confirmed
+from partita.cli.confirm import Confirming
 from partita.cli.options import (
     HARDWARE,
-    AnnotatedOption,
-    AxesOption,
-    BudgetOption,
-    CompilerOption,
-    DevicesOption,
-    Frontend,
-    FrontendOption,
-    HoistOption,
     HtmlOption,
     JsonOption,
-    LiftOption,
-    ManualOption,
     MemoryOption,
-    MeshOrDevicesOption,
     Model,
-    PartitionedOption,
-    SearchOption,
-    SeedOption,
-    StrictOption,
-    TargetOption,
-    WorkersOption,
+    PlanFile,
 )
-from partita.cli.planned import (
-    check_manual,
-    check_mesh,
-    check_strict,
-    planned,
-    rebased,
-    schedule,
-    strictness,
-)
+from partita.cli.planned import Planning, loaded
 from partita.cli.sweep import SWEPT, number, swept, tactics_of
 from partita.cli.sweep import sweep as sweep_of
 from partita.frontend.files import format_of
+from partita.planning.strict import Strict, kinds
 from partita.report.compare import ComparisonData
 from partita.report.json import summary
 from partita.report.plan import view
 from partita.report.write import ending
 from partita.run.executable import Form
-from partita.search import BUDGET
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked(Planning):
+    """The options that say what to plan, unless a plan file says it."""
+
+    hardware: Annotated[str | None, HARDWARE] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The options that say how to hand a plan out."""
+
+    partitioned: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the program that the plan runs, collectives and all: .mlir is text, "
+            ".mlirbc bytecode, .bin a serialized jax.export.Exported.",
+        ),
+    ] = None
+    annotated: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the original program with shardings on its values, for a compiler that "
+            "partitions by itself. Endings as above.",
+        ),
+    ] = None
+    html: HtmlOption = None
+    as_json: JsonOption = False
+
+    def check(self) -> None:
+        """Complains of the names of files before the work, not after it."""
+        for path in self.programs.values():
+            format_of(path)
+        if self.html is not None:
+            ending(self.html)
+
+    @property
+    def programs(self) -> dict[Form, Path]:
+        """The files to write a program to."""
+        asked: dict[Form, Path | None] = {
+            "partitioned": self.partitioned,
+            "annotated": self.annotated,
+        }
+        return {form: path for form, path in asked.items() if path is not None}
+
+    def hand_out(self, plan: pt.Plan, found: pt.Confirmation | None = None) -> None:
+        """Writes and prints what was asked for, what a compiler has confirmed first."""
+        if self.html is not None:
+            verified = None if found is None else found.taken.verification
+            plan.report(self.html, () if verified is None else verified)
+        for form, path in self.programs.items():
+            plan.export(path, form)
+        if self.as_json:
+            more: dict[str, Any] = {}
+            if plan.not_kept:
+                more["not_kept"] = [dataclasses.asdict(each) for each in plan.not_kept]
+            if found is not None:
+                more["confirmed"] = found.as_dict()
+            output.show_json(summary(plan.done, plan.meshes) | more)
+        else:
+            confirmed = [] if found is None else [found.view()]
+            output.show(*confirmed, view(plan.done, output.width(), plan.meshes))
+        for each in plan.not_kept:
+            output.note(f"not kept: {each}")
 
 
 def plan(
-    model: Model,
-    hardware: Annotated[str | None, HARDWARE] = None,
-    mesh: MeshOrDevicesOption = None,
-    devices: DevicesOption = None,
-    manual: ManualOption = None,
-    axes: AxesOption = None,
-    memory: MemoryOption = None,
-    budget: BudgetOption = BUDGET,
-    seed: SeedOption = 0,
-    search: SearchOption = "iterated",
-    workers: WorkersOption = 1,
-    frontend: FrontendOption = Frontend.JAX,
-    target: TargetOption = None,
-    hoist_constants: HoistOption = False,
-    lift_constants: LiftOption = False,
-    partitioned: PartitionedOption = None,
-    annotated: AnnotatedOption = None,
+    asked: Asked,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="With --frontend torch, what the plan is for: dtensor keeps it to what "
+            "partita.torch can apply to the module.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Write the plan to this JSON file, for `partita show` and partita.load."),
     ] = None,
-    strict: StrictOption = None,
+    strict: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit with status 1 for what the report only mentions: 'all', or some of "
+            "refused, donation, constraints, replicated, idle and memory, comma-separated; "
+            "replicated=64MiB says from which size on.",
+        ),
+    ] = None,
     rebase: Annotated[
         Path | None,
         typer.Option(
@@ -94,82 +132,82 @@ def plan(
             f"{', '.join(SWEPT)}. Repeatable: every combination."
         ),
     ] = None,
-    confirm: ConfirmOption = None,
-    topology: ConfirmTopologyOption = None,
-    compiler_option: CompilerOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
+    *,
+    confirming: Confirming,
+    to: Output,
 ) -> None:
     """Plan a model's step over a mesh, and print what was decided and what it costs."""
-    forbidden = strictness(strict)
-    files = _files(partitioned, annotated, html)
-    check(confirm, topology, compiler_option or [], mesh, devices)
+    forbidden = _strictness(strict)
+    to.check()
+    confirming.check(asked.device_count)
     if sweep:
-        if confirm is not None:
+        if confirming.confirm is not None:
             raise pt.OptionError("--confirm is for one plan; leave --sweep out")
-        given = dict(mesh=mesh, devices=devices, hardware=hardware, memory=memory, budget=budget)
-        every = dict(manual=manual, axes=axes, seed=seed, search=search, workers=workers)
-        hoist = hoist_constants or lift_constants
-        compared, complete = _sweep(model, sweep, hoist, **given, **every)
-        hand_out(compared, f"{model}: a sweep", html, as_json)
+        compared, complete = _sweep(asked, sweep, target)
+        hand_out(compared, f"{asked.model}: a sweep", to.html, to.as_json)
         raise typer.Exit(0 if complete else 1)
-    if rebase is not None:
-        if devices is not None or manual or axes is not None:
-            raise pt.TacticError(
-                "--rebase decides what the plan file says; leave --devices, --manual and --axes out"
-            )
-        made = rebased(rebase, model, mesh, hardware, memory)
-    else:
-        if hardware is None:
-            raise pt.HardwareError("give --hardware, a device type such as tpu_v5e or a .toml file")
-        check_mesh(mesh, devices)
-        tactics = schedule(manual or [], axes, budget, seed, search, workers)
-        hoist = hoist_constants or lift_constants
-        made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend, target)
-    found = None
-    if confirm is not None:
-        found = confirmed(made, confirm, topology, compiler_option or [])
+    made = asked.plan(target=target) if rebase is None else _rebased(rebase, asked)
+    found = confirming.confirmed(made)
+    if found is not None:
         made = found.plan
     if save is not None:
         made.save(save)
-    _hand_out(made, files, html, as_json, found)
-    check_manual(made, manual or [])
-    check_strict(made, forbidden)
+    to.hand_out(made, found)
+    asked.check_manual(made)
+    _check_strict(made, forbidden)
     if found is not None and not found.fits:
         raise typer.Exit(1)
 
 
-def _sweep(
-    model: str, options: list[str], hoist: bool, **given: Any
-) -> tuple[ComparisonData, bool]:
+def _rebased(file: Path, asked: Asked) -> pt.Plan:
+    """What the tactics of a plan file decide for a model that may have changed since."""
+    if asked.devices is not None or asked.manual or asked.axes is not None:
+        raise pt.TacticError(
+            "--rebase decides what the plan file says; leave --devices, --manual and --axes out"
+        )
+    target = {"mesh": asked.mesh, "hardware": asked.hardware, "memory": asked.memory}
+    return loaded(file, asked.model, rebase=True, **target)
+
+
+def _sweep(asked: Asked, options: list[str], target: str | None) -> tuple[ComparisonData, bool]:
     """The plans of a sweep, side by side, and whether all of them could be made."""
     values = swept(options)
     if {"mesh", "devices"} & values.keys():
-        given |= {"mesh": None, "devices": None}
+        asked = dataclasses.replace(asked, mesh=None, devices=None)
 
     def make(tactics: str | None = None, **chosen: str) -> pt.Plan:
-        o = given | chosen
-        budget, seed, devices = (number(name, o[name]) for name in ("budget", "seed", "devices"))
-        assert budget is not None and seed is not None
-        if o["hardware"] is None:
-            raise pt.HardwareError("give --hardware, a device type such as tpu_v5e or a .toml file")
-        check_mesh(o["mesh"], devices)
-        own = schedule(o["manual"] or [], o["axes"], budget, seed, o["search"], o["workers"])
-        if tactics is not None:
-            own = tactics_of(tactics, lambda: _searching(o, budget, seed))
-        return planned(model, o["mesh"], o["hardware"], own, o["memory"], hoist, devices)
+        numbers = {name: number(name, chosen[name]) for name in _NUMBERS if name in chosen}
+        each = dataclasses.replace(asked, **{**chosen, **numbers})  # type: ignore[arg-type]
+        own = None if tactics is None else tactics_of(tactics, each.automatic)
+        return each.plan(own, target)
 
     return sweep_of(values, make)
 
 
-def _searching(o: dict[str, Any], budget: int, seed: int) -> pt.Tactic:
-    """The search that a sweep's `tactics=search` stands for."""
-    (found,) = schedule([], o["axes"], budget, seed, o["search"], o["workers"])
-    return found
+_NUMBERS = ("budget", "seed", "devices")
+
+
+def _strictness(text: str | None) -> Strict:
+    """What `--strict` asks for, as `partita.plan` takes it; complains before the work."""
+    if text is None or text == "all":
+        return text is not None
+    parts = (part.partition("=") for part in text.split(","))
+    strict = {name: size if given else True for name, given, size in parts}
+    kinds(strict)
+    return strict
+
+
+def _check_strict(plan: pt.Plan, strict: Strict) -> None:
+    """Ends with exit code 1 if a plan has what `--strict` forbids, and says what."""
+    found = plan.problems(strict)
+    for problem in found:
+        output.error(problem)
+    if found:
+        raise typer.Exit(1)
 
 
 def show(
-    plan: Annotated[Path, typer.Argument(help="A file that `partita plan --save` wrote.")],
+    plan: PlanFile,
     model: Model,
     hardware: Annotated[
         str | None,
@@ -178,53 +216,9 @@ def show(
         ),
     ] = None,
     memory: MemoryOption = None,
-    partitioned: PartitionedOption = None,
-    annotated: AnnotatedOption = None,
-    html: HtmlOption = None,
-    as_json: JsonOption = False,
+    *,
+    to: Output,
 ) -> None:
     """Print a saved plan, after checking that it is for this model. Nothing is searched."""
-    files = _files(partitioned, annotated, html)
-    loaded = models.load(model)
-    made = pt.load(plan, loaded.fn, *loaded.args, hardware=hardware, memory=memory)
-    _hand_out(made, files, html, as_json)
-
-
-def _files(
-    partitioned: Path | None, annotated: Path | None, html: Path | None = None
-) -> dict[Form, Path]:
-    """The files to write a program to; complains before the work, not after it."""
-    asked: dict[Form, Path | None] = {"partitioned": partitioned, "annotated": annotated}
-    files = {form: path for form, path in asked.items() if path is not None}
-    for path in files.values():
-        format_of(path)
-    if html is not None:
-        ending(html)
-    return files
-
-
-def _hand_out(
-    plan: pt.Plan,
-    files: dict[Form, Path],
-    html: Path | None,
-    as_json: bool,
-    found: pt.Confirmation | None = None,
-) -> None:
-    """Writes and prints what was asked for, what a compiler has confirmed first."""
-    if html is not None:
-        verified = None if found is None else found.taken.verification
-        plan.report(html, () if verified is None else verified)
-    for form, path in files.items():
-        plan.export(path, form)
-    if as_json:
-        more: dict[str, Any] = {}
-        if plan.not_kept:
-            more["not_kept"] = [dataclasses.asdict(each) for each in plan.not_kept]
-        if found is not None:
-            more["confirmed"] = found.as_dict()
-        output.show_json(summary(plan.done, plan.meshes) | more)
-    else:
-        confirmed = [] if found is None else [found.view()]
-        output.show(*confirmed, view(plan.done, output.width(), plan.meshes))
-    for each in plan.not_kept:
-        output.note(f"not kept: {each}")
+    to.check()
+    to.hand_out(loaded(plan, model, hardware=hardware, memory=memory))

@@ -8,26 +8,27 @@ from typing import Annotated
 
 import typer
 from jax.sharding import PartitionSpec
-from rich.markup import escape
 
 import partita as pt
 from partita import models
 from partita.cli.options import (
+    HARDWARE,
     HtmlOption,
     JsonOption,
+    MemoryOption,
+    Model,
+    TopologyOption,
 )
 from partita.cli.output import show, show_json, width
 from partita.report.json import summary
 from partita.report.plan import view
-from partita.verify.backends import backend_for, topologies
+from partita.verify.backends import backend_for
 
 
 def simulate(
-    model: Annotated[str, typer.Argument(help="As for `partita plan`.")],
+    model: Model,
     mesh: Annotated[str, typer.Option(help="Axes and sizes, for example data=4,model=2.")],
-    hardware: Annotated[
-        str, typer.Option(help="A device type (see `partita hardware`) or a .toml file.")
-    ],
+    hardware: Annotated[str, HARDWARE],
     given_in: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,9 +41,7 @@ def simulate(
     given_out: Annotated[
         list[str] | None, typer.Option("--out", help="The same for results.")
     ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory per device that may be used, for example 12GiB.")
-    ] = None,
+    memory: MemoryOption = None,
     compile_: Annotated[
         bool,
         typer.Option(
@@ -51,13 +50,7 @@ def simulate(
             "and where the quick answer differs is said.",
         ),
     ] = False,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Devices to compile for, which need not be there: "
-            f"{escape(topologies())}. Host devices by default."
-        ),
-    ] = None,
+    topology: TopologyOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the plan to this file, as `partita plan --save`.")
     ] = None,

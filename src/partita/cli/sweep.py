@@ -80,14 +80,14 @@ def _tactic(text: str, search: Callable[[], pt.Tactic]) -> pt.Tactic:
     )
 
 
-def number(name: str, text: str | int | None) -> int | None:
+def number(name: str, text: str) -> int:
     """The value of an option that is a whole number.
 
     Raises:
       OptionError: it is none.
     """
     try:
-        return None if text is None else int(text)
+        return int(text)
     except ValueError:
         raise pt.OptionError(f"expected a whole number for {name}") from None
 

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import partita as pt
 from partita import models
-from partita.cli.interrupt import Interruptible
-from partita.cli.output import note
-from partita.report.progress import progress_bar
-from partita.text import console
 
 
-def from_torch(
-    model: str,
-    mesh: str | None,
-    hardware: str,
-    tactics: list[pt.Tactic],
-    memory: str | None,
-    devices: int | None,
-    target: str | None,
-) -> pt.Plan:
-    """The plan of a module of torch, in the names of torch."""
+def from_torch(model: str, target: str | None) -> Callable[..., pt.Plan]:
+    """Returns what plans a module of torch with the options of `partita.plan`, in torch's names."""
     try:
         from partita import torch  # only who plans modules of torch has it
     except ModuleNotFoundError as error:
         raise pt.ModelError(str(error)) from error
-    asked = None if Path(model).suffix == ".pt2" else _arguments(model)
-    options: dict[str, Any] = {
-        "mesh": mesh,
-        "devices": devices,
-        "target": target,
-        "hardware": hardware,
-        "tactics": tactics,
-        "memory": memory,
-    }
-    with progress_bar(console(stderr=True)) as progress, Interruptible(progress) as told:
-        if asked is None:
-            made = torch.read(model, progress=told, **options)
-        else:
-            made = torch.plan(**asked, progress=told, **options)
-    if told.interrupted:
-        note("interrupted: this is the best plan so far")
-    return made.plan
+    if Path(model).suffix == ".pt2":
+        make = functools.partial(torch.read, model, target=target)
+    else:
+        make = functools.partial(torch.plan, **_arguments(model), target=target)
+    return lambda **options: make(**options).plan
 
 
 def _arguments(model: str) -> dict[str, Any]:

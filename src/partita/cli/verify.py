@@ -6,36 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 import partita as pt
-from partita.cli.options import (
-    AxesOption,
-    BudgetOption,
-    CompilerOption,
-    DevicesOption,
-    Frontend,
-    FrontendOption,
-    HardwareOption,
-    HoistOption,
-    HtmlOption,
-    JsonOption,
-    LiftOption,
-    ManualOption,
-    MemoryOption,
-    MeshOrDevicesOption,
-    Model,
-    SearchOption,
-    SeedOption,
-    WorkersOption,
-)
+from partita.cli.options import CompilerOption, HtmlOption, JsonOption, TopologyOption
 from partita.cli.output import show, show_json
-from partita.cli.planned import check_manual, check_mesh, planned, schedule
+from partita.cli.planned import Planning
 from partita.run.executable import Form
-from partita.search import BUDGET
 from partita.text import console
 from partita.verify import Verification
-from partita.verify.backends import backend_for, topologies
+from partita.verify.backends import backend_for
 from partita.verify.compile import compiler_options
 from partita.verify.profile import Profile
 
@@ -47,17 +26,8 @@ FORMS: dict[str, tuple[Form, ...]] = {
 
 
 def verify(
-    model: Model,
-    hardware: HardwareOption,
-    mesh: MeshOrDevicesOption = None,
-    devices: DevicesOption = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Devices to compile for, which need not be there: "
-            f"{escape(topologies())}. Host devices by default."
-        ),
-    ] = None,
+    options: Planning,
+    topology: TopologyOption = None,
     form: Annotated[
         str,
         typer.Option(
@@ -81,16 +51,6 @@ def verify(
         bool, typer.Option("--verbose", help="Print what the compiler logs, too.")
     ] = False,
     compiler_option: CompilerOption = None,
-    manual: ManualOption = None,
-    axes: AxesOption = None,
-    memory: MemoryOption = None,
-    budget: BudgetOption = BUDGET,
-    seed: SeedOption = 0,
-    search: SearchOption = "iterated",
-    workers: WorkersOption = 1,
-    frontend: FrontendOption = Frontend.JAX,
-    hoist_constants: HoistOption = False,
-    lift_constants: LiftOption = False,
     numbers: Annotated[
         bool,
         typer.Option(
@@ -122,20 +82,18 @@ def verify(
         )
     if form not in FORMS:
         raise pt.FileError(f"there is no form {form!r}; expected {', '.join(FORMS)}")
-    check_mesh(mesh, devices)
-    backend_for(topology).prepare(devices or 0 if mesh is None else pt.Mesh.of(mesh).devices)
-    options = compiler_options(compiler_option or [])
-    tactics = schedule(manual or [], axes, budget, seed, search, workers)
-    hoist = hoist_constants or lift_constants
-    made = planned(model, mesh, hardware, tactics, memory, hoist, devices, frontend)
+    options.check_mesh()
+    backend_for(topology).prepare(options.device_count)
+    further = compiler_options(compiler_option or [])
+    made = options.plan()
     if numbers:
         with console(stderr=True).status("running the plan and the original"):
-            check = made.check_numbers(seed=seed)
+            check = made.check_numbers(seed=options.seed)
         if as_json:
             show_json(check.as_dict())
         else:
             show(check.view())
-        check_manual(made, manual or [])
+        options.check_manual(made)
         raise typer.Exit(0 if check.ok else 1)
     found = []
     for each in FORMS[form]:
@@ -147,7 +105,7 @@ def verify(
                     windowed_einsum=windowed_einsum,
                     combine=not no_combining,
                     verbose=verbose,
-                    compiler_options=options,
+                    compiler_options=further,
                 )
             )
     if html is not None:
@@ -157,7 +115,7 @@ def verify(
         show_json([_data(each, *measured[n : n + 1]) for n, each in enumerate(found)])
     else:
         show(*(each.view() for each in found), *(each.view() for each in measured))
-    check_manual(made, manual or [])
+    options.check_manual(made)
     raise typer.Exit(0 if all(each.passed for each in found) else 1)
 
 

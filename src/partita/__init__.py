@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from partita import startup as _startup  # noqa: F401  first: it acts while the others are imported
-from partita.api import jit, load, plan
+from partita.api import jit, plan
 from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic
 from partita.cost.footprint import Alive, Footprint
@@ -44,7 +44,7 @@ from partita.frontend.constrain import constrain
 from partita.frontend.files import Module, read
 from partita.frontend.microbatched import microbatched
 from partita.mesh import Mesh
-from partita.plan import Plan
+from partita.plan import Plan, load
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import TacticReport
 from partita.program.ir import Constant

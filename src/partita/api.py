@@ -1,8 +1,7 @@
-"""`plan`, `load` and `jit`: the front door."""
+"""`plan` and `jit`: the front door."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from partita.frontend.meant import apart, options_only
 from partita.jitted import Jitted
 from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
-from partita.plan import Plan
+from partita.plan import Plan, loaded
 from partita.planning.batch import undivided
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import checked, prepare, targeted
@@ -217,82 +216,6 @@ def mesh_and_schedule(
     return known, schedule
 
 
-@apart
-def load(
-    path: str | Path,
-    fn: Callable[..., Any] | str | Path,
-    *args: Any,
-    mesh: MeshInput | Mesh | None = None,
-    hardware: str | Hardware | None = None,
-    memory: float | str | None = None,
-    rebase: bool = False,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    **kwargs: Any,
-) -> Plan:
-    """Loads a plan that `Plan.save` wrote: no search, and no tactic runs.
-
-    The function is traced, and has to be the program that the plan is for; then the plan is
-    lowered and estimated anew. With `rebase`, it may have changed.
-
-    Args:
-      path: of the plan file.
-      fn: the function or file, as `plan` takes it.
-      *args: its arguments, as `plan` takes them.
-      mesh: to check that the plan is for this mesh, to run it on the devices of a
-        `jax.sharding.Mesh`, or to lay its axes on other networks.
-      hardware: to estimate it on another device type, or on one from a file of your own; by
-        default that of the plan.
-      memory: as `plan` takes it; by default that of the plan, or what other hardware has.
-      rebase: whether the program may be another one, and the mesh, with axes of the same names:
-        then what the tactics of the plan decided is decided again, as far as it still fits.
-        `Plan.not_kept` and the history of the plan say what could not be kept, and why.
-      donate_argnums: by default those of the plan.
-      donate_argnames: likewise.
-      static_argnums: as `plan` takes them.
-      static_argnames: as `plan` takes them.
-      **kwargs: keyword arguments of `fn`.
-
-    Raises:
-      FileError: the file is missing, damaged or of another format; or it is for another program,
-        with what differs.
-      MeshError: it is for another mesh than the one given.
-      PartitaError: as `plan` does for functions and hardware.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, tempfile
-      >>> x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
-      >>> file = tempfile.mkdtemp() + "/plan.json"
-      >>> plan(jnp.sin, x, mesh="data=8", hardware="tpu_v5e").save(file)
-      >>> load(file, jnp.sin, x).in_shardings
-      (P(None, 'data'),)
-    """
-    return Plan.load(
-        path,
-        fn,
-        *args,
-        mesh=mesh,
-        hardware=hardware,
-        memory=memory,
-        rebase=rebase,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        **kwargs,
-    )
-
-
-def _load(path: str | Path, *call: Any, **options: Any) -> Plan:
-    """`load`, of a function, its arguments, and its keyword arguments."""
-    from partita.saved import take_up
-
-    prepared, done, not_kept = take_up(path, *call, **options)
-    return dataclasses.replace(Plan.of(prepared, done), not_kept=not_kept)
-
-
 @options_only
 def jit(
     fn: Callable[..., Any] | None = None,
@@ -369,7 +292,7 @@ def jit(
             raise MeshError("jit(saved=...) has the mesh of the plan; leave devices= out")
         marks |= {name: None for name, marked in marks.items() if marked == ()}
         given: dict[str, Any] = {"mesh": mesh, "hardware": hardware, "memory": memory, **marks}
-        make = functools.partial(_load, saved, fn, **given)
+        make = functools.partial(loaded, saved, fn, **given)
     elif mesh is not None or devices is not None:
         mesh_and_schedule(mesh, devices, tactics, seed, budget)
         make = functools.partial(_plan, fn, **options)

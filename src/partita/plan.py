@@ -1,4 +1,4 @@
-"""The plan: everything that came out, and the ways to run it."""
+"""The plan: everything that came out, and the ways to run it; and plans from files."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from partita.errors import TacticError, renamed
 from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
+from partita.frontend.meant import apart
 from partita.mesh import Mesh, MeshInput
 from partita.options import integer
 from partita.planning.candidates import Searched
@@ -49,6 +50,82 @@ if TYPE_CHECKING:
 
 # What only some plans ever need (explanations, files, reports, verification) is loaded when it is
 # used: it takes longer to import than all the rest.
+
+
+@apart
+def load(
+    path: str | Path,
+    fn: Callable[..., Any] | str | Path,
+    *args: Any,
+    mesh: MeshInput | Mesh | None = None,
+    hardware: str | Hardware | None = None,
+    memory: float | str | None = None,
+    rebase: bool = False,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Loads a plan that `Plan.save` wrote: no search, and no tactic runs.
+
+    The function is traced, and has to be the program that the plan is for; then the plan is
+    lowered and estimated anew. With `rebase`, it may have changed.
+
+    Args:
+      path: of the plan file.
+      fn: the function or file, as `plan` takes it.
+      *args: its arguments, as `plan` takes them.
+      mesh: to check that the plan is for this mesh, to run it on the devices of a
+        `jax.sharding.Mesh`, or to lay its axes on other networks.
+      hardware: to estimate it on another device type, or on one from a file of your own; by
+        default that of the plan.
+      memory: as `plan` takes it; by default that of the plan, or what other hardware has.
+      rebase: whether the program may be another one, and the mesh, with axes of the same names:
+        then what the tactics of the plan decided is decided again, as far as it still fits.
+        `Plan.not_kept` and the history of the plan say what could not be kept, and why.
+      donate_argnums: by default those of the plan.
+      donate_argnames: likewise.
+      static_argnums: as `plan` takes them.
+      static_argnames: as `plan` takes them.
+      **kwargs: keyword arguments of `fn`.
+
+    Raises:
+      FileError: the file is missing, damaged or of another format; or it is for another program,
+        with what differs.
+      MeshError: it is for another mesh than the one given.
+      PartitaError: as `plan` does for functions and hardware.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, partita as pt, tempfile
+      >>> x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+      >>> file = tempfile.mkdtemp() + "/plan.json"
+      >>> pt.plan(jnp.sin, x, mesh="data=8", hardware="tpu_v5e").save(file)
+      >>> pt.load(file, jnp.sin, x).in_shardings
+      (P(None, 'data'),)
+    """
+    return loaded(
+        path,
+        fn,
+        args,
+        kwargs,
+        mesh=mesh,
+        hardware=hardware,
+        memory=memory,
+        rebase=rebase,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+    )
+
+
+def loaded(path: str | Path, *call: Any, **options: Any) -> Plan:
+    """`load`, of a function, its arguments, and its keyword arguments."""
+    from partita.saved import take_up
+
+    prepared, done, not_kept = take_up(path, *call, **options)
+    return dataclasses.replace(Plan.of(prepared, done), not_kept=not_kept)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -450,54 +527,22 @@ class Plan(Shown, Searched):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "plan.json"
             self.save(path)
-            less = self.load(
+            less = loaded(
                 path,
                 self.fn,
-                *args,
+                args,
+                kwargs,
                 hardware=self.hardware,
                 rebase=True,
                 static_argnums=tuple(self.static.positional),
                 static_argnames=tuple(self.static.named),
-                **kwargs,
             )
         told = [f"Too large to run here: smaller, with {changes(self.arguments, fewer)}."]
         told += [f"Not as in the plan: {each}" for each in less.not_kept]
         return check_numbers(less._for("cpu"), None, seed, told)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        fn: Callable[..., Any] | str | Path,
-        *args: Any,
-        mesh: MeshInput | Mesh | None = None,
-        hardware: str | Hardware | None = None,
-        memory: float | str | None = None,
-        rebase: bool = False,
-        donate_argnums: int | Sequence[int] | None = None,
-        donate_argnames: str | Sequence[str] | None = None,
-        static_argnums: int | Sequence[int] | None = None,
-        static_argnames: str | Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> Plan:
-        """Loads a plan that `save` wrote; `partita.load` says what it takes and raises."""
-        from partita.saved import take_up
-
-        prepared, done, not_kept = take_up(
-            path,
-            fn,
-            args,
-            kwargs,
-            mesh=mesh,
-            hardware=hardware,
-            memory=memory,
-            rebase=rebase,
-            donate_argnums=donate_argnums,
-            donate_argnames=donate_argnames,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-        )
-        return dataclasses.replace(cls.of(prepared, done), not_kept=not_kept)
+    load = staticmethod(load)
+    """What `partita.load` does, by the name of what it makes."""
 
     @classmethod
     def of(

@@ -213,12 +213,16 @@ def anchors(file):
 
 
 def public(thing):
-    """Names of the parameters of a function, or of the public members of a class."""
+    """Names of the parameters of a function, or of the public members of a class,
+    those of public classes that it inherits from included."""
     if inspect.isfunction(thing):
         return set(inspect.signature(thing).parameters)
     if issubclass(thing, Exception):
         return set()
-    return {name for name in (*vars(thing), *inspect.get_annotations(thing)) if name[0] != "_"}
+    known = [thing, *(getattr(partita, name) for name in partita.__all__)]
+    ours = (each for each in inspect.getmro(thing) if each in known)
+    members = (name for each in ours for name in (*vars(each), *inspect.get_annotations(each)))
+    return {name for name in members if name[0] != "_"}
 
 
 @pytest.mark.parametrize("name", partita.__all__)

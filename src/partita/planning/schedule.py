@@ -14,7 +14,7 @@ from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle_axes import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
-from partita.decisions import Action, Context, Decision, GatherAgain, Stage, apply, gathers
+from partita.decisions import Context, Decision, GatherAgain, Stage, apply, gathers
 from partita.errors import renamed
 from partita.escape import printed
 from partita.garbage import paused
@@ -23,7 +23,6 @@ from partita.planning.effect import DIVIDED, effect, ends
 from partita.planning.fused import fused_projections
 from partita.program import Program
 from partita.program.names import pattern, shared_pattern
-from partita.search.record import SearchRecord
 from partita.spmd import (
     Lowerer,
     Lowering,
@@ -34,42 +33,31 @@ from partita.spmd import (
     replicated_uses,
     unfold,
 )
-from partita.tactics import Blocked, Outcome, Refusal, Suggestion, Tactic
+from partita.tactics import Outcome, Refusal, Suggestion, Tactic
 from partita.text import seconds, size
-from partita.tiling import Assignment, Layout, entries, replicated
+from partita.tiling import Layout, entries, replicated
 from partita.validation import validate
 
 MOST_ESTIMATED = 3000
 """Operations of the largest program whose suggestions are estimated unasked."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TacticReport:
-    """One entry of a plan's history."""
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class TacticReport(Outcome):
+    """One entry of a plan's history: the outcome of a tactic, with what it changed.
 
-    tactic: Tactic = dataclasses.field(repr=False, compare=False)
+    Its `warnings` include `effects`.
+    """
+
+    tactic: Tactic = dataclasses.field(compare=False)
     """The tactic itself."""
     name: str
     """The tactic, as it names itself."""
-    decisions: tuple[str, ...]
-    """Choices of the tactic, in words."""
     tiled: Mapping[str, tuple[Any, ...]]
     """Patterns of arguments and tagged values whose sharding the tactic changed, with the entries
     of the `PartitionSpec` after it."""
-    actions: tuple[Action, ...]
-    """Places where it put axes, before they propagate from there."""
-    decided: tuple[Decision, ...] = dataclasses.field(repr=False)
-    """The decisions of the tactic as data; see `Outcome`."""
-    refused: tuple[Refusal, ...]
-    """Requests that were not met, with the reasons."""
-    blocked: tuple[Blocked, ...]
-    """Places where axes stopped propagating, with reasons."""
-    conflicts: tuple[str, ...]
-    """Conflicts that were met and not resolved, with the choices."""
-    resolved: tuple[str, ...]
-    """Conflicts that were met and resolved, with the role that got the axis."""
-    warnings: tuple[str, ...]
-    """Warnings: requests that were met, but cost more than they seem to, or gain nothing."""
+    effects: tuple[str, ...] = dataclasses.field(compare=False)
+    """The warnings that come from what it costs, not from the tactic."""
     replicated_uses: tuple[ReplicatedUse, ...]
     """Operations that require replication of dimensions that the tactic sharded, and what is
     gathered for them."""
@@ -79,12 +67,6 @@ class TacticReport:
     """Cost before the tactic."""
     estimate: Estimate
     """Cost after the tactic."""
-    assignment: Assignment = dataclasses.field(repr=False)
-    """The layout of every operation and value after the tactic."""
-    effects: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
-    """The warnings that come from what it costs, not from the tactic."""
-    search: SearchRecord | None = dataclasses.field(default=None, repr=False, compare=False)
-    """Record of its search, if it was one; not kept in plan files."""
 
     @printed
     def __repr__(self) -> str:
@@ -94,12 +76,6 @@ class TacticReport:
             f"step {seconds(self.before.step_time)} -> {seconds(self.estimate.step_time)}, "
             f"peak {size(self.before.peak_memory)} -> {size(self.estimate.peak_memory)})"
         )
-
-    @property
-    def directives(self) -> tuple[Decision, ...]:
-        """Former name of `decided`."""
-        renamed("TacticReport.directives", "TacticReport.decided")
-        return self.decided
 
     @property
     def whole(self) -> tuple[ReplicatedUse, ...]:
@@ -333,25 +309,18 @@ def argument_groups(program: Program, layouts: Sequence[Layout]) -> dict[str, li
 def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Scheduled) -> TacticReport:
     fused = (told for told in after.fused if told not in before.fused)
     effects = (*_effect(before, after), *fused)
+    said = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(Outcome)}
+    said |= {"warnings": (*outcome.warnings, *effects), "more_refused": tuple}
     return TacticReport(
+        **said,
         tactic=tactic,
         name=tactic.name,
-        decisions=outcome.decisions,
         tiled=_tiled(before.stage, after),
-        actions=outcome.actions,
-        decided=outcome.decided,
-        refused=outcome.refused,
-        blocked=outcome.blocked,
-        conflicts=outcome.conflicts,
-        resolved=outcome.resolved,
-        warnings=(*outcome.warnings, *effects),
         effects=effects,
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(),
         before=before.estimate,
         estimate=after.estimate,
-        assignment=outcome.assignment,
-        search=outcome.search,
     )
 
 

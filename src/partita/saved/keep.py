@@ -211,14 +211,12 @@ def digest(program: Program, assigned: Assignment, mesh: Mesh) -> str:
 
 
 def _tactic(mesh: Mesh, entry: TacticReport, decided: Sequence[Decision]) -> TacticTable:
-    before, after = entry.before.capacity, entry.estimate.capacity
-    said = ("name", "decisions", "refused", "blocked", "conflicts", "resolved", "warnings")
+    said = ("name", "memory", "decisions", "refused", "blocked", "conflicts", "resolved")
     return msgspec.convert(
         {
             **{name: getattr(entry, name) for name in said},
             "warnings": tuple(told for told in entry.warnings if told not in entry.effects),
             "decided": tuple(to_row(decision, mesh.names) for decision in decided),
-            "memory": None if before == after else after,
         },
         TacticTable,
         from_attributes=True,

@@ -94,9 +94,11 @@ class Outcome:
     """Result of a tactic."""
 
     assignment: Assignment
+    """The layout of every operation and value after the tactic."""
     decisions: tuple[str, ...] = ()
     """Choices of the tactic in words, one line each."""
     refused: tuple[Refusal, ...] = ()
+    """Requests that were not met, with the reasons."""
     conflicts: tuple[str, ...] = ()
     """Conflicts that were met and not resolved, with the choices."""
     warnings: tuple[str, ...] = ()
@@ -115,13 +117,14 @@ class Outcome:
         default=tuple, compare=False, repr=False
     )
     """Finds further refusals, which takes time: called only for a plan that is taken."""
-    search: SearchRecord | None = None
-    """Record of the search, if the tactic was one."""
+    search: SearchRecord | None = dataclasses.field(default=None, compare=False, repr=False)
+    """Record of the search, if the tactic was one; not kept in plan files."""
 
     @property
     def directives(self) -> tuple[Decision, ...]:
         """Former name of `decided`."""
-        renamed("Outcome.directives", "Outcome.decided")
+        kind = type(self).__name__
+        renamed(f"{kind}.directives", f"{kind}.decided")
         return self.decided
 
 

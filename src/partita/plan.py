@@ -43,7 +43,7 @@ from partita.tiling import Assignment, LoopNests
 if TYPE_CHECKING:
     from partita.planning.strict import Problem, Strict
     from partita.run.core import Core
-    from partita.saved.rebase import NotKept
+    from partita.saved import NotKept
     from partita.verify import Verification
     from partita.verify.compiled_shardings import AsCompiled
     from partita.verify.number_check import NumberCheck

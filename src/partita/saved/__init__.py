@@ -6,6 +6,6 @@ that is traced again and has to be the same one, and lowered and estimated anew.
 
 from partita.saved.keep import contents, table
 from partita.saved.load import take_up
-from partita.saved.rebase import NotKept
+from partita.saved.translate import NotKept
 
 __all__ = ["NotKept", "contents", "table", "take_up"]

@@ -40,31 +40,27 @@ def in_short(program: Program, op: Operation) -> str:
 
 def anchors(context: Context, decisions: Iterable[Decision]) -> tuple[AnchorRow, ...]:
     """Returns places at which the colors and roles are found that decisions name."""
-    colors, roles = set[int](), set[int]()
+    wanted = set[tuple[str, int]]()
 
     def visit(refers: Refers, item: Any, _: Row) -> Any:
         if refers == "role":
-            roles.add(item[1])
+            wanted.add(("role", item[1]))
         elif refers == "color" and item != EVERY_COLOR:
-            colors.add(item)
+            wanted.add(("color", item))
         return item
 
     for decision in decisions:
         translated(msgspec.to_builtins(decision), visit)
-    if not (colors or roles):
-        return ()
-    of_color, of_role = _Found(colors), _Found(roles)
-    for nodes in (_named(context), _inside(context)):
-        for node, color, role in nodes:
-            of_color.add(color, node)
-            of_role.add(role, node)
-        # What has a name is known by that alone: operations may be alike by chance.
-        of_color.close()
-        of_role.close()
-    return (
-        *(AnchorRow(tuple(nodes), color=color) for color, nodes in of_color.rows()),
-        *(AnchorRow(tuple(nodes), role=role) for role, nodes in of_role.rows()),
-    )
+    found: dict[tuple[str, int], list[_Place]] = {key: [] for key in sorted(wanted)}
+    # What has a name is known by that alone: operations may be alike by chance.
+    for nodes in (_named, _inside):
+        missing = {key for key, places in found.items() if not places}
+        for place, *numbers in nodes(context) if missing else ():
+            for key in missing.intersection(zip(("color", "role"), numbers, strict=True)):
+                found[key].append(place)
+                if len(found[key]) == MOST:
+                    missing.remove(key)
+    return tuple(AnchorRow(tuple(places), **{key[0]: key[1]}) for key, places in found.items())
 
 
 _Nodes = Iterator[tuple[_Place, int, int]]
@@ -95,27 +91,6 @@ def _dimensions(context: Context, values: Iterable[int]) -> _Nodes:
         found = context.single.graph.values[value]
         for dim, (color, role) in enumerate(zip(found.colors, found.roles, strict=True)):
             yield ("value", value, dim), color, role
-
-
-class _Found:
-    """The first places of what is wanted."""
-
-    def __init__(self, wanted: set[int]) -> None:
-        self._nodes: dict[int, list[_Place]] = {number: [] for number in sorted(wanted)}
-        self._open = set(wanted)
-
-    def add(self, number: int, node: _Place) -> None:
-        if number in self._open:
-            self._nodes[number].append(node)
-            if len(self._nodes[number]) == MOST:
-                self._open.remove(number)
-
-    def close(self) -> None:
-        """Adds nothing more to what has been found."""
-        self._open = {number for number in self._open if not self._nodes[number]}
-
-    def rows(self) -> Iterable[tuple[int, list[_Place]]]:
-        return self._nodes.items()
 
 
 def aligned(then: Sequence[str], now: Sequence[str]) -> dict[int, int]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from partita.escape import printed
 from partita.program.names import pattern, shared_pattern
-from partita.saved.rebase import NotKept
 from partita.saved.restore import estimate_of
 from partita.saved.schema import CollectiveRow, PlanTable, Tensor
+from partita.saved.translate import NotKept
 from partita.text import seconds, show_entries, size, times
 
 STEP, MEMORY = 1.05, 1.02

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 
 import jax
@@ -29,7 +28,6 @@ from partita.saved.schema import (
     ClosedOver,
     CollectiveRow,
     EstimateTable,
-    OffloadedTable,
     OperationList,
     PlanTable,
     ProgramTable,
@@ -37,11 +35,11 @@ from partita.saved.schema import (
     TacticTable,
     Tensor,
     Text,
-    TrafficTable,
     encode,
+    in_runs,
 )
 from partita.spmd import Collective, SpmdProgram
-from partita.tiling import Assignment, Layout, replicated, spec
+from partita.tiling import Assignment, replicated, spec
 from partita.version import __version__
 
 
@@ -96,7 +94,7 @@ def tensors(
 
     def each(names: Sequence[str], values: Sequence[int]) -> tuple[Tensor, ...]:
         return tuple(
-            Tensor(name, str(program.values[v].type), sharding(assigned.values[v], mesh))
+            Tensor(name, str(program.values[v].type), spec(assigned.values[v], mesh))
             for name, v in zip(names, values, strict=True)
         )
 
@@ -106,25 +104,9 @@ def tensors(
     )
 
 
-def sharding(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
-    """A layout as a file says it: the entries of a `PartitionSpec`."""
-    return spec(layout, mesh)
-
-
 def text(found: Fingerprint) -> Text:
     """The lines of a program, each different one once."""
-    numbers: dict[str, int] = {}
-    order = runs(numbers.setdefault(line, len(numbers)) for line in found.lines)
-    return Text(tuple(numbers), order, found.checks)
-
-
-def operations(program: Program) -> OperationList:
-    """The operations of a program in short, each different one once."""
-    numbers: dict[str, int] = {}
-    order = runs(
-        numbers.setdefault(in_short(program, op), len(numbers)) for op in program.operations
-    )
-    return OperationList(tuple(numbers), order)
+    return Text(*in_runs(found.lines), found.checks)
 
 
 def collectives(spmd: SpmdProgram) -> tuple[CollectiveRow, ...]:
@@ -172,7 +154,7 @@ def _program(
         arguments=arguments,
         results=results,
         text=text(found),
-        operations=operations(program),
+        operations=OperationList(*in_runs(in_short(program, op) for op in program.operations)),
         specs=specs(program),
     )
 
@@ -224,10 +206,9 @@ def _tactic(mesh: Mesh, entry: TacticReport, decided: Sequence[Decision]) -> Tac
 
 
 def _estimate(estimate: Estimate) -> EstimateTable:
-    said = {name: getattr(estimate, name) for name in EstimateTable.__struct_fields__}
-    traffic = tuple(
-        TrafficTable(kind, axes, all_.count, all_.bytes, all_.seconds)
+    traffic = [
+        {"kind": kind, "axes": axes, **vars(all_)}
         for (kind, axes), all_ in estimate.traffic.items()
-    )
-    offloaded = OffloadedTable(**asdict(estimate.offloaded))
-    return EstimateTable(**{**said, "traffic": traffic, "offloaded": offloaded})
+    ]
+    said = {**vars(estimate), "traffic": traffic}
+    return msgspec.convert(said, EstimateTable, from_attributes=True)

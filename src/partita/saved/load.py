@@ -18,10 +18,10 @@ from partita.options import boolean
 from partita.planning.fixed_layouts import simulated
 from partita.planning.prepare import Prepared, prepare
 from partita.planning.schedule import Scheduled
-from partita.saved.rebase import NotKept
 from partita.saved.rebase import rebase as again
 from partita.saved.restore import Saved, read_plan
 from partita.saved.schema import SpecsTable
+from partita.saved.translate import NotKept
 from partita.text import parse_size
 
 
@@ -60,10 +60,11 @@ def take_up(
     fn = read(fn) if isinstance(fn, str | Path) else fn
     if not donates:
         given = fn.donate_argnums if isinstance(fn, Module) else ()
+        said = saved.table.program
         marked = dataclasses.replace(
             marked,
-            donate_argnums=() if given == saved.donate_argnums else saved.donate_argnums,
-            donate_argnames=saved.donate_argnames,
+            donate_argnums=() if given == said.donate_argnums else said.donate_argnums,
+            donate_argnames=said.donate_argnames,
         )
     target = (device, capacity)
     # The program is the one that was planned, whatever it is estimated on now.

@@ -21,13 +21,12 @@ from partita.decisions import (
     from_row,
 )
 from partita.errors import FileError
-from partita.escape import printed
 from partita.planning.prepare import Prepared
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.saved import keep
 from partita.saved.restore import Saved, check_form, numbered
 from partita.saved.schema import TacticTable
-from partita.saved.translate import Gone, Translator
+from partita.saved.translate import NotKept, Translator
 from partita.tactics import Outcome, Refusal, Tactic, in_turn, joined
 from partita.tactics.given import KeepGiven, PropagateGiven, with_facts
 from partita.tactics.placement import Placement
@@ -37,21 +36,6 @@ from partita.tiling import replicated
 
 MOST_ORDERS = 4
 """Number of orders in which shardings are placed, to find one in which all fit."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NotKept:
-    """Something that a plan file decided and that its rebased plan does not."""
-
-    what: str
-    reason: str
-    tactic: str = ""
-    """The tactic that decided it, where that is known."""
-
-    @printed
-    def __str__(self) -> str:
-        who = f"{self.tactic}: " if self.tactic else ""
-        return f"{who}{self.what}: {self.reason}"
 
 
 def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, ...]]:
@@ -69,8 +53,7 @@ def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, 
         done = run_schedule(context, schedule)
     except FileError as error:
         raise FileError(f"{str(saved.path)!r} cannot be rebased: {error}") from None
-    lost = [NotKept(what, reason, again.name) for again, gone in tactics for what, reason in gone]
-    return done, (*lost, *_sharded_otherwise(saved, done))
+    return done, (*(each for _, gone in tactics for each in gone), *_sharded_otherwise(saved, done))
 
 
 def _keeps_given(again: _Again) -> bool:
@@ -103,29 +86,29 @@ class _Again:
         return joined([*outcomes, self.said], stage.assignment)
 
 
-def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[Gone]]:
+def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[NotKept]]:
     """The tactic of an entry for another program, and what that has not."""
     for row in entry.decided:
         check_form(row)
-    translator = Translator(saved.table, context)
+    translator = Translator(saved.table, context, entry.name)
     layouts = [row for row in entry.decided if row.get("decision") == _LAYOUTS]
     rows = translator.decisions([row for row in entry.decided if row not in layouts])
-    decided = tuple(filter(None, (_fitting(row, context, translator.gone) for row in rows)))
+    decided = tuple(filter(None, (_fitting(row, context, translator) for row in rows)))
     said = Outcome(
         replicated(context.analysis.program),
         decisions=entry.decisions,
-        refused=tuple(Refusal(what, f"not kept: {why}") for what, why in translator.gone),
+        refused=tuple(Refusal(each.what, f"not kept: {each.reason}") for each in translator.gone),
         memory=entry.memory,
     )
     placed = tuple(p for row in layouts for p in _placed(row, saved, context))
     return _Again(entry.name, decided, said, placed), translator.gone
 
 
-def _fitting(row: Row, context: Context, gone: list[Gone]) -> Decision | None:
+def _fitting(row: Row, context: Context, translator: Translator) -> Decision | None:
     """Returns the decision of a row, without what the program has in another form now."""
 
     def lose(problem: str) -> None:
-        gone.append((problem, "it has another form now"))
+        translator.lose(problem, "it has another form now")
 
     return numbered(row, context).fitting(context.analysis.program, lose)
 

@@ -13,7 +13,6 @@ import msgspec
 from partita import files
 from partita.cost import Estimate, Traffic
 from partita.decisions import Context, Decision, Refers, Row, Stage, apply, from_row, translated
-from partita.decisions.layouts import from_runs
 from partita.errors import AxisError, FileError, MeshError
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh
@@ -51,16 +50,6 @@ class Saved:
     def capacity(self) -> int:
         """Bytes per device that the plan may use."""
         return self.table.capacity
-
-    @property
-    def donate_argnums(self) -> tuple[int, ...]:
-        """Positions of the donated arguments."""
-        return self.table.program.donate_argnums
-
-    @property
-    def donate_argnames(self) -> tuple[str, ...]:
-        """Names of the donated keyword arguments."""
-        return self.table.program.donate_argnames
 
     @property
     def hoist_from(self) -> int | None:
@@ -190,11 +179,9 @@ class Saved:
 
     def _fingerprint(self) -> Fingerprint:
         """Returns the fingerprint of the program that the file is for."""
-        said = self.table.program
-        kinds, what = said.text.kinds, f"{str(self.path)!r}: `order`"
-        order = from_runs(said.text.order, len(said.text.checks) // 2, len(kinds), what)
-        lines = tuple("" if code is None else kinds[code] for code in order)
-        return Fingerprint(said.fingerprint, lines, said.text.checks)
+        said, text = self.table.program, self.table.program.text
+        lines = text.listed(len(text.checks) // 2, f"{str(self.path)!r}: `order`")
+        return Fingerprint(said.fingerprint, lines, text.checks)
 
 
 def read_plan(path: str | Path) -> Saved:

@@ -6,11 +6,13 @@ A change that an older partita would misread raises `FORMAT`, and gets a migrati
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from partita.decisions.layouts import from_runs, runs
 from partita.errors import FileError
 from partita.saved.migrate import migrated
 from partita.tactics import Blocked
@@ -52,21 +54,39 @@ class ClosedOver(_Table, frozen=True):
     digest: Digest
 
 
-class Text(_Table, frozen=True):
-    """The lines of the program, to show where another one differs."""
+class Lines(_Table, frozen=True):
+    """Lines of text, each different one once."""
 
     kinds: tuple[str, ...]
+    """The different ones."""
     order: str
+    """The number of each line among them, as runs."""
+
+    def listed(self, count: int, what: str) -> tuple[str, ...]:
+        """Returns so many lines; raises `FileError`, which says what they are of, for others."""
+        codes = from_runs(self.order, count, len(self.kinds), what)
+        return tuple("" if code is None else self.kinds[code] for code in codes)
+
+
+def in_runs(lines: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Returns the `kinds` and the `order` of lines."""
+    numbers: dict[str, int] = {}
+    order = runs(numbers.setdefault(line, len(numbers)) for line in lines)
+    return tuple(numbers), order
+
+
+class Text(Lines, frozen=True):
+    """The lines of the program, to show where another one differs."""
+
     checks: str
 
 
-class OperationList(_Table, frozen=True):
-    """The operations of the program, in short, to find them again in one that has changed."""
+class OperationList(Lines, frozen=True):
+    """The operations of the program, in short, to find them again in one that has changed.
 
-    kinds: tuple[str, ...]
-    """The different ones: what it is, and the ranks of its operands and of its results."""
-    order: str
-    """The kind of each, as runs; empty if that is not known."""
+    A line is what an operation is, and the ranks of its operands and of its results. `order` is
+    empty if they are not known.
+    """
 
 
 class SpecsTable(_Table, frozen=True, omit_defaults=True):

@@ -7,12 +7,14 @@ and said.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 from partita.decisions import EVERY_COLOR, LOST, Context, Refers, Row, translated
-from partita.decisions.layouts import from_runs, length
+from partita.decisions.layouts import length
+from partita.escape import printed
 from partita.program import Program
 from partita.program.fingerprint import fingerprint
 from partita.saved import keep
@@ -20,19 +22,33 @@ from partita.saved.anchors import aligned, in_short, most_common
 from partita.saved.schema import AnchorRow, PlanTable
 from partita.tiling import Node
 
-Gone = tuple[str, str]
-"""Decision that could not be kept, and the reason."""
+
+@dataclasses.dataclass(frozen=True)
+class NotKept:
+    """Something that a plan file decided and that its rebased plan does not."""
+
+    what: str
+    reason: str
+    tactic: str = ""
+    """The tactic that decided it, where that is known."""
+
+    @printed
+    def __str__(self) -> str:
+        who = f"{self.tactic}: " if self.tactic else ""
+        return f"{who}{self.what}: {self.reason}"
 
 
 class Translator:
-    """Says what of a plan file means in another program, and collects what means nothing there."""
+    """Says what the decisions of a tactic of a plan file mean in another program, and collects what
+    means nothing there."""
 
-    def __init__(self, table: PlanTable, context: Context) -> None:
+    def __init__(self, table: PlanTable, context: Context, tactic: str) -> None:
+        self._tactic = tactic
         self._table = table
         self._context = context
         self._program: Program = context.analysis.program
         self._anchors = {(row.color, row.role): row for row in table.anchors}
-        self.gone: list[Gone] = []
+        self.gone: list[NotKept] = []
         self._same = keep.text(fingerprint(self._program)) == table.program.text
         """True if the program is the same, except for what is known of its operations."""
 
@@ -86,25 +102,25 @@ class Translator:
 
     def _or_lost(self, found: int | None, what: str, why: str) -> Any:
         if found is None:
-            self._lose(what, why)
+            self.lose(what, why)
             return LOST
         return found
 
     def _told_value(self, then: int, row: Row) -> Any:
-        """A value; one that a row names is known by that name, too."""
-        found = self.value(then)
-        if found is None:
-            found = self._named.get(row.get("name", ""))
-        name = row.get("name")
+        """A value, in this program."""
+        found, name = self._value_of(then, row), row.get("name")
         if name is None:
             return self._or_lost(found, f"a value inside{_along(row)}", "it is gone")
         return self._or_lost(found, _asked(row), f"{self._program.name} has no {name}")
 
+    def _value_of(self, then: int, row: Row) -> int | None:
+        """A value of the plan's program; one that a row names is known by that name, too."""
+        found = self.value(then)
+        return self._named.get(row.get("name", "")) if found is None else found
+
     def _dim(self, dim: int, row: Row) -> Any:
         """A dimension of the value that its row names, if that has so many."""
-        value = self.value(row["value"])
-        if value is None:
-            value = self._named.get(row.get("name", ""))
+        value = self._value_of(row["value"], row)
         if value is None:
             return dim  # the value is lost, and says so
         type_ = self._program.values[value].type
@@ -112,7 +128,7 @@ class Translator:
             return dim
         if len(row["dims"]) == 1:
             rank = len(type_.shape)
-            self._lose(_asked(row), f"it is {type_}, of {rank} dimensions")
+            self.lose(_asked(row), f"it is {type_}, of {rank} dimensions")
         return LOST
 
     def _told_color(self, then: int, row: Row) -> Any:
@@ -125,7 +141,7 @@ class Translator:
         propagator = self._context.single
         role = most_common(map(propagator.role, self._nodes(self._anchors.get((None, then)))))
         if role is None:
-            self._lose("which role of a conflict gets an axis", "there is no such conflict")
+            self.lose("which role of a conflict gets an axis", "there is no such conflict")
             return LOST
         return [propagator.conflict_of[role], role]
 
@@ -133,13 +149,14 @@ class Translator:
         """Returns whether the mesh has an axis; decisions along another one are lost."""
         if axis in self._context.mesh.names:
             return True
-        gone = (f"everything along {axis}", f"mesh {self._context.mesh} has no axis {axis}")
-        if gone not in self.gone:
-            self._lose(*gone)
+        what = f"everything along {axis}"
+        if not any(each.what == what for each in self.gone):
+            self.lose(what, f"mesh {self._context.mesh} has no axis {axis}")
         return False
 
-    def _lose(self, what: str, reason: str) -> None:
-        self.gone.append((what, reason))
+    def lose(self, what: str, reason: str) -> None:
+        """Adds to what is gone."""
+        self.gone.append(NotKept(what, reason, self._tactic))
 
     # --------------------------------------------------------------------------- colors and roles
 
@@ -208,13 +225,10 @@ class Translator:
         return found
 
     @cached_property
-    def _then(self) -> list[str]:
+    def _then(self) -> tuple[str, ...]:
         """The operations of the plan's program in short."""
-        listed = self._table.program.operations
-        if not listed.order:
-            return []
-        codes = from_runs(listed.order, length(listed.order), len(listed.kinds), "`operations`")
-        return ["" if code is None else listed.kinds[code] for code in codes]
+        found = self._table.program.operations
+        return found.listed(length(found.order), "`operations`")
 
     @cached_property
     def _operations(self) -> dict[int, int]:

@@ -150,7 +150,7 @@ def _whole(value: float, what: str, told: str = "") -> int:
     return int(value)
 
 
-def show_entries(parts: Sequence[str | tuple[str, ...] | None]) -> str:
+def show_entries(parts: Sequence[str | Sequence[str] | None]) -> str:
     """The entries of a `PartitionSpec` for people: `(data, -, replica+model)`."""
     if not any(parts):
         return "replicated"

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import partita as pt
 from checks import array, assert_same, numbers
 from partita.planning import prepare
-from partita.report.json import summary
+from partita.report.collect import summary
 from partita.search import EnoughError
 
 X, W = array(64, 32), array(32, 64)

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import partita as pt
 from partita import models
-from partita.report.json import summary
+from partita.report.collect import summary
 from partita.stablehlo import mlir
 from partita.stablehlo.normal_form import prepare
 

@@ -25,8 +25,8 @@ from partita.cli.sweep import SWEPT, number, swept, tactics_of
 from partita.cli.sweep import sweep as sweep_of
 from partita.frontend.files import format_of
 from partita.planning.strict import Strict, kinds
+from partita.report.collect import summary
 from partita.report.compare import ComparisonData
-from partita.report.json import summary
 from partita.report.plan import view
 from partita.report.write import ending
 from partita.run.executable import Form

@@ -20,7 +20,7 @@ from partita.cli.options import (
     TopologyOption,
 )
 from partita.cli.output import show, show_json, width
-from partita.report.json import summary
+from partita.report.collect import summary
 from partita.report.plan import view
 from partita.verify.backends import backend_for
 

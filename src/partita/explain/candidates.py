@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from partita.analysis import Between
 from partita.decisions import Action, Change, GatherAgain
 from partita.explain.alternatives import Candidate, conflicts_of
-from partita.explain.view import CollectiveGroup, PlanView, together
+from partita.explain.view import CollectiveGroup, PlanView
 from partita.program.collectives import ALL_REDUCE
-from partita.program.names import pattern
+from partita.program.names import pattern, shared_pattern
 from partita.spmd import Reshard
 from partita.tactics.placement import sharing_a_buffer
 from partita.tiling import Node
@@ -100,7 +100,7 @@ def _kept(view: PlanView, nodes: list[Node], axis: int) -> Iterator[Candidate]:
             continue
         alike = view.alike(value)
         buffers = {b for v in alike for b in sharing_a_buffer(view.program, v)}
-        what = together([view.names[v] for v in alike])
+        what = shared_pattern([view.names[v] for v in alike])
         yield Candidate(
             f"keep {what} replicated along {view.mesh.names[axis]}, before history[{position}]",
             position,

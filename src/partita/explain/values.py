@@ -8,8 +8,8 @@ from partita.errors import renamed
 from partita.escape import printed
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
-from partita.explain.view import PlanView, together
-from partita.program.names import pattern
+from partita.explain.view import PlanView
+from partita.program.names import pattern, shared_pattern
 from partita.text import show_entries
 from partita.tiling import entries, local_type
 
@@ -82,14 +82,12 @@ def explain_values(view: PlanView, found: list[tuple[str, int]]) -> list[ValueEx
             len(told.moves),
         )
         groups.setdefault(key, []).append((name, told))
-    return [
-        dataclasses.replace(
-            rows[0][1],
-            name=together(name for name, _ in rows) if "%" not in rows[0][0] else rows[0][0],
-            count=len(rows),
-        )
-        for rows in groups.values()
-    ]
+    explained = []
+    for rows in groups.values():
+        names = [name for name, _ in rows]
+        label = names[0] if "%" in names[0] else shared_pattern(names)
+        explained.append(dataclasses.replace(rows[0][1], name=label, count=len(rows)))
+    return explained
 
 
 def _explain(view: PlanView, name: str, value: int) -> ValueExplanation:

@@ -13,7 +13,7 @@ from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
 from partita.planning.schedule import Scheduled
 from partita.program import Program
-from partita.program.names import match, pattern, shared_pattern
+from partita.program.names import match, pattern
 from partita.spmd import Lowering, Reshard, ValuePlan
 from partita.text import relative, size
 
@@ -208,8 +208,3 @@ class PlanView:
 def show_step(axes: Iterable[str], kind: str, bytes_: int) -> str:
     """A collective in short: `all_gather(data) 64.0 KiB`."""
     return f"{kind}({', '.join(axes)}) {size(bytes_)}"
-
-
-def together(names: Iterable[str]) -> str:
-    """Joins names that differ only in indices into one pattern."""
-    return shared_pattern(list(names))

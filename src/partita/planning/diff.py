@@ -14,7 +14,7 @@ from partita.errors import TacticError
 from partita.escape import printed
 from partita.planning.schedule import Scheduled
 from partita.program import Program
-from partita.program.names import pattern, shared_pattern
+from partita.program.names import grouped
 from partita.text import Text, new_table, plain, seconds, show_entries, size, times
 from partita.tiling import entries
 
@@ -236,19 +236,14 @@ def _same_program(before: Scheduled, after: Scheduled) -> None:
 
 def _shardings(before: Scheduled, after: Scheduled) -> Iterator[ShardingChange]:
     """Named values whose sharding differs, alike ones once."""
-    groups: dict[object, list[str]] = {}
-    for name, type_, ours, theirs in _named(before, after):
-        if ours != theirs:
-            groups.setdefault((pattern(name), type_, ours, theirs), []).append(name)
-    for (_, type_, ours, theirs), names in groups.items():  # type: ignore[misc]
-        yield ShardingChange(shared_pattern(names), len(names), type_, ours, theirs)
-
-
-def _named(before: Scheduled, after: Scheduled) -> Iterator[tuple[str, str, Entries, Entries]]:
-    """Arguments, results and tagged values of both plans: name, type and both shardings."""
     pairs = zip(_values(before), _values(after), strict=True)
-    for (name, type_, ours), (_, _, theirs) in pairs:
-        yield name, type_, ours, theirs
+    differ = (
+        (name, (type_, ours, theirs))
+        for (name, type_, ours), (_, _, theirs) in pairs
+        if ours != theirs
+    )
+    for name, count, told in grouped(differ):
+        yield ShardingChange(name, count, *told)
 
 
 def _values(done: Scheduled) -> Iterator[tuple[str, str, Entries]]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from partita.errors import UnknownNameError, closest
 from partita.program.ir import Program
@@ -23,6 +24,8 @@ _SEPARATOR = re.compile(r"""\[?["']?\]?[./]?\[["']?|["']?\]|[./]""")
 
 _INDEX = re.compile(r"(?<=[\[./_])(\d+)(?=[\]./'])")
 """A part that is a number, or ends in one, as Flax and Haiku number layers: `Dense_0`."""
+
+_Told = TypeVar("_Told", bound=Hashable)
 
 MOST_NAMED = 3
 """Names that a message suggests."""
@@ -49,6 +52,21 @@ def match(program: Program, pattern: str) -> list[tuple[str, int]]:
             "what jax.ad_checkpoint.checkpoint_name says, and * and ? are wildcards"
         )
     return found
+
+
+def grouped(rows: Iterable[tuple[str, _Told]]) -> list[tuple[str, int, _Told]]:
+    """Joins names of which the same is said and that differ in indices only.
+
+    Args:
+      rows: names, each with what is said of it.
+
+    Returns:
+      A pattern of the names, how many they are, and what is said of them.
+    """
+    groups: dict[tuple[str, _Told], list[str]] = {}
+    for name, told in rows:
+        groups.setdefault((pattern(name), told), []).append(name)
+    return [(shared_pattern(names), len(names), told) for (_, told), names in groups.items()]
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -73,6 +73,13 @@ def collect(
     )
 
 
+def summary(plan: Scheduled, meshes: Sequence[MeshCandidate] = ()) -> dict[str, Any]:
+    """Returns the report as data for JSON. Times in seconds, sizes in bytes."""
+    found = dataclasses.asdict(collect(plan, meshes))
+    del found["details"]
+    return found
+
+
 def estimate_data(estimate: Estimate) -> data.EstimateData:
     """An estimate."""
     names = [field.name for field in dataclasses.fields(data.EstimateData)]
@@ -103,7 +110,7 @@ def _arguments(plan: Scheduled) -> list[data.ArgumentData]:
                 label,
                 len(numbers),
                 str(type_),
-                _entries(spec(layout, plan.mesh)),
+                data.listed(spec(layout, plan.mesh)),
                 list(type_.shape),
                 list(shard.shape),
                 shard.bytes,
@@ -113,16 +120,12 @@ def _arguments(plan: Scheduled) -> list[data.ArgumentData]:
     return found
 
 
-def _entries(parts: Sequence[Any]) -> data.Entries:
-    return [list(part) if isinstance(part, tuple) else part for part in parts]
-
-
 def _tactic(plan: Scheduled, entry: TacticReport) -> data.TacticData:
     suggestions = (str(each) for refusal in entry.refused for each in refusal.suggestions)
     return data.TacticData(
         name=entry.name,
         decisions=list(entry.decisions),
-        tiled={label: _entries(found) for label, found in entry.tiled.items()},
+        tiled={label: data.listed(found) for label, found in entry.tiled.items()},
         actions=[str(action) for action in entry.actions],
         refused=[str(refusal) for refusal in entry.refused],
         alternatives=list(dict.fromkeys(suggestions)),
@@ -166,7 +169,7 @@ def _search(plan: Scheduled, record: SearchRecord) -> data.SearchData:
             each.fits,
             dict(sorted(each.collectives.items())),
             {
-                label: _entries(spec(each.layouts[number], plan.mesh))
+                label: data.listed(spec(each.layouts[number], plan.mesh))
                 for label, number in shown.items()
             },
         )

@@ -7,27 +7,23 @@ Arguments that only some plans have show no sharding in the others.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 
+from partita.cost import Traffic
+from partita.planning.diff import COSTS
 from partita.planning.schedule import Scheduled
-from partita.program.names import pattern, shared_pattern
+from partita.program.names import grouped
 from partita.report.collect import estimate_data
-from partita.report.data import Entries, EstimateData
+from partita.report.data import Entries, EstimateData, listed
 from partita.saved.restore import estimate_of, read_plan
-from partita.text import Text, new_table, seconds, show_entries, size, times
+from partita.saved.schema import Entry
+from partita.text import Text, new_table, seconds, show_entries, times
 from partita.tiling import spec
 
-FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("step_time", "step time", seconds),
-    ("compute_time", "  compute", seconds),
-    ("exposed_time", "  collectives, exposed", seconds),
-    ("hidden_time", "  collectives, hidden", seconds),
-    ("peak_memory", "peak memory", size),
-    ("argument_memory", "  of which arguments", size),
-)
+FIGURES = (("step_time", "step time", seconds), *COSTS[1:])
 """The figures that are compared: name, label, and how to show it."""
 
 
@@ -79,8 +75,8 @@ class Side:
     """A plan to compare: its data, and the sharding of every argument and result."""
 
     data: SideData
-    traffic: Mapping[tuple[str, tuple[str, ...]], tuple[int, int, float]]
-    tensors: Mapping[str, tuple[str, tuple[object, ...]]]
+    traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
+    tensors: Mapping[str, tuple[str, tuple[Entry, ...]]]
     """Type and sharding, by name."""
 
 
@@ -100,7 +96,7 @@ def side_of_plan(name: str, plan: Scheduled) -> Side:
     estimate = estimate_data(plan.estimate)
     target = program.name, dict(plan.mesh), plan.hardware.name
     data = SideData(name, *target, tactics, estimate)
-    return Side(data, _traffic(plan.estimate.traffic), tensors)
+    return Side(data, plan.estimate.traffic, tensors)
 
 
 def side_of_file(path: str | Path, name: str = "") -> Side:
@@ -125,57 +121,39 @@ def side_of_file(path: str | Path, name: str = "") -> Side:
         [entry.name for entry in table.history],
         estimate_data(estimate),
     )
-    return Side(data, _traffic(estimate.traffic), tensors)
-
-
-def _traffic(
-    found: Mapping[tuple[str, tuple[str, ...]], object],
-) -> dict[tuple[str, tuple[str, ...]], tuple[int, int, float]]:
-    return {
-        key: (each.count, each.bytes, each.seconds)  # type: ignore[attr-defined]
-        for key, each in found.items()
-    }
+    return Side(data, estimate.traffic, tensors)
 
 
 def comparison(sides: Sequence[Side]) -> ComparisonData:
     """Plans side by side."""
-    keys = sorted({key for side in sides for key in side.traffic})
-    collectives = []
-    for kind, axes in keys:
-        counts, sizes, times_ = zip(
-            *(side.traffic.get((kind, axes), (0, 0, 0.0)) for side in sides), strict=True
-        )
-        collectives.append(ExchangeData(kind, list(axes), list(counts), list(sizes), list(times_)))
-    return ComparisonData([side.data for side in sides], collectives, _shardings(sides))
+    none, collectives = Traffic(0, 0, 0.0), []
+    for kind, axes in sorted({key for side in sides for key in side.traffic}):
+        found = [side.traffic.get((kind, axes), none) for side in sides]
+        counts, sizes = [each.count for each in found], [each.bytes for each in found]
+        times_ = [each.seconds for each in found]
+        collectives.append(ExchangeData(kind, list(axes), counts, sizes, times_))
+    shardings = [
+        SplitData(name, count, types, [None if each is None else listed(each) for each in split])
+        for name, count, (types, split) in grouped(_differing(sides))
+    ]
+    return ComparisonData([side.data for side in sides], collectives, shardings)
 
 
-def _shardings(sides: Sequence[Side]) -> list[SplitData]:
-    """Returns tensors whose shardings differ between plans; names that differ in indices are
-    grouped."""
-    names = dict.fromkeys(name for side in sides for name in side.tensors)
-    groups: dict[tuple[str, str, tuple[tuple[object, ...] | None, ...]], list[str]] = {}
-    for name in names:
+_Split = tuple[tuple[Entry, ...] | None, ...]
+
+
+def _differing(sides: Sequence[Side]) -> Iterator[tuple[str, tuple[str, _Split]]]:
+    """Yields arguments and results whose shardings differ between plans, with their types."""
+    for name in dict.fromkeys(name for side in sides for name in side.tensors):
         found = [side.tensors.get(name) for side in sides]
-        types = " or ".join(dict.fromkeys(each[0] for each in found if each))
         split = tuple(each[1] if each else None for each in found)
         if len(set(split)) > 1:
-            groups.setdefault((pattern(name), types, split), []).append(name)
-    differ = []
-    for (_, types, split), group in groups.items():
-        shardings = [None if each is None else _listed(each) for each in split]
-        differ.append(SplitData(shared_pattern(group), len(group), types, shardings))
-    return differ
-
-
-def _listed(entries: Sequence[object]) -> Entries:
-    return [list(e) if isinstance(e, tuple) else e for e in entries]  # type: ignore[misc]
+            yield name, (" or ".join(dict.fromkeys(each[0] for each in found if each)), split)
 
 
 def shown(entries: Entries | None) -> str:
     """A sharding of a comparison as text."""
-    if entries is None:
-        return "not there"
-    return show_entries([tuple(e) if isinstance(e, list) else e for e in entries])
+    return "not there" if entries is None else show_entries(entries)
 
 
 def change(values: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ documents each field. Fields are added, not renamed or removed, in a minor relea
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SCHEMA = 1
@@ -253,6 +254,11 @@ class PlanData:
     details: DetailsData | None = None
 
 
-def as_json(data: Any) -> Any:
-    """A data class as what JSON can hold."""
-    return dataclasses.asdict(data)
+def named(entry: str | Sequence[str] | None) -> list[str]:
+    """Returns the axes of an entry of a sharding."""
+    return [] if entry is None else [entry] if isinstance(entry, str) else list(entry)
+
+
+def listed(entries: Iterable[str | Sequence[str] | None]) -> Entries:
+    """Returns a sharding as JSON has it: with lists of axes."""
+    return [each if each is None or isinstance(each, str) else list(each) for each in entries]

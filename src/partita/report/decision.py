@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from partita.analysis.purpose import purposes
 from partita.planning.schedule import Scheduled
-from partita.report.data import ArgumentData, DecisionData
+from partita.report.data import ArgumentData, DecisionData, named
 from partita.text import seconds, size
 
 _MOST = 0.5
@@ -67,11 +68,7 @@ def _roles(axis: str, arguments: list[ArgumentData]) -> Iterator[str]:
 
 def _dims(argument: ArgumentData, axis: str) -> list[int]:
     """The dimensions of an argument that an axis splits."""
-    return [
-        dim
-        for dim, entry in enumerate(argument.sharding)
-        if entry is not None and axis in ([entry] if isinstance(entry, str) else entry)
-    ]
+    return [dim for dim, entry in enumerate(argument.sharding) if axis in named(entry)]
 
 
 def _share(axis: str, arguments: list[ArgumentData], purpose: str) -> float:
@@ -79,17 +76,10 @@ def _share(axis: str, arguments: list[ArgumentData], purpose: str) -> float:
     total = split = 0.0
     for each in arguments:
         if each.purpose == purpose:
-            elements = each.count * float(_product(each.shape))
+            elements = each.count * float(math.prod(each.shape))
             total += elements
             split += elements if _dims(each, axis) else 0.0
     return split / total if total else 0.0
-
-
-def _product(shape: list[int]) -> int:
-    found = 1
-    for each in shape:
-        found *= each
-    return found
 
 
 def _binds(plan: Scheduled) -> str:

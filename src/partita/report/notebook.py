@@ -13,8 +13,8 @@ from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
 from partita.report.collect import collect
 from partita.report.data import PlanData
-from partita.report.page.markup import Html, join, listing, sharding, tag
-from partita.text import seconds, size
+from partita.report.page.markup import Html, join, listing, tag
+from partita.text import seconds, show_entries, size
 
 WIDE, LANE = 900, 18
 """Width of the timeline, and height of one of its lanes, in pixels."""
@@ -98,7 +98,7 @@ def _arguments(found: PlanData) -> Html:
     rows = [
         (f"{each.name} ×{each.count}" if each.count > 1 else each.name, each.type, shown)
         for each in sorted(found.arguments, key=lambda each: not any(each.sharding))
-        for shown in [sharding(each.sharding)]
+        for shown in [show_entries(each.sharding)]
     ]
     return _table("Arguments", ["argument", "type", "sharding"], rows)
 

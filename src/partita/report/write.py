@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from partita.files import write
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
 from partita.report.collect import collect
-from partita.report.data import as_json
 from partita.report.page import page
 from partita.report.plan import view
 from partita.text import plain
@@ -51,5 +51,9 @@ def write_report(
         text = plain(view(plan, meshes=meshes)) + "\n"
     else:
         found = collect(plan, meshes, details=True, verified=verified)
-        text = page(found) if kind == ".html" else json.dumps(as_json(found), indent=1) + "\n"
+        text = (
+            page(found)
+            if kind == ".html"
+            else json.dumps(dataclasses.asdict(found), indent=1) + "\n"
+        )
     write(path, text.encode())

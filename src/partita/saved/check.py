@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from partita.escape import printed
-from partita.program.names import pattern, shared_pattern
+from partita.program.names import grouped
 from partita.saved.restore import estimate_of
 from partita.saved.schema import CollectiveRow, PlanTable, Tensor
 from partita.saved.translate import NotKept
@@ -143,14 +143,15 @@ def _tensors(
 ) -> tuple[list[str], list[str]]:
     """Arguments or results that differ, alike ones once."""
     then, now = ({tensor.name: tensor for tensor in side} for side in (before, after))
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name in dict.fromkeys((*then, *now)):
-        sides = _told(then.get(name)), _told(now.get(name))
-        if sides[0] != sides[1]:
-            groups.setdefault((pattern(name), *sides[0], *sides[1]), []).append(name)
+    sides = (
+        (name, (_told(then.get(name)), _told(now.get(name))))
+        for name in dict.fromkeys((*then, *now))
+    )
     lines, failures = [], []
-    for (_, old_type, old, new_type, new), names in groups.items():
-        label = shared_pattern(names) + times(len(names))
+    for name, count, ((old_type, old), (new_type, new)) in grouped(
+        (name, pair) for name, pair in sides if pair[0] != pair[1]
+    ):
+        label = name + times(count)
         said = label if label.startswith(what) else f"{what} {label}"
         lines += [f"-{label}  {old_type}  {old}"] if old_type else []
         lines += [f"+{label}  {new_type}  {new}"] if new_type else []

@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
 
-from partita.report.data import PlanData, as_json
+from partita.report.data import PlanData
 from partita.report.page.markup import Html, join, tag
 from partita.report.page.sections import sections, summary
 from partita.version import __version__
@@ -27,7 +28,7 @@ SCRIPTS = ("common.js", "timeline.js", "memory.js", "search.js", "tables.js")
 def page(plan: PlanData) -> str:
     """The page of one plan."""
     parts = sections(plan)
-    data = as_json(plan)
+    data = dataclasses.asdict(plan)
     shown = {
         "timeline": data["details"] and data["details"]["timeline"],
         "memory": data["details"] and data["details"]["memory"],

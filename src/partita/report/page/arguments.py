@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from partita.report.data import ArgumentData, PlanData
+from partita.report.data import ArgumentData, PlanData, named
 from partita.report.page.markup import (
     Html,
     grid,
     join,
-    named,
     search_box,
-    sharding,
     table,
     tag,
 )
-from partita.text import size
+from partita.text import show_entries, size
 
 _ORDER = {"inputs": 0, "parameters": 1, "optimizer state": 2}
 
@@ -47,7 +45,7 @@ def _row(each: ArgumentData, mesh: dict[str, int]) -> tuple[object, ...]:
     name = [tag("span", each.name, class_="mono"), tag("b", times)]
     if each.purpose:
         name += [Html(" "), tag("span", each.purpose, class_="tag")]
-    drawn = [grid(each.shape, each.sharding, mesh), tag("span", sharding(each.sharding))]
+    drawn = [grid(each.shape, each.sharding, mesh), tag("span", show_entries(each.sharding))]
     return (
         join(name),
         tag("span", each.type, class_="mono"),

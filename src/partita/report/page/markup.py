@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 
 from partita.escape import printable
+from partita.report.data import named
 from partita.text import show_entries
 
 Entries = Sequence[str | Sequence[str] | None]
@@ -89,16 +91,6 @@ def search_box(name: str, label: str, *more: object) -> Html:
     return tag("div", field, *more, count, class_="tools")
 
 
-def sharding(entries: Entries) -> str:
-    """A sharding as text: `(data, -)`."""
-    return show_entries([e if e is None or isinstance(e, str) else tuple(e) for e in entries])
-
-
-def named(entry: str | Sequence[str] | None) -> list[str]:
-    """The axes of an entry."""
-    return [] if entry is None else [entry] if isinstance(entry, str) else list(entry)
-
-
 WIDE, HIGH = 84, 44
 """Width and height of a grid, in pixels."""
 
@@ -115,7 +107,7 @@ def grid(shape: Sequence[int], entries: Entries, mesh: dict[str, int]) -> Html:
     down = chosen[0] if len(chosen) > 1 else None
     columns, rows = (1 if dim is None else parts[dim] for dim in (across, down))
     high = HIGH if down is not None else HIGH // 3
-    told = f"{'×'.join(map(str, shape)) or 'scalar'}, {sharding(entries)}"
+    told = f"{'×'.join(map(str, shape)) or 'scalar'}, {show_entries(entries)}"
     lines = [
         *(_line(x, 0, x, high) for x in _cuts(columns, WIDE)),
         *(_line(0, y, WIDE, y) for y in _cuts(rows, high)),
@@ -153,7 +145,4 @@ def _cuts(parts: int, length: int) -> list[float]:
 
 
 def _parts(entry: str | Sequence[str] | None, mesh: dict[str, int]) -> int:
-    found = 1
-    for axis in named(entry):
-        found *= mesh[axis]
-    return found
+    return math.prod(mesh[axis] for axis in named(entry))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from partita.report.data import PlanData, ProposalData, SearchData, TacticData
-from partita.report.page.markup import Html, join, listing, sharding, table, tag
-from partita.text import seconds, size
+from partita.report.page.markup import Html, join, listing, table, tag
+from partita.text import seconds, show_entries, size
 
 COMPARED = 24
 """Number of arguments in which the plans are compared."""
@@ -62,7 +62,8 @@ def _shardings(search: SearchData) -> Html:
     """One column for each plan, one row for each argument; what differs comes first."""
     labels = list(search.proposals[0].shardings)
     told = {
-        label: [sharding(each.shardings[label]) for each in search.proposals] for label in labels
+        label: [show_entries(each.shardings[label]) for each in search.proposals]
+        for label in labels
     }
     labels.sort(key=lambda label: -len(set(told[label])))
     rows = ((label, *told[label]) for label in labels[:COMPARED])

@@ -16,13 +16,12 @@ from partita.report.page.markup import (
     join,
     listing,
     search_box,
-    sharding,
     table,
     tag,
 )
 from partita.report.page.searches import searches
 from partita.report.page.verified import verified
-from partita.text import seconds, size
+from partita.text import seconds, show_entries, size
 
 LONGEST = 20
 """Number of operations and collectives in the timeline's table."""
@@ -288,7 +287,7 @@ def _tactics(plan: PlanData) -> Html:
 
 
 def _told(entry: TacticData) -> Html:
-    tiled = (f"{label} {sharding(entries)}" for label, entries in entry.tiled.items())
+    tiled = (f"{label} {show_entries(entries)}" for label, entries in entry.tiled.items())
     parts = [
         ("chose", entry.decisions),
         ("tiled", list(tiled)),

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from partita.escape import printable
 
@@ -139,6 +140,23 @@ def renamed(old: str, new: str, stacklevel: int = 2) -> None:
         DeprecationWarning,
         stacklevel=stacklevel + 1,
     )
+
+
+class FormerName:
+    """Former name of an attribute or a method of a class; whoever uses it is warned."""
+
+    def __init__(self, now: str) -> None:
+        self._now = now
+        self.__doc__ = f"Former name of `{now}`."
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        renamed(f"{owner.__name__}.{self._name}", f"{owner.__name__}.{self._now}")
+        return getattr(instance, self._now)
 
 
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:

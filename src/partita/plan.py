@@ -17,7 +17,7 @@ from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
 from partita.cost.footprint import Footprint
 from partita.cost.idle_axes import IdleAxis
-from partita.errors import TacticError, renamed
+from partita.errors import FormerName, TacticError
 from partita.escape import printed
 from partita.files import write
 from partita.frontend.calling import NOTHING_STATIC, Marked, Static
@@ -153,11 +153,7 @@ class Plan(Shown, Searched):
     compiled: AsCompiled | None = None
     """Result of compiling the shardings given to `simulate` with XLA, if that was asked."""
 
-    @property
-    def lifted(self) -> tuple[np.ndarray, ...]:
-        """The former name of `closed_over`."""
-        renamed("Plan.lifted", "Plan.closed_over")
-        return self.closed_over
+    lifted = FormerName("closed_over")
 
     @alone
     def then(self, *tactics: Tactic) -> Plan:
@@ -190,10 +186,7 @@ class Plan(Shown, Searched):
             raise TacticError(f"there is no tactic {number}; the history has {len(self.history)}")
         return self.done.suggestions(number)
 
-    def alternatives(self, number: int = -1) -> tuple[Suggestion, ...]:
-        """Former name of `suggestions`."""
-        renamed("Plan.alternatives", "Plan.suggestions")
-        return self.suggestions(number)
+    alternatives = FormerName("suggestions")
 
     @property
     def mesh(self) -> Mesh:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.errors import renamed
+from partita.errors import FormerName
 from partita.escape import printed
 from partita.explain.collectives import summary_line
 from partita.explain.origins import Decision, LeftOut
@@ -39,11 +39,7 @@ class ValueExplanation:
     moves: tuple[str, ...]
     """Its collectives, and the operations that they are for. Of the first value."""
 
-    @property
-    def piece(self) -> str:
-        """The former name of `shard`."""
-        renamed("ValueExplanation.piece", "ValueExplanation.shard")
-        return self.shard
+    piece = FormerName("shard")
 
     @printed
     def __str__(self) -> str:

@@ -11,10 +11,9 @@ from typing import Any
 
 import jax
 import jax.export
-import numpy as np
 
 from partita import files
-from partita.errors import FileError, UnsupportedError, renamed
+from partita.errors import FileError, FormerName, UnsupportedError
 from partita.escape import printed
 from partita.frontend.trace import Traced, as_tuple
 from partita.program.ir import Program, TensorType
@@ -77,16 +76,9 @@ class Module(Traced):
         program = dataclasses.replace(program, aliases=self.program.aliases)
         return dataclasses.replace(self, program=program, closed_over=arrays, text=text)
 
-    @property
-    def lifted(self) -> tuple[np.ndarray, ...]:
-        """The former name of `closed_over`."""
-        renamed("Module.lifted", "Module.closed_over")
-        return self.closed_over
+    lifted = FormerName("closed_over")
 
-    def lifting(self, least: int) -> Module:
-        """The former name of `hoisting`."""
-        renamed("Module.lifting", "Module.hoisting")
-        return self.hoisting(least)
+    lifting = FormerName("hoisting")
 
     def donating(self, argnums: int | Sequence[int]) -> Module:
         """Returns the same program with these donated arguments, instead of the file's own."""

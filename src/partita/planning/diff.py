@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -129,10 +129,8 @@ class PlanDiff:
     def _costs(self) -> RenderableType:
         table = new_table("Cost of a step, per device", "what", "before", "after", "change")
         for change, (_, label, show) in zip(self.costs, COSTS, strict=True):
-            by = f"{change.after / change.before - 1:+.1%}" if change.before else ""
-            same = change.before == change.after
-            row = (label, show(change.before), show(change.after), "" if same else by)
-            table.add_row(*row)
+            both = change.before, change.after
+            table.add_row(label, *map(show, both), relative_change(both))
         return table
 
     def _collectives(self) -> RenderableType:
@@ -157,6 +155,14 @@ class PlanDiff:
             before, after = show_entries(change.before), show_entries(change.after)
             table.add_row(change.name + times(change.count), change.type, before, after)
         return table
+
+
+def relative_change(values: Sequence[float]) -> str:
+    """Returns the relative change from the first of two values to the second; empty for other
+    counts."""
+    if len(values) != 2 or values[0] == values[1] or not values[0]:
+        return ""
+    return f"{values[1] / values[0] - 1:+.1%}"
 
 
 def _arrow(before: str, after: str) -> str:

@@ -15,7 +15,7 @@ from partita.cost.idle_axes import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
 from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
 from partita.decisions import Context, Decision, GatherAgain, Stage, apply, gathers
-from partita.errors import renamed
+from partita.errors import FormerName
 from partita.escape import printed
 from partita.garbage import paused
 from partita.mesh import Mesh
@@ -77,11 +77,7 @@ class TacticReport(Outcome):
             f"peak {size(self.before.peak_memory)} -> {size(self.estimate.peak_memory)})"
         )
 
-    @property
-    def whole(self) -> tuple[ReplicatedUse, ...]:
-        """Former name of `replicated_uses`."""
-        renamed("TacticReport.whole", "TacticReport.replicated_uses")
-        return self.replicated_uses
+    whole = FormerName("replicated_uses")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from partita.errors import renamed
+from partita.errors import FormerName
 from partita.escape import printed
 from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
 from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
@@ -192,11 +192,7 @@ class Constant:
     values: tuple[int, ...] = dataclasses.field(repr=False)
     """The values that hold it: the argument, or a copy for every use."""
 
-    @property
-    def lifted(self) -> bool:
-        """The former name of `hoisted`."""
-        renamed("Constant.lifted", "Constant.hoisted")
-        return self.hoisted
+    lifted = FormerName("hoisted")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 
 from partita.cost import Traffic
-from partita.planning.diff import COSTS
+from partita.planning.diff import COSTS, relative_change
 from partita.planning.schedule import Scheduled
 from partita.program.names import grouped
 from partita.report.collect import estimate_data
@@ -156,14 +156,6 @@ def shown(entries: Entries | None) -> str:
     return "not there" if entries is None else show_entries(entries)
 
 
-def change(values: Sequence[float]) -> str:
-    """Returns the relative change from the first of two values to the second; empty for other
-    counts."""
-    if len(values) != 2 or values[0] == values[1] or not values[0]:
-        return ""
-    return f"{values[1] / values[0] - 1:+.1%}"
-
-
 def view(found: ComparisonData) -> RenderableType:
     """A comparison as something that rich can print: two plans by figures, more as one table."""
     return _two(found) if len(found.plans) == 2 else _many(found)
@@ -176,14 +168,14 @@ def _two(found: ComparisonData) -> RenderableType:
         costs.add_row(label, *map(told, found.plans), "")
     for key, label, show in FIGURES:
         values = [getattr(side.estimate, key) for side in found.plans]
-        costs.add_row(label, *map(show, values), change(values))
+        costs.add_row(label, *map(show, values), relative_change(values))
     costs.add_row("fits", *("yes" if s.estimate.fits else "NO" for s in found.plans), "")
     parts: list[RenderableType] = [costs]
     if found.collectives:
         table = new_table("Collectives: count, time", "kind", "axes", *names, "change")
         for each in found.collectives:
             figures = (f"{n}, {seconds(t)}" for n, t in zip(each.count, each.seconds, strict=True))
-            table.add_row(each.kind, ", ".join(each.axes), *figures, change(each.seconds))
+            table.add_row(each.kind, ", ".join(each.axes), *figures, relative_change(each.seconds))
         parts += [Text(), table]
     if found.shardings:
         table = new_table("Sharded otherwise", "value", "type", *names)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from partita.emit.sequential import sequential
-from partita.errors import ArgumentError, renamed
+from partita.errors import ArgumentError, FormerName
 from partita.escape import printed
 from partita.frontend.callbacks import result_of, with_modules
 from partita.stablehlo import mlir
@@ -43,11 +43,7 @@ class Core:
     fn: Any = None
     """The function."""
 
-    @property
-    def lifted(self) -> tuple[np.ndarray, ...]:
-        """The former name of `closed_over`."""
-        renamed("Core.lifted", "Core.closed_over")
-        return self.closed_over
+    lifted = FormerName("closed_over")
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates the program by its loops, one after the other, on one device.

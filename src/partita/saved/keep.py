@@ -13,7 +13,6 @@ import numpy as np
 
 from partita.cost import Estimate
 from partita.decisions import Decision, Layouts, gathers, to_row
-from partita.decisions.layouts import runs
 from partita.errors import FileError
 from partita.frontend.calling import Marked
 from partita.mesh import Mesh

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from partita.cost import Estimate
 from partita.decisions import Action, Decision, Stage
-from partita.errors import renamed
+from partita.errors import FormerName
 from partita.escape import printed
 from partita.mesh import Mesh
 from partita.search.record import SearchRecord
@@ -60,11 +60,7 @@ class Refusal:
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}" + (f" ({self.instead})" if self.instead else "")
 
-    @property
-    def alternatives(self) -> tuple[Suggestion, ...]:
-        """Former name of `suggestions`."""
-        renamed("Refusal.alternatives", "Refusal.suggestions")
-        return self.suggestions
+    alternatives = FormerName("suggestions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +116,7 @@ class Outcome:
     search: SearchRecord | None = dataclasses.field(default=None, compare=False, repr=False)
     """Record of the search, if the tactic was one; not kept in plan files."""
 
-    @property
-    def directives(self) -> tuple[Decision, ...]:
-        """Former name of `decided`."""
-        kind = type(self).__name__
-        renamed(f"{kind}.directives", f"{kind}.decided")
-        return self.decided
+    directives = FormerName("decided")
 
 
 class Tactic(Protocol):

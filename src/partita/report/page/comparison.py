@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.report.compare import FIGURES, ComparisonData, SideData, change, shown
+from partita.planning.diff import relative_change
+from partita.report.compare import FIGURES, ComparisonData, SideData, shown
 from partita.report.page import document
 from partita.report.page.markup import Html, bar, join, listing, search_box, table, tag
 from partita.report.page.sections import Section
@@ -42,7 +43,7 @@ def _costs(found: ComparisonData) -> Html:
     made = [table("Cost of a step, per device", columns, rows)]
     if len(found.plans) == 2:
         pairs = (
-            (label.strip(), *(show(v) for v in values), change(values))
+            (label.strip(), *(show(v) for v in values), relative_change(values))
             for key, label, show in FIGURES
             for values in [[getattr(side.estimate, key) for side in found.plans]]
         )

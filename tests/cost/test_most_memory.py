@@ -10,7 +10,7 @@ import pytest
 import partita as pt
 from checks import array
 from partita import cost
-from partita.report.json import summary
+from partita.report.collect import summary
 
 HELD = cost.load("h100").kernels.held_longer.value
 

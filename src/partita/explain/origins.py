@@ -18,7 +18,7 @@ from partita.analysis.describe import factor_place
 from partita.decisions import EVERY_COLOR, Action, ShardClass, ShardColor
 from partita.escape import printed
 from partita.planning.schedule import Scheduled
-from partita.tiling import Assignment, Node, Propagator
+from partita.tiling import Assignment, Node
 
 MOST_STEPS = 6
 """Operations of a chain that are printed; of longer ones, the first and last."""
@@ -94,13 +94,9 @@ class Origins:
         self.context = done.stage.context
         self.program = self.context.analysis.program
         self.mesh = self.context.mesh
+        self.propagator = self.context.single
         self._parents: dict[tuple[int, int], dict[Node, Node | None]] = {}
         self._folded: dict[int, ClassGraph] = {}
-
-    @cached_property
-    def propagator(self) -> Propagator:
-        """Over single operations and values."""
-        return self.context.single
 
     @cached_property
     def states(self) -> list[Assignment]:
@@ -220,11 +216,8 @@ class Origins:
 
     def free(self, node: Node, axis: int) -> bool:
         """Returns whether a node could still take an axis after all tactics."""
-        return not self._refusal(node, axis, len(self.done.history)) and self.size(node) > 1
-
-    def size(self, node: Node) -> int:
-        """Number of indices along a node."""
-        return self.propagator.size(node)
+        refused = self._refusal(node, axis, len(self.done.history))
+        return not refused and self.propagator.size(node) > 1
 
     def near(self, node: Node, axis: int, position: int) -> bool:
         """Returns whether a neighbour of a node took an axis with the tactic at a position."""

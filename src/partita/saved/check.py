@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.escape import printed
 from partita.program.names import grouped
-from partita.saved.restore import estimate_of
+from partita.saved.restore import estimate_of, mesh_of
 from partita.saved.schema import CollectiveRow, PlanTable, Tensor
 from partita.saved.translate import NotKept
 from partita.text import seconds, show_entries, size, times
@@ -124,16 +124,8 @@ def compare(
 
 def _target(before: PlanTable, after: PlanTable) -> tuple[list[str], list[str]]:
     """The mesh and the device type."""
-
-    def told(table: PlanTable) -> list[str]:
-        axes = ",".join(
-            f"{name}={size}"
-            + "@".join(["", *filter(None, ["+".join(table.networks.get(name, ()))])])
-            for name, size in table.mesh.items()
-        )
-        return [f"mesh {axes}", f"hardware {table.hardware}"]
-
-    pairs = [pair for pair in zip(told(before), told(after), strict=True) if pair[0] != pair[1]]
+    told = ((f"mesh {mesh_of(each)}", f"hardware {each.hardware}") for each in (before, after))
+    pairs = [pair for pair in zip(*told, strict=True) if pair[0] != pair[1]]
     lines = [sign + side for pair in pairs for sign, side in zip("-+", pair, strict=True)]
     return lines, [f"{now}, was {then}" for then, now in pairs]
 

@@ -200,15 +200,19 @@ def read_plan(path: str | Path) -> Saved:
 def saved_as(data: bytes, path: Path) -> Saved:
     """The contents of a plan file; raises as `read_plan`."""
     table = decode(data, path)
-    laid = dict(table.networks)
     try:
-        names, sizes = tuple(table.mesh), tuple(table.mesh.values())
-        mesh = Mesh(names, sizes, tuple(laid.pop(name, ()) for name in names))
-        for name in laid:
-            mesh.axis(name)
+        return Saved(path, mesh_of(table), table)
     except (AxisError, MeshError) as error:
         raise FileError(f"{str(path)!r} is not a plan file that can be read: {error}") from None
-    return Saved(path, mesh, table)
+
+
+def mesh_of(table: PlanTable) -> Mesh:
+    """The mesh that a file says; an error if there cannot be such a one."""
+    names, sizes = tuple(table.mesh), tuple(table.mesh.values())
+    mesh = Mesh(names, sizes, tuple(table.networks.get(name, ()) for name in names))
+    for name in table.networks:
+        mesh.axis(name)
+    return mesh
 
 
 def _renamed(what: str, then: Sequence[Tensor], now: Sequence[Tensor]) -> list[str]:

@@ -180,8 +180,8 @@ def diff(before: Scheduled, after: Scheduled) -> PlanDiff:
     estimates = (before.estimate, after.estimate)
     kinds = sorted({*before.estimate.traffic, *after.estimate.traffic})
     return PlanDiff(
-        mesh=_pair(str(done.stage.context.mesh) for done in both),
-        hardware=_pair(done.stage.context.hardware.name for done in both),
+        mesh=_pair(str(done.mesh) for done in both),
+        hardware=_pair(done.hardware.name for done in both),
         tactics=_pair(tuple(entry.name for entry in done.history) for done in both),
         fits=_pair(estimate.fits for estimate in estimates),
         costs=tuple(
@@ -201,10 +201,6 @@ def _pair(items: Iterator[Any]) -> Any:
     return first, second
 
 
-def _program(done: Scheduled) -> Program:
-    return done.stage.context.analysis.program
-
-
 def _signature(program: Program) -> dict[str, str]:
     """The types of arguments and results, by name."""
     sides = (
@@ -221,7 +217,7 @@ def _signature(program: Program) -> dict[str, str]:
 
 
 def _same_program(before: Scheduled, after: Scheduled) -> None:
-    programs = _program(before), _program(after)
+    programs = before.program, after.program
     ours, theirs = map(_signature, programs)
     differences = [
         f"{name} is {ours.get(name, 'missing')} in one and {theirs.get(name, 'missing')} in the "
@@ -254,8 +250,7 @@ def _shardings(before: Scheduled, after: Scheduled) -> Iterator[ShardingChange]:
 
 def _values(done: Scheduled) -> Iterator[tuple[str, str, Entries]]:
     """Everything that users can name, in the order of the program: name, type and sharding."""
-    program = _program(done)
-    mesh, lowering = done.stage.context.mesh, done.lowering
+    program, mesh, lowering = done.program, done.mesh, done.lowering
     for name, value in (
         *zip(program.argument_names, program.arguments, strict=True),
         *zip(program.result_names, program.results, strict=True),

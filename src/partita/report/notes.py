@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 
 from rich.console import Group, RenderableType
 
@@ -41,32 +42,36 @@ def constants(plan: Scheduled) -> Iterator[RenderableType]:
 def notes(plan: Scheduled) -> Iterator[RenderableType]:
     """Yields notes on effects of a lack of memory, and on parts of the program that planning cannot
     improve."""
-    opaque: dict[str, int] = {}
-    for op in plan.program.operations:
-        if not op.rule.known:
-            where = f"{op.title} at {op.source}"
-            opaque[where] = opaque.get(where, 0) + 1
-    lowering = plan.lowering
-    if lowering.regathered:
-        text = "Gathered again instead of kept, for lack of memory:"
-        again = (lowering.graph.values[index] for index in lowering.regathered)
-        lines = (
-            Text(f"  {plan.program.describe(v.value.index)}{times(len(v.members))}") for v in again
-        )
-        yield Group(Text(text, style="yellow"), *lines)
-    unknown = [loop.source for loop in plan.program.loops if loop.trips is None]
-    if unknown:
-        text = "Loops whose trip count is not known; their cost is that of running once:"
-        lines = (Text(f"  {source}") for source in dict.fromkeys(unknown))
-        yield Group(Text(text, style="yellow"), *lines)
-    if opaque:
-        lines = (Text(f"  {where}{times(count)}") for where, count in opaque.items())
-        yield Group(Text("Replicated, for lack of a sharding rule:", style="yellow"), *lines)
-    if results := list(_unreached(plan)):
-        text = "Results that depend on no argument, so that no sharding reaches them; replicated:"
-        hint = Text(f"  ManualPartition({{{results[0][0]!r}: 0}}, axis=...) would shard the first.")
-        lines = (Text(f"  {name}: {facts}") for name, facts in results)
-        yield Group(Text(text, style="yellow"), *lines, hint)
+    program, lowering = plan.program, plan.lowering
+    again = [lowering.graph.values[index] for index in lowering.regathered]
+    yield from _listed(
+        "Gathered again instead of kept, for lack of memory:",
+        [f"{program.describe(each.value.index)}{times(len(each.members))}" for each in again],
+    )
+    yield from _listed(
+        "Loops whose trip count is not known; their cost is that of running once:",
+        dict.fromkeys(loop.source for loop in program.loops if loop.trips is None),
+    )
+    opaque = Counter(f"{op.title} at {op.source}" for op in program.operations if not op.rule.known)
+    yield from _listed(
+        "Replicated, for lack of a sharding rule:",
+        [f"{where}{times(count)}" for where, count in opaque.items()],
+    )
+    results = list(_unreached(plan))
+    yield from _listed(
+        "Results that depend on no argument, so that no sharding reaches them; replicated:",
+        [f"{name}: {facts}" for name, facts in results],
+        *(
+            f"ManualPartition({{{name!r}: 0}}, axis=...) would shard the first."
+            for name, _ in results[:1]
+        ),
+    )
+
+
+def _listed(title: str, lines: Collection[str], *more: str) -> Iterator[RenderableType]:
+    """Yields lines below a title, if there are any."""
+    if lines:
+        yield Group(Text(title, style="yellow"), *(Text(f"  {line}") for line in (*lines, *more)))
 
 
 def _unreached(plan: Scheduled) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,14 @@
 """A collective is one entry: here one is added in place, and everything knows it.
 
-What it takes is an entry in `partita.program.collectives`, which says how data travel and how HLO
-writes it, and an emitter in `partita.emit.collectives`.
+What it takes is an entry in `partita.program.collectives`, which says what it does, how data
+travel, and how StableHLO and HLO write it. One in groups of devices needs no emitter of its own.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from pathlib import Path
 
 import jax.numpy as jnp
 import msgspec
@@ -18,7 +20,7 @@ from partita.cost.collectives import interconnect
 from partita.emit.collectives import EMITTERS, collective
 from partita.emit.spmd import emit
 from partita.program import collectives
-from partita.program.collectives import COLLECTIVES, CollectiveKind, HloForm
+from partita.program.collectives import COLLECTIVES, LOCAL, CollectiveKind, HloForm
 from partita.spmd.instructions import Reshard
 from partita.spmd.show import show
 from partita.stablehlo import mlir
@@ -109,6 +111,29 @@ def test_without_an_entry_nothing_knows_it():
 def test_every_entry_is_emitted_and_spelled(kind):
     assert kind.name in EMITTERS
     assert kind.hlo.opcodes[0] == kind.name.replace("_", "-")
+
+
+def test_nothing_else_spells_a_kind():
+    """Only PyTorch's front end does, where torch calls its own collectives so."""
+    sources = Path(collectives.__file__).parents[1]
+    spelled = {name for kind in COLLECTIVES.values() for name in (kind.name, *kind.hlo.opcodes)}
+    named = [
+        f"{path.relative_to(sources)}:{node.lineno} {node.value}"
+        for path in sorted(sources.rglob("*.py"))
+        if path != Path(collectives.__file__)
+        and path.relative_to(sources) != Path("torch", "communication.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant)
+        and str(node.value).removeprefix("stablehlo.").removesuffix("_dim") in spelled
+    ]
+    assert named == []
+
+
+def test_what_devices_hold_afterwards_follows_from_the_entry():
+    replicating = {kind.name for kind in COLLECTIVES.values() if kind.replicates}
+    moving = {kind.name for kind in (*COLLECTIVES.values(), *LOCAL.values()) if kind.moves}
+    assert replicating == {"all_gather", "all_reduce"}
+    assert moving == {"all_gather", "all_to_all", "collective_permute", "slice"}
 
 
 def test_payloads_from_either_side():

@@ -177,7 +177,7 @@ class Layers:
             return True
         # Broadcasting to a dimension of size 1 more.
         sizes = (values[v].type.elements for v in (*op.operands[:1], *op.results[:1]))
-        return op.short == "broadcast_in_dim" and len(set(sizes)) == 1
+        return op.traits.broadcasts and len(set(sizes)) == 1
 
     def _updates(self, value: int) -> Iterator[Operation]:
         """Yields the operations that replace a part of a value."""

@@ -19,6 +19,7 @@ from partita.cost.hardware import Hardware
 from partita.cost.independent import IndependentWork, loop_body
 from partita.cost.plan_costs import Inside, PlanTable
 from partita.cost.timing import Timing
+from partita.program.collectives import ALL_GATHER
 from partita.spmd.steps import Step
 
 REMEMBERED = 64
@@ -120,7 +121,7 @@ class Loops:
         ]
         together: tuple[object, ...] = ()
         size = max(step.after.bytes for step in steps)
-        if kinds == {"all_gather"} and kinds <= self._combined and size < self._limit:
+        if kinds == {ALL_GATHER.name} and kinds <= self._combined and size < self._limit:
             together = tuple(step.axes for step in steps)
         share = np.tile(seconds / len(rows), (len(rows), 1))
         return Inside(np.array(rows, dtype=np.int64), share, together, size)

@@ -14,17 +14,25 @@ from scipy.optimize import nnls
 
 from partita.cost.fitting import TimedCollective
 from partita.cost.stopwatch import Budget, best_of
+from partita.program.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COLLECTIVE_PERMUTE,
+    COLLECTIVES,
+    REDUCE_SCATTER,
+)
 
 SIZES = (2**14, 2**18, 2**22, 2**24)
 """Payloads in bytes."""
 
 _Body = Callable[[Any, int], Any]
 _BODIES: dict[str, _Body] = {
-    "all_gather": lambda x, n: jax.lax.all_gather(x, "x", tiled=True),
-    "all_reduce": lambda x, n: jax.lax.psum(x, "x"),
-    "reduce_scatter": lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
-    "all_to_all": lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
-    "collective_permute": lambda x, n: jax.lax.ppermute(
+    ALL_GATHER.name: lambda x, n: jax.lax.all_gather(x, "x", tiled=True),
+    ALL_REDUCE.name: lambda x, n: jax.lax.psum(x, "x"),
+    REDUCE_SCATTER.name: lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
+    ALL_TO_ALL.name: lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
+    COLLECTIVE_PERMUTE.name: lambda x, n: jax.lax.ppermute(
         x, "x", [(place, (place + 1) % n) for place in range(n)]
     ),
 }
@@ -50,7 +58,7 @@ def timed(devices: Sequence[Any], budget: Budget) -> list[TimedCollective]:
     groups = [2**power for power in range(1, n.bit_length()) if n % 2**power == 0 and 2**power < n]
     kinds: Sequence[str] = tuple(_BODIES)
     if topology(devices) == "torus":
-        groups, kinds = [], ("all_gather", "all_reduce")
+        groups, kinds = [], [kind for kind in kinds if COLLECTIVES[kind].replicates]
     return [
         TimedCollective(kind, group, size, best_of(_collective(devices, kind, group, size), budget))
         for kind in kinds
@@ -72,9 +80,8 @@ def network(devices: Sequence[Any], rows: Sequence[TimedCollective]) -> Fit:
     """
     n, kind = len(devices), topology(devices)
     hops = n / 2 if kind == "torus" else n - 1
-    passes = {"all_gather": 1, "all_reduce": 2}
-    used = [row for row in rows if row.kind in passes and row.devices == n]
-    matrix = np.array([[row.sent, passes[row.kind] * hops] for row in used])
+    used = [row for row in rows if COLLECTIVES[row.kind].replicates and row.devices == n]
+    matrix = np.array([[row.sent, COLLECTIVES[row.kind].passes * hops] for row in used])
     # Small and large collectives count alike: what is fitted is the relative error.
     weighted = matrix / np.array([row.seconds for row in used])[:, None]
     (per_byte, latency), _ = nnls(weighted, np.ones(len(used)))
@@ -86,7 +93,7 @@ def _collective(devices: Sequence[Any], kind: str, group: int, size: int) -> Cal
     mesh = jax.sharding.Mesh(np.array(devices).reshape(-1, group), ("groups", "x"))
     split = PartitionSpec(("groups", "x"))
     count = size // 4 // group * group
-    local = count // group if kind == "all_gather" else count
+    local = count // group if kind == ALL_GATHER.name else count
     mapped = jax.shard_map(
         lambda x: _BODIES[kind](x, group),
         mesh=mesh,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from partita.program.collectives import ALL_GATHER
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import BARRIER
 from partita.spmd.steps import Step
@@ -62,7 +63,7 @@ def laid_anew(layer: LayerOf, steps: Sequence[Step]) -> float:
     """Returns the bytes of a device's shard of the stack in the layout for gathering its layers by
     these steps; 0 if it has that layout already."""
     first = steps[0]
-    if first.kind != "all_gather" or all(size == 1 for size in first.before.shape[: first.dim]):
+    if first.kind != ALL_GATHER.name or all(size == 1 for size in first.before.shape[: first.dim]):
         return 0.0
     shape = (layer.layers, *first.before.shape)
     return float(dataclasses.replace(first.before, shape=shape, dtype=layer.dtype).bytes)

@@ -10,12 +10,10 @@ from partita.emit import exchange
 from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.emit.ordered import as_made, as_ordered
 from partita.program.collectives import (
-    ALL_GATHER,
-    ALL_REDUCE,
     ALL_TO_ALL,
     COLLECTIVE_PERMUTE,
+    COLLECTIVES,
     MASK,
-    REDUCE_SCATTER,
     SLICE,
 )
 from partita.program.ir import TensorType
@@ -27,19 +25,34 @@ Emitter = Callable[[Builder, Any, Step], Any]
 """Builds a step at the current insertion point: from the local value before it, that after it."""
 
 
-def collective(build: Builder, value: Any, step: Step, **attributes: Any) -> Any:
-    """A collective among the groups of devices along the axes of a step."""
-    return _operation(build, value, step, attributes).results[0]
+def collective(build: Builder, value: Any, step: Step) -> Any:
+    """A collective among the groups of devices along the axes of a step, as its entry spells it."""
+    if not step.collective.reduces:
+        return _operation(build, value, step).results[0]
+    moved = dataclasses.replace(
+        step,
+        before=TensorType(step.before.shape, step.dtype),
+        after=TensorType(step.after.shape, step.dtype),
+    )
+    op = _operation(build, as_ordered(build, value, step.combine), moved)
+    scalar = build.type(TensorType((), step.dtype))
+    block = op.regions[0].blocks.append(scalar, scalar)
+    with ir.InsertionPoint(block):
+        hlo.return_([COMBINE[step.combine](*block.arguments)])
+    return as_made(build, op.results[0], step.after.dtype)
 
 
-def _operation(
-    build: Builder, value: Any, step: Step, attributes: dict[str, Any], regions: int = 0
-) -> Any:
-    mesh = build.mesh
+def _operation(build: Builder, value: Any, step: Step) -> Any:
+    mesh, kind = build.mesh, step.collective
     size = mesh.size(step.axes)
+    numbers = {"dim": step.dim, "split": step.split, "devices": size}
+    attributes = {
+        name: i64(numbers[what]) if what in numbers else ir.UnitAttr.get()
+        for name, what in kind.attributes.items()
+    }
     groups = f"dense<{mesh.groups(step.axes)}> : tensor<{mesh.devices // size}x{size}xi64>"
     return ir.Operation.create(
-        f"stablehlo.{step.kind}",
+        f"stablehlo.{kind.name}",
         results=[build.type(step.after)],
         operands=[value],
         attributes={
@@ -47,7 +60,7 @@ def _operation(
             "replica_groups": ir.Attribute.parse(groups),
             "channel_handle": build.channel(),
         },
-        regions=regions,
+        regions=int(kind.reduces),
     )
 
 
@@ -65,46 +78,10 @@ def _mask(build: Builder, value: Any, step: Step) -> Any:
     return build.only_first(value, build.fill(value.type, 0), step.axes)
 
 
-def _all_gather(build: Builder, value: Any, step: Step) -> Any:
-    return collective(
-        build, value, step, all_gather_dim=i64(step.dim), use_global_device_ids=ir.UnitAttr.get()
-    )
-
-
-def _all_reduce(build: Builder, value: Any, step: Step) -> Any:
-    return _reducing(build, value, step, {})
-
-
-def _reduce_scatter(build: Builder, value: Any, step: Step) -> Any:
-    return _reducing(build, value, step, {"scatter_dimension": i64(step.dim)})
-
-
-def _reducing(build: Builder, value: Any, step: Step, attributes: dict[str, Any]) -> Any:
-    attributes = {**attributes, "use_global_device_ids": ir.UnitAttr.get()}
-    moved = dataclasses.replace(
-        step,
-        before=TensorType(step.before.shape, step.dtype),
-        after=TensorType(step.after.shape, step.dtype),
-    )
-    op = _operation(build, as_ordered(build, value, step.combine), moved, attributes, regions=1)
-    scalar = build.type(TensorType((), step.dtype))
-    block = op.regions[0].blocks.append(scalar, scalar)
-    with ir.InsertionPoint(block):
-        hlo.return_([COMBINE[step.combine](*block.arguments)])
-    return as_made(build, op.results[0], step.after.dtype)
-
-
 def _all_to_all(build: Builder, value: Any, step: Step) -> Any:
     # XLA's CPU compiler cuts the operand into one for each device, and fails where it then
     # sees through the shards: one may be of a transposed value, another one padding.
-    return collective(
-        build,
-        set_apart(value),
-        step,
-        split_dimension=i64(step.split),
-        concat_dimension=i64(step.dim),
-        split_count=i64(build.mesh.size(step.axes)),
-    )
+    return collective(build, set_apart(value), step)
 
 
 def _collective_permute(build: Builder, value: Any, step: Step) -> Any:
@@ -122,7 +99,7 @@ def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> An
     """Sends a value between pairs of devices; a device that receives nothing gets zeros."""
     listed = f"dense<{[list(pair) for pair in pairs]}> : tensor<{len(pairs)}x2xi64>"
     return ir.Operation.create(
-        "stablehlo.collective_permute",
+        f"stablehlo.{COLLECTIVE_PERMUTE.name}",
         results=[value.type],
         operands=[value],
         attributes={
@@ -133,12 +110,10 @@ def _permute(build: Builder, value: Any, pairs: Sequence[tuple[int, int]]) -> An
 
 
 EMITTERS: dict[str, Emitter] = {
+    **dict.fromkeys(COLLECTIVES, collective),
     SLICE.name: _slice,
     MASK.name: _mask,
-    ALL_GATHER.name: _all_gather,
-    ALL_REDUCE.name: _all_reduce,
-    REDUCE_SCATTER.name: _reduce_scatter,
     ALL_TO_ALL.name: _all_to_all,
     COLLECTIVE_PERMUTE.name: _collective_permute,
 }
-"""Emitters by kind of step."""
+"""Emitters by kind of step. Collectives within groups of devices need none of their own."""

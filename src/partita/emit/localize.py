@@ -18,6 +18,7 @@ from partita.emit.builder import COMBINE, Builder
 from partita.emit.kernels import custom_call
 from partita.emit.local_run import LocalRun, opened, renumber
 from partita.emit.ragged import ragged_dot
+from partita.program.collectives import COLLECTIVES
 from partita.program.combining import NEUTRAL
 from partita.program.ir import TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
@@ -225,11 +226,7 @@ LOCALIZERS: dict[str, Localizer] = {
     FULL_TO_SHARD: _operand,
     SHARD_TO_FULL: _operand,
     MANUAL: _manual,
-    "stablehlo.all_gather": _collective,
-    "stablehlo.all_reduce": _collective,
-    "stablehlo.all_to_all": _collective,
-    "stablehlo.collective_permute": _collective,
-    "stablehlo.reduce_scatter": _collective,
+    **{f"stablehlo.{name}": _collective for name in COLLECTIVES},
     ROLL: _roll,
     "chlo.constant": _constant,
     "chlo.ragged_dot": ragged_dot,

@@ -2,17 +2,26 @@
 
 An entry says what a collective does, how its data travel and how compiled programs write it. Every
 module that handles collectives looks here: the lowering for payloads, the cost model for how data
-travel, verification for opcodes. `partita.cost.collectives` has the cost of each way of travelling,
-`partita.emit.collectives` how a collective is emitted.
+travel, emission for attributes, validation for what devices hold afterwards, verification for
+opcodes. `partita.cost.collectives` has the cost of each way of travelling. No other module spells
+the name of a kind.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 Travel = Literal["nowhere", "neighbour", "ring", "pairwise"]
 """Route of the data: none, to a neighbour, around a ring, or from each device to every other."""
+
+Attribute = Literal["dim", "split", "devices", "set"]
+"""Value of an attribute: the dimension that a step gathers or scatters, the one that it splits, the
+number of devices in a group, or none, if the attribute only has to be there."""
+
+GLOBAL_IDS: Mapping[str, Attribute] = {"use_global_device_ids": "set"}
+"""Attribute of collectives that may number devices otherwise than by their global ids."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,11 +54,23 @@ class CollectiveKind:
     """True if a dimension becomes longer: shards of several devices are concatenated."""
     splits: bool = False
     """True if a dimension becomes shorter: each device keeps its shard."""
+    attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict, hash=False)
+    """Attributes in StableHLO, besides the groups of devices and the channel."""
 
     @property
     def scatters(self) -> bool:
         """True if the result is a shard of the operand."""
         return self.splits and not self.gathers
+
+    @property
+    def moves(self) -> bool:
+        """True if the result consists of elements of the operands, as it only moves them."""
+        return not self.reduces and (self.splits or self.travel != "nowhere")
+
+    @property
+    def replicates(self) -> bool:
+        """True if all devices have the same result."""
+        return (self.gathers or self.reduces) and not self.splits
 
     def payload_of_result(self, result: int, devices: int) -> int:
         """Returns the payload in bytes per device, given the result's bytes and the devices."""
@@ -91,11 +112,22 @@ LOCAL: dict[str, CollectiveKind] = {kind.name: kind for kind in (SLICE, MASK)}
 
 ALL_GATHER = register(
     CollectiveKind(
-        "all_gather", HloForm(("all-gather",), start_holds_operands=True), "ring", gathers=True
+        "all_gather",
+        HloForm(("all-gather",), start_holds_operands=True),
+        "ring",
+        gathers=True,
+        attributes={"all_gather_dim": "dim", **GLOBAL_IDS},
     )
 )
 ALL_REDUCE = register(
-    CollectiveKind("all_reduce", HloForm(("all-reduce",)), "ring", passes=2, reduces=True)
+    CollectiveKind(
+        "all_reduce",
+        HloForm(("all-reduce",)),
+        "ring",
+        passes=2,
+        reduces=True,
+        attributes=GLOBAL_IDS,
+    )
 )
 REDUCE_SCATTER = register(
     CollectiveKind(
@@ -104,6 +136,7 @@ REDUCE_SCATTER = register(
         "ring",
         reduces=True,
         splits=True,
+        attributes={"scatter_dimension": "dim", **GLOBAL_IDS},
     )
 )
 ALL_TO_ALL = register(
@@ -115,6 +148,11 @@ ALL_TO_ALL = register(
         "pairwise",
         gathers=True,
         splits=True,
+        attributes={
+            "split_dimension": "split",
+            "concat_dimension": "dim",
+            "split_count": "devices",
+        },
     )
 )
 COLLECTIVE_PERMUTE = register(
@@ -124,3 +162,11 @@ COLLECTIVE_PERMUTE = register(
         "neighbour",
     )
 )
+
+DIMENSIONS = frozenset(
+    name
+    for kind in COLLECTIVES.values()
+    for name, value in kind.attributes.items()
+    if value in ("dim", "split")
+)
+"""Attributes of any kind that number a dimension."""

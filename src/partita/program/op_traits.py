@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from partita.program import refused
+from partita.program.collectives import COLLECTIVES
 from partita.program.refused import Refused
 
 Treatment = Literal[
@@ -60,6 +61,10 @@ class Traits:
     """It holds the elements that it makes."""
     product: bool = False
     """It runs on matrix units, two FLOPs per point of its iteration space."""
+    ragged: bool = False
+    """A product of groups of rows, whose sizes are known only when the program runs."""
+    multiplicative: bool = False
+    """It multiplies its operands, or one by a number."""
     convolution: bool = False
     """A product whose second operand slides over the first."""
     multiplies: bool = False
@@ -82,6 +87,12 @@ class Traits:
     """It makes the same elements in another order or shape."""
     transposes: bool = False
     """It makes the same elements in another order."""
+    reverses: bool = False
+    """It turns dimensions around."""
+    broadcasts: bool = False
+    """It repeats its operand along other dimensions."""
+    selects: bool = False
+    """Its result consists of elements of several operands."""
     keeps_zeros: bool = False
     """It maps zeros to zeros."""
 
@@ -234,8 +245,8 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.logistic": _ELEMENTWISE,
     "stablehlo.maximum": replace(_ELEMENTWISE, combiner="max"),
     "stablehlo.minimum": replace(_ELEMENTWISE, combiner="min"),
-    "stablehlo.multiply": replace(_ELEMENTWISE, combiner="mul", linear=(0, 1)),
-    "stablehlo.negate": replace(_ELEMENTWISE, linear=(0,)),
+    "stablehlo.multiply": replace(_ELEMENTWISE, combiner="mul", linear=(0, 1), multiplicative=True),
+    "stablehlo.negate": replace(_ELEMENTWISE, linear=(0,), multiplicative=True),
     "stablehlo.not": _ELEMENTWISE,
     "stablehlo.or": replace(_ELEMENTWISE, combiner="or"),
     "stablehlo.popcnt": _ELEMENTWISE,
@@ -246,7 +257,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.round_nearest_afz": _ELEMENTWISE,
     "stablehlo.round_nearest_even": _ELEMENTWISE,
     "stablehlo.rsqrt": _ELEMENTWISE,
-    "stablehlo.select": _ELEMENTWISE,
+    "stablehlo.select": replace(_ELEMENTWISE, selects=True),
     "stablehlo.shift_left": _ELEMENTWISE,
     "stablehlo.shift_right_arithmetic": _ELEMENTWISE,
     "stablehlo.shift_right_logical": _ELEMENTWISE,
@@ -309,10 +320,10 @@ OPERATIONS: Mapping[str, Traits] = {
     "chlo.constant": replace(_GENERATED, constant=True),
     # with a rule of Shardy's
     "stablehlo.broadcast_in_dim": replace(
-        _SHARDY, fusible=True, read_through=True, free=True, keeps_zeros=True
+        _SHARDY, fusible=True, read_through=True, free=True, keeps_zeros=True, broadcasts=True
     ),
     "stablehlo.cholesky": _SHARDY,
-    "stablehlo.concatenate": replace(_SHARDY, fusible=True),
+    "stablehlo.concatenate": replace(_SHARDY, fusible=True, selects=True),
     "stablehlo.convolution": replace(_PRODUCT, convolution=True),
     "stablehlo.dot_general": _PRODUCT,
     "stablehlo.dynamic_slice": replace(
@@ -333,7 +344,7 @@ OPERATIONS: Mapping[str, Traits] = {
         keeps_zeros=True,
         linear=(0,),
     ),
-    "stablehlo.reverse": replace(_SHARDY, fusible=True, linear=(0,)),
+    "stablehlo.reverse": replace(_SHARDY, fusible=True, linear=(0,), reverses=True),
     "stablehlo.scatter": replace(_SHARDY, scatters=True, scalar_body=True),
     "stablehlo.select_and_scatter": replace(_SHARDY, scalar_body=True),
     "stablehlo.slice": replace(_SHARDY, fusible=True, slices=True, sums=True, linear=(0,)),
@@ -349,7 +360,7 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.custom_call": replace(_OWN, sums=True),
     "stablehlo.einsum": replace(_OWN, sums=True),
     "stablehlo.map": replace(_OWN, scalar_body=True),
-    "chlo.ragged_dot": replace(_OWN, product=True, multiplies=True, sums=True),
+    "chlo.ragged_dot": replace(_OWN, product=True, ragged=True, multiplies=True, sums=True),
     "chlo.top_k": _OWN,
     # structure
     "stablehlo.case": _STRUCTURE,
@@ -378,13 +389,10 @@ OPERATIONS: Mapping[str, Traits] = {
     "chlo.scan": _replicated("each index depends on those before it"),
     # refused
     "stablehlo.after_all": _refused(refused.HOST),
-    "stablehlo.all_gather": _COLLECTIVE,
-    "stablehlo.all_reduce": _COLLECTIVE,
-    "stablehlo.all_to_all": _COLLECTIVE,
+    **{f"stablehlo.{name}": _COLLECTIVE for name in COLLECTIVES},
     "stablehlo.async_done": _refused(refused.ASYNC),
     "stablehlo.async_start": _refused(refused.ASYNC),
     "stablehlo.collective_broadcast": _refused(refused.COLLECTIVE),
-    "stablehlo.collective_permute": _COLLECTIVE,
     "stablehlo.collective_reduce": _refused(refused.COLLECTIVE),
     "stablehlo.create_token": _refused(refused.HOST),
     "stablehlo.cross-replica-sum": _refused(refused.COLLECTIVE),
@@ -393,7 +401,6 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.outfeed": _EFFECT,
     "stablehlo.partition_id": replace(_refused(refused.DEVICE), in_manual=True),
     "stablehlo.recv": _EFFECT,
-    "stablehlo.reduce_scatter": _COLLECTIVE,
     "stablehlo.replica_id": _refused(refused.DEVICE),
     "stablehlo.rng": _refused(refused.KEYLESS),
     "stablehlo.send": _EFFECT,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from partita.errors import UnsupportedError
+from partita.program.collectives import DIMENSIONS
 from partita.program.ir import Given, ManualCollective, Operation, TensorType, Work
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, traits
 from partita.program.rule import Factor, Rule
@@ -200,11 +201,7 @@ def _collective_rule(
     Whatever devices do along other axes, it has them exchange element by element.
     """
     kind = op.name.rpartition(".")[2]
-    moved = {
-        int(op.attributes[name].value)
-        for name in ("all_gather_dim", "scatter_dimension", "split_dimension", "concat_dimension")
-        if name in op.attributes
-    }
+    moved = {int(op.attributes[name].value) for name in DIMENSIONS if name in op.attributes}
     sides = (
         ", ".join(
             " ".join(

@@ -12,28 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partita.escape import printed
+from partita.program.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from partita.spmd import Collective
 from partita.torch.distribution import Distribution
 from partita.torch.placements import splits
 from partita.torch.repeats import layer_of
 from partita.torch.tools import sharded_axis
 
-_KINDS = {
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "all_gather": "all_gather",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "all_reduce": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "allreduce_": "all_reduce",
-    "all_to_all_single": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "alltoall_": "all_to_all",
+_NAMES = {
+    ALL_GATHER: (
+        *("all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_gather"),
+        *("allgather_", "_allgather_base_"),
+    ),
+    REDUCE_SCATTER: (
+        *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+        "_reduce_scatter_base_",
+    ),
+    ALL_REDUCE: ("all_reduce", "all_reduce_coalesced", "allreduce_"),
+    ALL_TO_ALL: ("all_to_all_single", "shard_dim_alltoall", "alltoall_"),
 }
+_KINDS = {name: kind.name for kind, names in _NAMES.items() for name in names}
 """Kinds of partita by torch's names of collectives."""
 
 
@@ -76,23 +74,23 @@ class Comparison:
 
 def rules(collectives: Sequence[Collective], plan: Distribution) -> list[Rule]:
     """Returns the known differences in collectives under a plan."""
-    sums = [c for c in collectives if c.kind == "all_reduce"]
+    sums = [c for c in collectives if c.kind == ALL_REDUCE.name]
     found = [
         Rule(
-            "all_reduce",
+            ALL_REDUCE.name,
             -1,
             0,
             "a mean over targets divides by how many count, which the plan sums over the devices "
             "and DTensor does not: it takes the mean of equal shards",
         ),
         Rule(
-            "all_reduce",
+            ALL_REDUCE.name,
             0,
             sum(len(c.axes) - 1 for c in sums),
             "sums over several axes are taken axis by axis",
         ),
         Rule(
-            "all_reduce",
+            ALL_REDUCE.name,
             -_whole_biases(plan),
             0,
             "a bias that is added before its sums are scattered has a gradient of all of them",
@@ -101,9 +99,9 @@ def rules(collectives: Sequence[Collective], plan: Distribution) -> list[Rule]:
     for kind, count in plan.local.over_classes.items():
         found.append(Rule(kind, -count, 0, _GATHERED_CLASSES))
     if plan.local.over_classes:
-        found.append(Rule("all_gather", 0, 1, _GATHERED_CLASSES))
+        found.append(Rule(ALL_GATHER.name, 0, 1, _GATHERED_CLASSES))
     tied = sum(_is_gathered(plan, name) for name in plan.local.tied)
-    for kind in ("all_gather", "reduce_scatter"):
+    for kind in (ALL_GATHER.name, REDUCE_SCATTER.name):
         why = "a tied parameter is gathered by each module that reads it"
         found.append(Rule(kind, 0, tied, why))
     return [*found, *_at_once(collectives, plan)]
@@ -137,7 +135,7 @@ def _at_once(collectives: Sequence[Collective], plan: Distribution) -> Iterator[
     groups = len(blocks) + any(layer_of(name) not in blocks for name in plan.used)
     again = len(blocks) if plan.local.regathers else 0
     single = Counter(c.kind for c in collectives if c.axes == (axis,))
-    for kind, count in (("all_gather", groups + again), ("reduce_scatter", groups)):
+    for kind, count in ((ALL_GATHER.name, groups + again), (REDUCE_SCATTER.name, groups)):
         more = count - single[kind] if single[kind] else 0
         yield Rule(kind, more, more, "fully_shard moves what a block has at once")
 

@@ -9,10 +9,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from partita.errors import OptionError, closest
+from partita.program.collectives import COLLECTIVE_PERMUTE
 from partita.spmd import Collective
 from partita.tactics import AutomaticPartition, Tactic
 
-_AVOIDED = {"dtensor": ("collective_permute",)}
+_AVOIDED = {"dtensor": (COLLECTIVE_PERMUTE.name,)}
 """The kinds of collectives that each target has not."""
 
 

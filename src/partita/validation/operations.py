@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.mesh import Mesh
+from partita.program.collectives import COLLECTIVES
 from partita.program.combining import combines
 from partita.program.ir import Operation, Program, TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, SHARD_TO_FULL
@@ -18,9 +19,6 @@ from partita.program.rule import Halo, Rule
 from partita.tiling import Axes, Layout
 from partita.validation import windows
 from partita.validation.state import Mismatch, State, expect, real
-
-_KEEPS_DEVICES_EQUAL = {"all_gather", "all_reduce"}
-"""The collectives after which devices along their axes hold the same."""
 
 
 def results_of(
@@ -183,7 +181,7 @@ def _varying(op: Operation, operands: Sequence[State], split: Layout, mesh: Mesh
     if op.traits.collective and op.work is not None:
         for each in op.work.collectives:
             axes = frozenset(map(mesh.axis, each.axes))
-            found = found - axes if each.kind in _KEEPS_DEVICES_EQUAL else found | axes
+            found = found - axes if COLLECTIVES[each.kind].replicates else found | axes
         return found
     return found | here if op.traits.in_manual else found
 

@@ -7,15 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from partita.mesh import Mesh
-from partita.program.collectives import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    COLLECTIVE_PERMUTE,
-    MASK,
-    REDUCE_SCATTER,
-    SLICE,
-)
+from partita.program.collectives import COLLECTIVE_PERMUTE, COLLECTIVES, MASK, SLICE
 from partita.program.ir import TensorType
 from partita.spmd.steps import Step
 from partita.tiling import Axes, Layout
@@ -40,10 +32,27 @@ def after(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
     return STEPS[step.kind](state, step, type_, mesh)
 
 
-def _gather(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
-    axes = real(step.axes, mesh)
-    _expect_no_window(state, step.dim)
-    return _without(state, step.dim, axes)
+def _exchanged(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
+    """Transfer rule of collectives within groups of devices: what their entries say they do."""
+    kind, axes = step.collective, real(step.axes, mesh)
+    expect(kind.reduces or kind.gathers or kind.splits, f"what a {kind.name} does is not known")
+    for dim in (step.dim, step.split):
+        _expect_no_window(state, dim)
+    if kind.reduces:
+        state = _reduced(state, step.combine, axes)
+    if kind.gathers:
+        state = _without(state, step.dim, axes)
+    if kind.splits:
+        state = _split(state, step.dim if kind.scatters else step.split, axes)
+    return state
+
+
+def _reduced(state: State, combine: str, axes: Axes) -> State:
+    for axis in axes:
+        how = state.unreduced.get(axis)
+        expect(how == combine, f"it is reduced by {combine}, its parts by {how}")
+    rest = {axis: how for axis, how in state.unreduced.items() if axis not in axes}
+    return state.replace(unreduced=rest)
 
 
 def _slice(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
@@ -73,27 +82,6 @@ def _mask(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
     axes = real(step.axes, mesh)
     _expect_replicated(state, axes)
     return state.replace(unreduced={**state.unreduced, **dict.fromkeys(axes, "add")})
-
-
-def _reduce(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
-    axes = real(step.axes, mesh)
-    for axis in axes:
-        how = state.unreduced.get(axis)
-        expect(how == step.combine, f"it is reduced by {step.combine}, its parts by {how}")
-    rest = {axis: how for axis, how in state.unreduced.items() if axis not in axes}
-    return state.replace(unreduced=rest)
-
-
-def _scatter(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
-    _expect_no_window(state, step.dim)
-    return _split(_reduce(state, step, type_, mesh), step.dim, real(step.axes, mesh))
-
-
-def _exchange(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
-    axes = real(step.axes, mesh)
-    for dim in (step.dim, step.split):
-        _expect_no_window(state, dim)
-    return _split(_without(state, step.dim, axes), step.split, axes)
 
 
 def _permute(state: State, step: Step, type_: TensorType, mesh: Mesh) -> State:
@@ -174,12 +162,9 @@ def _expect_no_window(state: State, dim: int) -> None:
 
 
 STEPS: dict[str, Transfer] = {
+    **dict.fromkeys(COLLECTIVES, _exchanged),
     SLICE.name: _slice,
     MASK.name: _mask,
-    ALL_GATHER.name: _gather,
-    ALL_REDUCE.name: _reduce,
-    REDUCE_SCATTER.name: _scatter,
-    ALL_TO_ALL.name: _exchange,
     COLLECTIVE_PERMUTE.name: _permute,
 }
 """The transfer rule of every kind of step, by name."""

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
+from partita.program.collectives import ALL_REDUCE
 from partita.program.ir import bits
 from partita.spmd import Reshard, Run, SpmdProgram
 from partita.spmd.instructions import While, inside
 from partita.verify.comparison import Becomes, hlo_collective
 from partita.verify.narrowest_types import NarrowestTypes
-from partita.verify.reading import MOVING, Readers
+from partita.verify.reading import Readers, moves
 
 GPU_REWRITES = {
     "moved narrower": "an all_gather, all_to_all or collective_permute of what is only a wider "
@@ -55,7 +56,7 @@ def _stacked(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
         readers = Readers(inside((*loop.condition.instructions, *loop.body.instructions)))
         stack = functools.partial(_only_stacked, spmd, loop, readers)
         for item in loop.body.instructions:
-            summed = isinstance(item, Reshard) and item.step.kind == "all_reduce"
+            summed = isinstance(item, Reshard) and item.step.kind == ALL_REDUCE.name
             if isinstance(item, Reshard) and summed and stack(item.output):
                 yield item.output, trips
 
@@ -69,13 +70,13 @@ def _only_stacked(spmd: SpmdProgram, loop: While, readers: Readers, buffer: int)
         item = reading[0] if len(reading) == 1 else None
         if buffer in results or not isinstance(item, Run):
             return False
-        kind, made = spmd.program.operations[item.op].short, item.outputs[0]
-        if kind not in (*MOVING, "broadcast_in_dim"):
+        traits, made = spmd.program.operations[item.op].traits, item.outputs[0]
+        if not (moves(spmd.program, item) or traits.broadcasts):
             break
         if spmd.buffers[made].type.elements != spmd.buffers[buffer].type.elements:
             return False
         buffer = made
-    if kind != "dynamic_update_slice" or item.inputs[1] != buffer:
+    if not traits.writes_window or item.inputs[1] != buffer:
         return False
     stack = item.inputs[0]
     carried = stack in loop.body.arguments and results.count(made) == 1 and not readers.of.get(made)

@@ -6,8 +6,8 @@ It keeps all others one to one. `tests/verify/test_host_rewrites.py` compiles ea
 from __future__ import annotations
 
 from partita.emit.spmd import operations_of
+from partita.program.collectives import ALL_GATHER
 from partita.program.ir import bits
-from partita.program.op_traits import traits
 from partita.spmd import Reshard, Run, SpmdProgram
 from partita.spmd.instructions import inside
 from partita.stablehlo import mlir
@@ -18,8 +18,6 @@ HOST_REWRITES = {
     "number repeated",
 }
 """Known rewrites of XLA on a host, by name: what it does, and when."""
-
-_REPEATING = ("broadcast_in_dim", "convert", "reshape", "transpose")
 
 _MOVED_AS = {"bf16": 32, "f8E8M0FNU": 32, "f4E2M1FN": 16, "i4": 8, "ui4": 8}
 """Bits of the types that elements are widened to; those of float8 that are not here, to 16."""
@@ -37,7 +35,7 @@ def on_host(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
     folded = {
         number
         for number, move in enumerate(own)
-        if move.step.kind == "all_gather" and move.input in repeated
+        if move.step.kind == ALL_GATHER.name and move.input in repeated
     }
     gone = (Becomes("constant", None, always=False),)
     return [gone if number in folded else () for number in range(len(spmd.collectives))]
@@ -51,16 +49,16 @@ def _repeated(spmd: SpmdProgram) -> set[int]:
         operations = operations_of(spmd, module)
         for item in inside(spmd.instructions):
             if isinstance(item, Reshard):
-                kept = not item.step.is_collective or item.step.kind == "all_gather"
+                kept = not item.step.is_collective or item.step.kind == ALL_GATHER.name
                 if item.input in found and kept:
                     found.add(item.output)
             elif isinstance(item, Run) and not spmd.form(item.op).sums:
                 op = spmd.program.operations[item.op]
-                if traits(op.kind).constant:
+                if op.traits.constant:
                     repeated = mlir.splat(operations[item.op]) is not None
                 else:
-                    elementwise = traits(op.kind).treatment in ("elementwise", "broadcasting")
-                    repeated = (elementwise or op.short in _REPEATING) and bool(item.inputs)
+                    elementwise = op.traits.treatment in ("elementwise", "broadcasting")
+                    repeated = (elementwise or op.traits.read_through) and bool(item.inputs)
                 if repeated and found.issuperset(item.inputs):
                     found.update(item.outputs)
     return found

@@ -50,12 +50,12 @@ class _Numbering:
         for place, buffer in enumerate(item.outputs):
             self._makers[buffer] = item
             type_ = self._spmd.buffers[buffer].type
-            if op.short == "reverse" and all(type_.shape[d] == 1 for d in _reversed(view)):
+            if op.traits.reverses and all(type_.shape[d] == 1 for d in _reversed(view)):
                 self._same[buffer] = inputs[0]
-            elif op.short == "reduce" or not view.regions:
+            elif op.traits.reduces or not view.regions:
                 key = (op.kind, op.combine, does, inputs, place, type_)
                 self._same[buffer] = self._first.setdefault(key, buffer)
-        if op.short == "reduce" and op.combine == "add" and len(item.outputs) == 1:
+        if op.traits.reduces and op.combine == "add" and len(item.outputs) == 1:
             self._sum(op, item, inputs[1])
 
     def move(self, item: Reshard) -> None:
@@ -81,9 +81,9 @@ class _Numbering:
         if item is None:
             return [buffer]
         op = self._spmd.program.operations[item.op]
-        if op.short in ("multiply", "negate"):
+        if op.traits.multiplicative:
             return [f for b in item.inputs for f in self._factors(b, summed)]
-        if op.short == "broadcast_in_dim":
+        if op.traits.broadcasts:
             varying = {factor for dimension in op.rule.operands[0] for factor in dimension}
             if all(varying.isdisjoint(op.rule.results[0][d]) for d in summed):
                 return []

@@ -5,32 +5,34 @@ Compilers move conversions across collectives that only move elements, so that l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 from partita.program.ir import bits
+from partita.program.op_traits import Traits
 from partita.spmd import Reshard, Run, SpmdProgram
 from partita.spmd.instructions import inside
-from partita.verify.reading import MOVING, Readers
+from partita.verify.reading import Readers, moves, outputs
 
-_NARROWED = ("all_gather", "all_to_all", "collective_permute")
 _FLOATS = ("f", "bf")
 
 
 class NarrowestTypes:
     """The narrowest types that elements have on their way, before and after they are moved."""
 
-    def __init__(self, spmd: SpmdProgram, passed: Collection[str] = MOVING) -> None:
+    def __init__(self, spmd: SpmdProgram, selections: bool = False) -> None:
         """Follows the elements of a program.
 
         Args:
           spmd: the program.
-          passed: the steps and operations after a collective that conversions are moved across.
+          selections: whether conversions after a collective are moved across operations that
+            select among several operands, too.
         """
         self.spmd = spmd
-        self._passed = passed
+        self._selections = selections
         items = list(inside(spmd.instructions))
-        self.makers = {item.output: item for item in items if isinstance(item, Reshard)} | {
-            buffer: item for item in items if isinstance(item, Run) for buffer in item.outputs
+        self.makers = {
+            buffer: item
+            for item in items
+            if isinstance(item, Run | Reshard)
+            for buffer in outputs(item)
         }
         self.readers = Readers(items)
         self.results = frozenset(spmd.results)
@@ -44,17 +46,16 @@ class NarrowestTypes:
         return self._after(move.output) if self._is_narrowed(move) else self._bits(move.input)
 
     def _is_narrowed(self, move: Reshard) -> bool:
-        return move.step.kind in _NARROWED and self._float(move.input)
+        return move.step.collective.moves and self._float(move.input)
 
     def _before(self, buffer: int) -> int:
         """Returns bits of the narrowest type that a buffer was converted from, through data
         movement."""
         narrowest = self._bits(buffer)
         while (maker := self.makers.get(buffer)) is not None:
-            kind, read = self._kind(maker), self._read(maker)
-            if kind not in MOVING and not (kind == "convert" and self._float(read[0])):
+            if not (moves(self.spmd.program, maker) or self._converts(maker)):
                 break
-            buffer = read[0]
+            buffer = maker.input if isinstance(maker, Reshard) else maker.inputs[0]
             narrowest = min(narrowest, self._bits(buffer))
         return narrowest
 
@@ -81,20 +82,26 @@ class NarrowestTypes:
         if buffer in self.results:
             return converted, passed
         for item in self.readers.of.get(buffer, []):
-            kind = self._kind(item)
-            if not isinstance(item, Run | Reshard) or kind not in (*self._passed, "convert"):
+            if not isinstance(item, Run | Reshard):
                 return [], []
-            made = item.outputs[0] if isinstance(item, Run) else item.output
-            (converted if kind == "convert" else passed).append(made)
+            if isinstance(item, Run) and self._traits(item).converts:
+                converted.append(item.outputs[0])
+            elif moves(self.spmd.program, item) or self._selects(item):
+                passed.append(outputs(item)[0])
+            else:
+                return [], []
         return converted, passed
 
-    def _kind(self, item: object) -> str:
-        if isinstance(item, Run):
-            return self.spmd.program.operations[item.op].short
-        return item.step.kind if isinstance(item, Reshard) else ""
+    def _traits(self, item: Run) -> Traits:
+        return self.spmd.program.operations[item.op].traits
 
-    def _read(self, item: Run | Reshard) -> Sequence[int]:
-        return item.inputs if isinstance(item, Run) else (item.input,)
+    def _selects(self, item: Run | Reshard) -> bool:
+        return self._selections and isinstance(item, Run) and self._traits(item).selects
+
+    def _converts(self, item: Run | Reshard) -> bool:
+        """Returns whether an item converts floats."""
+        converts = isinstance(item, Run) and self._traits(item).converts
+        return isinstance(item, Run) and converts and self._float(item.inputs[0])
 
     def _bits(self, buffer: int) -> int:
         return bits(self.spmd.buffers[buffer].type.dtype)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.spmd import Reshard
+from partita.program.ir import Program
+from partita.spmd import Reshard, Run
 from partita.spmd.instructions import Case, Instruction, Section
 
-MOVING = frozenset(
-    ("all_gather", "all_to_all", "collective_permute", "slice", "transpose", "reshape")
-)
-"""Steps and operations that only say where elements are."""
+
+def moves(program: Program, item: Instruction | Section) -> bool:
+    """Returns whether a step or an operation only says where elements are."""
+    if isinstance(item, Reshard):
+        return item.step.collective.moves
+    if not isinstance(item, Run):
+        return False
+    traits = program.operations[item.op].traits
+    return traits.rearranges or (traits.slices and not traits.reads_window)
+
+
+def outputs(item: Run | Reshard) -> tuple[int, ...]:
+    """The buffers that a step or an operation makes."""
+    return item.outputs if isinstance(item, Run) else (item.output,)
 
 
 class Readers:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from partita.program.ir import bits
 from partita.spmd import Collective, Reshard, Run, SpmdProgram
-from partita.spmd.instructions import Case, Section, While, inside
+from partita.spmd.instructions import Instruction, Section, While, inside
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
 from partita.verify.mergeable import moved_alike
 from partita.verify.narrowest_types import NarrowestTypes
-from partita.verify.reading import MOVING, Readers
+from partita.verify.reading import Readers, moves, outputs
 
 REWRITES = {
     "shard of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
@@ -43,9 +44,6 @@ REWRITES = {
 
 _LANES = 128
 """Elements in a row of a TPU's registers."""
-_PRODUCTS = {"dot_general", "convolution"}
-_PUT_TOGETHER = {"concatenate", "select"}
-"""Operations whose results consist of elements of their operands."""
 
 
 def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
@@ -63,14 +61,14 @@ def on_tpu(spmd: SpmdProgram, topology: str) -> list[tuple[Becomes, ...]]:
     for number, collective in enumerate(spmd.collectives):
         hlo = hlo_collective(collective, spmd.mesh)
         if number >= len(own):  # of a region, nothing more is known
-            scattered = collective.kind == "reduce_scatter"
+            scattered = collective.kind == REDUCE_SCATTER.name
             found.append(_of_scatter(collective, None, hlo, everywhere) if scattered else ())
             continue
         move = own[number]
         becomes: tuple[Becomes, ...]
-        if collective.kind == "reduce_scatter":
+        if collective.kind == REDUCE_SCATTER.name:
             becomes = _of_scatter(collective, move, hlo, everywhere)
-        elif collective.kind == "all_gather":
+        elif collective.kind == ALL_GATHER.name:
             becomes = _of_gather(move, hlo, rounded)
         else:
             becomes = _narrowed(move, hlo, rounded)
@@ -93,20 +91,20 @@ def _of_scatter(
 ) -> tuple[Becomes, ...]:
     vector = move is not None and move.step.of_vector
     always = vector or collective.group == everywhere
-    made = dataclasses.replace(hlo, kind="all_reduce")
+    made = dataclasses.replace(hlo, kind=ALL_REDUCE.name)
     return (Becomes("shard of a sum", made, always, cut=not always),)
 
 
 def _of_gather(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
     step = move.step
     if step.of_vector and step.before.shape[step.dim] % _LANES:
-        made = dataclasses.replace(hlo, kind="all_reduce")
+        made = dataclasses.replace(hlo, kind=ALL_REDUCE.name)
         return (Becomes("sum of padded shards", made),)
     return _narrowed(move, hlo, rounded)
 
 
 def _narrowed(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Becomes, ...]:
-    if move.step.kind not in MOVING or move.step.before.dtype != "f32":
+    if not move.step.collective.moves or move.step.before.dtype != "f32":
         return ()
     if move.output not in rounded:
         return ()
@@ -114,7 +112,7 @@ def _narrowed(move: Reshard, hlo: HloCollective, rounded: set[int]) -> tuple[Bec
 
 
 def _after_loop(hlo: HloCollective, trips: int) -> Iterator[Becomes]:
-    for kind in dict.fromkeys((hlo.kind, "all_reduce")):
+    for kind in dict.fromkeys((hlo.kind, ALL_REDUCE.name)):
         made = dataclasses.replace(hlo, kind=kind)
         yield Becomes("after the loop", made, False, cut=kind != hlo.kind, of=trips)
 
@@ -127,10 +125,7 @@ def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
             continue
         readers = _Body(loop)
         for item in loop.body.instructions:
-            summed = isinstance(item, Reshard) and item.step.kind in (
-                "all_reduce",
-                "reduce_scatter",
-            )
+            summed = isinstance(item, Reshard) and item.step.collective.reduces
             if isinstance(item, Reshard) and summed and readers.only_add(spmd, item.output):
                 yield item.output, trips
 
@@ -147,16 +142,17 @@ class _Body(Readers):
         that nothing else reads."""
         while len(reading := self.of.get(buffer, [])) == 1 and buffer not in self.loop.body.results:
             (item,) = reading
-            if isinstance(item, Reshard) and item.step.kind in MOVING:
+            moved = moves(spmd.program, item)
+            if isinstance(item, Reshard) and moved:
                 buffer = item.output
                 continue
             if not isinstance(item, Run):
                 return False
-            kind, (made, *_) = spmd.program.operations[item.op].short, item.outputs
+            traits, (made, *_) = spmd.program.operations[item.op].traits, item.outputs
             sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
-            if not (kind in MOVING or (kind == "reduce" and len(sizes) == 1)):
-                others = [b for b in item.inputs if b != buffer]
-                return kind == "add" and len(others) == 1 and self._is_total(others[0], made)
+            if not (moved or (traits.reduces and len(sizes) == 1)):
+                others, adds = [b for b in item.inputs if b != buffer], traits.combiner == "add"
+                return adds and len(others) == 1 and self._is_total(others[0], made)
             buffer = made
         return False
 
@@ -180,7 +176,7 @@ def _runs_along_sides(topology: str) -> bool:
 
 def _converted(spmd: SpmdProgram) -> Iterator[int]:
     """Yields buffers that collectives move in float32 and that are read only in a narrower type."""
-    types = NarrowestTypes(spmd, MOVING | _PUT_TOGETHER)
+    types = NarrowestTypes(spmd, selections=True)
     for move in spmd.collective_steps:
         if move.step.before.dtype == "f32" and types.after(move) == bits("bf16"):
             yield move.output
@@ -189,33 +185,19 @@ def _converted(spmd: SpmdProgram) -> Iterator[int]:
 def _rounded(spmd: SpmdProgram) -> set[int]:
     """Returns buffers whose elements are read only by products, if necessary after data
     movement."""
-    readers: dict[int, list[tuple[str, Iterable[int]]]] = {}
-
-    def note(buffers: Iterable[int], kind: str = "other", made: Iterable[int] = ()) -> None:
-        for buffer in buffers:
-            readers.setdefault(buffer, []).append((kind, made))
-
-    note(spmd.results)
     items = list(inside(spmd.instructions))
-    for item in items:
-        if isinstance(item, Run):
-            note(item.inputs, spmd.program.operations[item.op].short, item.outputs)
-        elif isinstance(item, Reshard):
-            note([item.input], item.step.kind, [item.output])
-        elif isinstance(item, Section):
-            note(item.results)
-        elif isinstance(item, Case):
-            note([item.index])
-        else:
-            note(item.inputs)
+    readers = Readers(items)
     found: set[int] = set()
+
+    def rounds(item: Instruction | Section) -> bool:
+        if isinstance(item, Run | Reshard) and moves(spmd.program, item):
+            return found.issuperset(outputs(item))
+        traits = spmd.program.operations[item.op].traits if isinstance(item, Run) else None
+        return traits is not None and traits.product and not traits.ragged
+
     for item in reversed(items):
-        if isinstance(item, Run | Reshard):
-            for buffer in item.outputs if isinstance(item, Run) else [item.output]:
-                uses = readers.get(buffer, [])
-                if uses and all(
-                    kind in _PRODUCTS or (kind in MOVING and found.issuperset(made))
-                    for kind, made in uses
-                ):
-                    found.add(buffer)
+        for buffer in outputs(item) if isinstance(item, Run | Reshard) else ():
+            uses = readers.of.get(buffer, [])
+            if uses and buffer not in spmd.results and all(map(rounds, uses)):
+                found.add(buffer)
     return found

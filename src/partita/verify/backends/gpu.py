@@ -23,6 +23,7 @@ from partita.cost.estimate import StepTime
 from partita.cost.hardware import XlaTarget
 from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
+from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
 from partita.verify.collectives import Found
@@ -40,8 +41,8 @@ _TOPOLOGY = re.compile(r"(?P<kind>\w+):(?:(?P<hosts>\d+)x)?(?P<devices>\d+)")
 # are left to cuBLAS: it is what most of them are given to in the end.
 _UNTUNED: Options = {"xla_gpu_enable_triton_gemm": False}
 _COMBINERS_OFF: Options = {
-    f"xla_gpu_{kind}_combine_threshold_bytes": "0"
-    for kind in ("all_reduce", "all_gather", "reduce_scatter")
+    f"xla_gpu_{kind.name}_combine_threshold_bytes": "0"
+    for kind in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
 }
 
 _MATRIX_TYPES = {"bf16_operations": (10, 16), "f8_operations": (2, 6, 19, 20, 23, 24, 25)}

@@ -20,7 +20,6 @@ import pytest
 from jax import lax
 
 import partita as pt
-from partita.emit.localize import LOCALIZERS
 from partita.program.op_traits import OPERATIONS, traits
 from partita.program.refused import BITS, CALLS
 from partita.program.refused import TYPES as REFUSED_TYPES
@@ -28,8 +27,9 @@ from partita.stablehlo import mlir
 from partita.stablehlo.importer import import_stablehlo
 from partita.stablehlo.mlir import chlo, hlo
 from partita.stablehlo.normal_form import with_rules
+from partita.stablehlo.operations import entry
+from partita.stablehlo.operations.rules import is_shardys
 from partita.stablehlo.rules.calls import CALLS as KNOWN_CALLS
-from partita.stablehlo.rules.shardy import is_shardys
 from partita.stablehlo.versions import LATER_OPERATIONS
 from partita.verify import compare
 from wider_rules import WHY
@@ -534,7 +534,8 @@ def rows(kinds, folder):
         with mlir.context():
             shardys = shardy_kinds(with_rules(plan.program.module))
         source = "Shardy" if kind in shardys else "own"
-        form = LOCALIZERS[kind].__doc__.splitlines()[0] if kind in LOCALIZERS else "The same."
+        local = entry(kind).local
+        form = local.__doc__.splitlines()[0] if local else "The same."
         letters = factor_letters(op.rule)
         yield f"| `{kind}` | {source} | `{op.rule}` | {letters} | {form} |"
 

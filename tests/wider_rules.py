@@ -14,8 +14,8 @@ from partita.program.rule import Rule
 from partita.stablehlo import mlir
 from partita.stablehlo.mlir import ir, sdy
 from partita.stablehlo.normal_form import prepare, with_rules
+from partita.stablehlo.operations.rules import Rules, combiner_of
 from partita.stablehlo.refusals import target_of, tensor_type
-from partita.stablehlo.rules.shardy import Rules, combiner_of
 
 PASSED, SUMMED, MOVED, GATHERED = "passed on", "summed", "moved", "gathered"
 """What a rule of Shardy's does along a factor: pass-through, reduction, permutation, and need of

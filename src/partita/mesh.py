@@ -28,6 +28,12 @@ class _MeshLike(Protocol):
 MOST_DEVICES = 2**20
 """Devices that a mesh may have."""
 
+Axes = tuple[int, ...]
+"""Axes of a mesh by position, major first; those that split one dimension."""
+
+Layout = tuple[Axes, ...]
+"""The axes of every dimension of a value, or of every factor of an operation."""
+
 MeshInput = Mapping[str, int] | str | _MeshLike
 
 
@@ -154,3 +160,21 @@ class Mesh:
             f"{name}={size}" + ("@" + "+".join(networks) if networks else "")
             for (name, size), networks in zip(self, self.networks, strict=True)
         )
+
+
+def entries(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
+    """Returns a layout as one entry of a `PartitionSpec` for each dimension."""
+
+    def entry(axes: Axes) -> str | tuple[str, ...] | None:
+        names = mesh.axis_names(axes)
+        return None if not names else names[0] if len(names) == 1 else names
+
+    return tuple(entry(axes) for axes in layout)
+
+
+def spec(layout: Layout, mesh: Mesh) -> tuple[str | tuple[str, ...] | None, ...]:
+    """Returns a layout as the entries of a `PartitionSpec`, without trailing `None`s."""
+    found = list(entries(layout, mesh))
+    while found and found[-1] is None:
+        found.pop()
+    return tuple(found)

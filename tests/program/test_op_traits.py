@@ -14,11 +14,10 @@ import pytest
 import partita as pt
 from checks import assert_same, numbers, planner
 from partita.cost.fusion import analyse_fusion
-from partita.emit.localize import LOCALIZERS
 from partita.program import op_traits
 from partita.program.op_traits import OPERATIONS, Traits, traits
-from partita.stablehlo.rules import own
-from partita.stablehlo.rules.narrowing import NARROWED
+from partita.stablehlo.operations import ENTRIES
+from partita.stablehlo.operations.entry import Entry
 
 SOURCES = Path(op_traits.__file__).parents[1]
 READ_AND_WRITTEN_IN = ("stablehlo", "emit", "program")
@@ -42,10 +41,15 @@ def test_only_those_who_read_and_write_operations_name_them():
 
 
 def test_what_is_done_for_single_kinds_fits_their_rows():
-    assert own.OWN.keys() | {"stablehlo.custom_call"} == treated("own")  # calls: by target
-    assert NARROWED.keys() <= treated("shardy")
+    own, narrow, local = (
+        {kind for kind, entry in ENTRIES.items() if getattr(entry, field)}
+        for field in ("own", "narrow", "local")
+    )
+    assert own | {"stablehlo.custom_call"} == treated("own")  # calls: by target
+    assert narrow <= treated("shardy")
     collectives = {kind for kind, known in OPERATIONS.items() if known.collective}
-    assert {k for k in LOCALIZERS if not traits(k).shardable} == treated("given") | collectives
+    assert {k for k in local if not traits(k).shardable} == treated("given") | collectives
+    assert ENTRIES.keys() <= OPERATIONS.keys()
 
 
 def test_what_follows_from_other_traits():
@@ -148,7 +152,8 @@ def test_a_row_and_a_rule_where_shardy_has_none(row, monkeypatch, tmp_path):
     assert [c.kind for c in plan.collectives] == ["all_gather"]
 
     row("stablehlo.torch_index_select", Traits("own"))
-    monkeypatch.setitem(own.OWN, "stablehlo.torch_index_select", lambda *_: "r! c, k -> k c")
+    entry = Entry(own=lambda *_: "r! c, k -> k c")
+    monkeypatch.setitem(ENTRIES, "stablehlo.torch_index_select", entry)
     fn = module(tmp_path, *SELECT)
     plan = planned(fn, tactics=columns)
     assert not plan.collectives

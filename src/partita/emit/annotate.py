@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partita.emit.builder import COMBINE
 from partita.emit.ordered import reduced
 from partita.emit.spmd import Writer, per_value, sharding
 from partita.errors import UnsupportedError
@@ -25,6 +24,7 @@ from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir, rolls
+from partita.stablehlo.builder import COMBINE
 from partita.stablehlo.mlir import ir, sdy
 from partita.tiling import Layout
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.emit import exchange
-from partita.emit.builder import COMBINE, Builder, set_apart
 from partita.emit.ordered import as_made, as_ordered
 from partita.program.collectives import (
     ALL_TO_ALL,
@@ -18,6 +17,7 @@ from partita.program.collectives import (
 )
 from partita.program.ir import TensorType
 from partita.spmd.steps import Step
+from partita.stablehlo.builder import COMBINE, Builder, set_apart
 from partita.stablehlo.building import i64, joined
 from partita.stablehlo.mlir import hlo, ir
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partita.emit.builder import Builder
 from partita.spmd.exchange import Block, Send, Window
+from partita.stablehlo.builder import Builder
 from partita.stablehlo.building import cut, joined, padded, shape_of, with_shape, within
 from partita.stablehlo.mlir import hlo
 from partita.tiling import Axes

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.emit.builder import Builder
 from partita.program.combining import travels_as
 from partita.program.ir import bits
+from partita.stablehlo.builder import Builder
 from partita.stablehlo.mlir import hlo, ir
 
 

@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from partita.emit.builder import COMBINE, Builder
 from partita.emit.exchange import window
-from partita.emit.local_run import LocalRun
-from partita.emit.localize import localize
 from partita.emit.spmd import Writer
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
@@ -26,7 +23,10 @@ from partita.program.rule import Halo
 from partita.spmd.exchange import gathered
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
 from partita.stablehlo import mlir, rolls
+from partita.stablehlo.builder import COMBINE, Builder
+from partita.stablehlo.local_run import LocalRun
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.operations import localize
 from partita.stablehlo.rules.calls import PARTITIONED_CALL
 from partita.tiling import Axes, Layout, LoopNests, Nest, local_type, read_type
 
@@ -175,7 +175,8 @@ class _Sequencer(Writer):
             build.cut(self.values[value], shard, need, halo)
             for value, shard, (_, need, halo) in zip(item.inputs, inputs, needs, strict=True)
         ]
-        local = LocalRun(operation, form, form.sums, inputs, outputs, reads, makes, {})
+        layouts = form.needs, form.halos, form.makes, form.axes
+        local = LocalRun(operation, *layouts, form.sums, inputs, outputs, reads, makes, {})
         view = self.with_operands(item.op, cut)
         made = localize(view, local, build)
         if view.parent != build.body.owner:  # something else has been written in its place

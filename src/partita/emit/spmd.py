@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from partita.emit.builder import Builder, set_apart
 from partita.emit.collectives import EMITTERS
-from partita.emit.local_run import LocalRun
-from partita.emit.localize import localize
 from partita.mesh import Mesh
 from partita.program.ir import Program
 from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, While
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir
+from partita.stablehlo.builder import Builder, set_apart
+from partita.stablehlo.local_run import LocalRun
 from partita.stablehlo.matching import matched
 from partita.stablehlo.mlir import ir, sdy
+from partita.stablehlo.operations import localize
 from partita.stablehlo.propagated import MESH, axis_attribute, mesh_attribute
 from partita.tiling import Layout
 
@@ -237,9 +237,10 @@ class _Emitter(Writer):
     def operate(self, item: Run) -> None:
         spmd, view = self.spmd, self.with_inputs(item)
         operation, values = spmd.program.operations[item.op], spmd.program.values
+        form = spmd.form(item.op)
         run = LocalRun(
             operation,
-            spmd.form(item.op),
+            *(form.needs, form.halos, form.makes, form.axes),
             spmd.sums(item.op),
             tuple(spmd.buffers[b].type for b in item.inputs),
             tuple(spmd.buffers[b].type for b in item.outputs),

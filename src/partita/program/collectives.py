@@ -90,16 +90,6 @@ def payload(operand: int, result: int) -> int:
     return max(operand, result)
 
 
-COLLECTIVES: dict[str, CollectiveKind] = {}
-"""Every kind of collective, by name."""
-
-
-def register(kind: CollectiveKind) -> CollectiveKind:
-    """Adds a kind of collective; returns it."""
-    COLLECTIVES[kind.name] = kind
-    return kind
-
-
 SLICE = CollectiveKind("slice", HloForm(()), "nowhere", splits=True)
 """Local step, no collective: each device keeps its shard of a replicated value."""
 
@@ -110,58 +100,52 @@ sum to it."""
 LOCAL: dict[str, CollectiveKind] = {kind.name: kind for kind in (SLICE, MASK)}
 """Steps of a reshard that need no collective, by name."""
 
-ALL_GATHER = register(
-    CollectiveKind(
-        "all_gather",
-        HloForm(("all-gather",), start_holds_operands=True),
-        "ring",
-        gathers=True,
-        attributes={"all_gather_dim": "dim", **GLOBAL_IDS},
-    )
+ALL_GATHER = CollectiveKind(
+    "all_gather",
+    HloForm(("all-gather",), start_holds_operands=True),
+    "ring",
+    gathers=True,
+    attributes={"all_gather_dim": "dim", **GLOBAL_IDS},
 )
-ALL_REDUCE = register(
-    CollectiveKind(
-        "all_reduce",
-        HloForm(("all-reduce",)),
-        "ring",
-        passes=2,
-        reduces=True,
-        attributes=GLOBAL_IDS,
-    )
+ALL_REDUCE = CollectiveKind(
+    "all_reduce",
+    HloForm(("all-reduce",)),
+    "ring",
+    passes=2,
+    reduces=True,
+    attributes=GLOBAL_IDS,
 )
-REDUCE_SCATTER = register(
-    CollectiveKind(
-        "reduce_scatter",
-        HloForm(("reduce-scatter",), start_holds_operands=True),
-        "ring",
-        reduces=True,
-        splits=True,
-        attributes={"scatter_dimension": "dim", **GLOBAL_IDS},
-    )
+REDUCE_SCATTER = CollectiveKind(
+    "reduce_scatter",
+    HloForm(("reduce-scatter",), start_holds_operands=True),
+    "ring",
+    reduces=True,
+    splits=True,
+    attributes={"scatter_dimension": "dim", **GLOBAL_IDS},
 )
-ALL_TO_ALL = register(
-    CollectiveKind(
-        "all_to_all",
-        HloForm(
-            ("all-to-all", "ragged-all-to-all"), start_holds_operands=True, tuple_of_shards=True
-        ),
-        "pairwise",
-        gathers=True,
-        splits=True,
-        attributes={
-            "split_dimension": "split",
-            "concat_dimension": "dim",
-            "split_count": "devices",
-        },
-    )
+ALL_TO_ALL = CollectiveKind(
+    "all_to_all",
+    HloForm(("all-to-all", "ragged-all-to-all"), start_holds_operands=True, tuple_of_shards=True),
+    "pairwise",
+    gathers=True,
+    splits=True,
+    attributes={
+        "split_dimension": "split",
+        "concat_dimension": "dim",
+        "split_count": "devices",
+    },
 )
-COLLECTIVE_PERMUTE = register(
-    CollectiveKind(
-        "collective_permute",
-        HloForm(("collective-permute",), pairs=True, start_holds_operands=True),
-        "neighbour",
-    )
+COLLECTIVE_PERMUTE = CollectiveKind(
+    "collective_permute",
+    HloForm(("collective-permute",), pairs=True, start_holds_operands=True),
+    "neighbour",
 )
+
+COLLECTIVES: dict[str, CollectiveKind] = {
+    kind.name: kind
+    for kind in (ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL, COLLECTIVE_PERMUTE)
+}
+"""Every kind of collective, by name."""
 
 DIMENSIONS = frozenset(
     name

@@ -1,9 +1,9 @@
 """Table of operation kinds: one row for each, with all that partita knows of it.
 
-A row gives the treatment of the kind, and its traits for analysis, lowering and cost. Functions of
-an operation's attributes (a rule, a device-local form) are with their callers:
-`partita.stablehlo.rules` and `partita.emit.localize`. Every device runs operations in full whose
-kind, of a newer dialect, has no row.
+A row gives the treatment of the kind, and its traits for analysis, lowering and cost. If a kind
+also needs functions of an operation's attributes (a rule, a device-local form), these are its entry
+in `partita.stablehlo.operations`. Every device runs operations in full whose kind, of a newer
+dialect, has no row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Treatment = Literal[
 - elementwise: each element of the result is made of the operands' elements at the same position
 - broadcasting: elementwise, but smaller operands are stretched first, as NumPy does
 - generated: constant-like; each dimension can be sharded as its uses need it
-- shardy: by a rule of Shardy's, narrowed or widened in `partita.stablehlo.rules`
-- own: by a rule of partita's own, see `partita.stablehlo.rules.own`, and `calls` for custom calls
+- shardy: by a rule of Shardy's, narrowed or widened in `partita.stablehlo.operations`
+- own: by a rule of partita's own, see there, and `partita.stablehlo.rules.calls` for custom calls
 - structure: they order other operations, see `partita.program.blocks`
 - given: as the program itself says
 - rewritten: replaced by others when a program is read; dynamic ones, if sizes are constant
@@ -121,6 +121,14 @@ class Traits:
     """Its result is its operand's memory by another name."""
     in_memory: bool = False
     """It needs its operands in memory, whatever makes them."""
+
+    # What runs inside of it
+    calls: bool = False
+    """It does what its target says."""
+    loops: bool = False
+    """It runs its second region as long as its first gives true."""
+    branches: bool = False
+    """It runs one of its regions."""
 
     # Where it may stand
     collective: bool = False
@@ -357,17 +365,17 @@ OPERATIONS: Mapping[str, Traits] = {
     "stablehlo.batch_norm_grad": _OWN,
     "stablehlo.batch_norm_inference": _OWN,
     "stablehlo.batch_norm_training": _OWN,
-    "stablehlo.custom_call": replace(_OWN, sums=True),
+    "stablehlo.custom_call": replace(_OWN, sums=True, calls=True),
     "stablehlo.einsum": replace(_OWN, sums=True),
     "stablehlo.map": replace(_OWN, scalar_body=True),
     "chlo.ragged_dot": replace(_OWN, product=True, ragged=True, multiplies=True, sums=True),
     "chlo.top_k": _OWN,
     # structure
-    "stablehlo.case": _STRUCTURE,
-    "stablehlo.if": _STRUCTURE,
+    "stablehlo.case": replace(_STRUCTURE, branches=True),
+    "stablehlo.if": replace(_STRUCTURE, branches=True),
     "stablehlo.optimization_barrier": _STRUCTURE,
     "stablehlo.return": _STRUCTURE,
-    "stablehlo.while": _STRUCTURE,
+    "stablehlo.while": replace(_STRUCTURE, loops=True),
     # rewritten
     "arith.constant": _REWRITTEN,
     "stablehlo.broadcast": _REWRITTEN,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.stablehlo.mlir import ir
+from partita.stablehlo.refusals import target_of
 
 
 def make(target: str, text: str, value: Any) -> list[Any]:
@@ -26,8 +27,7 @@ def make(target: str, text: str, value: Any) -> list[Any]:
 
 def is_one(operation: Any, target: str) -> bool:
     """Returns whether an operation is a call of this target."""
-    calls = operation.name == "stablehlo.custom_call"
-    return calls and bool(operation.attributes["call_target_name"].value == target)
+    return target_of(operation) == target
 
 
 def said(operation: Any) -> str:

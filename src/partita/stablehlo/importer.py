@@ -36,11 +36,11 @@ from partita.stablehlo.constants import content, describe
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.locations import Sources
-from partita.stablehlo.mlir import hlo
+from partita.stablehlo.mlir import RETURNS, hlo
+from partita.stablehlo.operations.rules import Rules, combiner_of
 from partita.stablehlo.passes.dimensions import takes_apart
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
-from partita.stablehlo.rules import own as rules
-from partita.stablehlo.rules.shardy import Rules, combiner_of
+from partita.stablehlo.rules.draft import opaque, same
 
 
 def import_stablehlo(text: str, name: str | None = None, hoisted: int = 0) -> Program:
@@ -132,7 +132,7 @@ class _Importer:
         items: list[int | Barrier | Loop | Branch] = []
         for view in block.operations:
             op = view.operation
-            if op.name in ("func.return", "stablehlo.return", "sdy.return"):
+            if op.name in RETURNS:
                 return Block(tuple(items)), tuple(self.numbers[v] for v in op.operands)
             structured = self._STRUCTURED.get(op.name)
             if constraints.is_constraint(op):
@@ -232,7 +232,7 @@ class _Importer:
             kind=kind,
             operands=tuple(operands),
             results=tuple(self._define(r, index, i) for i, r in enumerate(results)),
-            rule=rules.same(type_, len(operands), len(results)),
+            rule=same(type_, len(operands), len(results)),
             zero_init=kind == CARRY and operands[0] in self.zeros,
             source=source,
             scope=scope,
@@ -363,7 +363,9 @@ class _Importer:
         if carry is None or carry.kind != CARRY or self.directions[predicate] != "LT":
             return None
         step = self._maker(carry.operands[1])
-        if step is None or step.kind != "stablehlo.add" or carry.results[1] not in step.operands:
+        if step is None or step.traits.combiner != "add":
+            return None
+        if carry.results[1] not in step.operands:
             return None
         start = self.integers.get(carry.operands[0])
         stop = self.integers.get(limit)
@@ -394,7 +396,7 @@ class _Importer:
         """Adds the operation that reads what a loop or branch depends on."""
         source, scope = self.sources.of(op.location)
         index = len(self.operations)
-        rule = dataclasses.replace(rules.opaque([self.values[value].type], []), known=True)
+        rule = dataclasses.replace(opaque([self.values[value].type], []), known=True)
         made = Operation(
             index, CHOOSE, (value,), (), rule, source=source, scope=scope, region=self.region
         )

@@ -22,7 +22,9 @@ from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, trai
 from partita.program.rule import Factor, Rule
 from partita.stablehlo import attributes
 from partita.stablehlo.mlir import ir
-from partita.stablehlo.rules import notation, own
+from partita.stablehlo.refusals import target_of
+from partita.stablehlo.rules import notation
+from partita.stablehlo.rules.draft import same
 from partita.stablehlo.shard_map import collectives, title
 from partita.stablehlo.shardings import read_sharding
 
@@ -108,9 +110,8 @@ def crossed(kind: str, value: Any, type_: Any, sharding: Any, manual: Manual) ->
 
 def crosses(op: Any) -> str:
     """The kind of an operation by which a value enters or leaves; empty for others."""
-    if op.name != "stablehlo.custom_call" or not attributes.get(op, _SHARDING):
-        return ""
-    return str(op.attributes["call_target_name"].value)
+    target = target_of(op)
+    return target if target and attributes.get(op, _SHARDING) else ""
 
 
 def outside(op: Any, manual: Manual) -> Manual:
@@ -185,7 +186,7 @@ def exchange(
       UnsupportedError: its groups of devices are not those along manual axes.
     """
     if not made.traits.collective:  # what tells devices apart: a scalar
-        return dataclasses.replace(made, rule=own.same(results[0], len(operands), len(results)))
+        return dataclasses.replace(made, rule=same(results[0], len(operands), len(results)))
     manual = noted(op)
     found = collectives(op, manual.mesh, 1, made.source)
     _check(found, manual)

@@ -155,6 +155,10 @@ def origin(value: Any) -> Any:
     return value
 
 
+RETURNS = ("func.return", "stablehlo.return", "sdy.return")
+"""Operations that end a block, with the values that it gives."""
+
+
 def returned(block: Any) -> list[Any]:
     """The values that a block ends with."""
     return list(list(block.operations)[-1].operation.operands)

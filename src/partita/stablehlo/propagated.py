@@ -213,7 +213,7 @@ def _known_to_shardy(program: Program, item: Item, view: Any) -> Any:
     op = program.operations[item]
     types = [program.values[value].type for value in (*op.operands, *op.results)]
     with ir.InsertionPoint(view), view.location:
-        if op.kind == "stablehlo.broadcast_in_dim" and types[0].elements == types[1].elements:
+        if op.traits.broadcasts and types[0].elements == types[1].elements:
             made = hlo.reshape(view.results[0].type, view.operands[0])
         elif op.kind.startswith("chlo.") and op.traits.elementwise and len(set(types)) == 1:
             made = hlo.maximum(view.operands[0], view.operands[-1])

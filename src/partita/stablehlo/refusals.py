@@ -83,9 +83,7 @@ def _of_booleans(op: Any) -> bool:
 
 def target_of(op: Any) -> str:
     """Returns the target of a custom call; an empty string for other operations."""
-    if op.name != "stablehlo.custom_call":
-        return ""
-    return str(op.attributes["call_target_name"].value)
+    return str(op.attributes["call_target_name"].value) if traits(op.name).calls else ""
 
 
 def _refusal(refused: Refused, name: str, source: str = "") -> UnsupportedError:

@@ -1,5 +1,6 @@
 """Tiling: actions applied in order to a program's factors and dimensions."""
 
+from partita.mesh import Axes, Layout, entries, spec
 from partita.tiling.forms import (
     Forms,
     Need,
@@ -9,15 +10,11 @@ from partita.tiling.forms import (
     local_type,
     read_type,
 )
-from partita.tiling.layouts import entries, spec
 from partita.tiling.nests import AxisLoop, LoopNests, Nest
 from partita.tiling.propagate import Node, Propagation, Propagator, Resolution, Stop
 from partita.tiling.tiling import (
     LAYOUTS,
     Assignment,
-    Axes,
-    Gathers,
-    Layout,
     Tiling,
     assignment,
     refold,
@@ -32,7 +29,6 @@ __all__ = [
     "Axes",
     "AxisLoop",
     "Forms",
-    "Gathers",
     "Layout",
     "LoopNests",
     "Need",

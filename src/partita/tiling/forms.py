@@ -8,10 +8,10 @@ import functools
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.mesh import Mesh
+from partita.mesh import Axes, Layout, Mesh
 from partita.program.ir import TensorType
 from partita.program.rule import Halo, Rule
-from partita.tiling.tiling import LAYOUTS, Axes, Layout
+from partita.tiling.tiling import LAYOUTS
 
 Need = tuple[Layout, Halo]
 """Layout in which a use needs a value, and the halo that it reads of neighbouring shards."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from partita.mesh import Mesh
+from partita.mesh import Axes, Layout, Mesh
 from partita.program.ir import Operation, Program
 from partita.tiling.forms import OpForm, form_of
-from partita.tiling.tiling import Assignment, Axes, Layout
+from partita.tiling.tiling import Assignment
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
-from partita.mesh import Mesh
+from partita.mesh import Axes, Layout, Mesh
 from partita.tiling.candidates import Candidate, Candidates, Places, Rooms, reached
-from partita.tiling.tiling import Axes, Layout, Pinned, Tiling, uses_axis
+from partita.tiling.tiling import Pinned, Tiling, uses_axis
 
 Node = tuple[str, int, int]
 """`("op", operation class, factor)` or `("value", value class, dimension)`."""

@@ -8,13 +8,13 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 
 from partita.analysis.repeats import Repeat, repeats
+from partita.mesh import Layout
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import TensorType
 from partita.program.op_traits import CARRY
 from partita.program.rule import Halo
 from partita.tiling.forms import local_type
 from partita.tiling.nests import LoopNests, Nest, nest_of
-from partita.tiling.tiling import Layout
 
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 """Matches numbers in names; those that begin with a zero are part of the name."""

@@ -15,13 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from partita.analysis import Analysis, ClassGraph, fold
+from partita.mesh import Axes, Layout
 from partita.program import Program
-
-Axes = tuple[int, ...]
-"""Mesh axes (by position) that split one dimension, major first."""
-
-Layout = tuple[Axes, ...]
-"""The axes of every dimension of a value, or of every factor of an operation."""
 
 Pinned = frozenset[tuple[int, int]]
 """`(value class, axis)` pairs: values that must not be tiled along that axis."""

@@ -12,13 +12,14 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from partita.program.ir import Program
+from partita.program.op_traits import traits
 from partita.stablehlo import mlir
 from partita.stablehlo.functions import write_out
 from partita.stablehlo.mlir import hlo, ir, maker, origin
+from partita.stablehlo.operations.ragged import Ragged
 from partita.stablehlo.passes.driver import Pattern, Rewrite
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
-from partita.stablehlo.rules.ragged import Ragged
 
 
 def lacks(program: Program, platform: str) -> bool:
@@ -103,10 +104,10 @@ def _slices_a_product(op: Any) -> bool:
 
         jax.jit(lambda x, i: dynamic_slice(dynamic_slice(x, (i,), (2,)) * 15, (i,), (1,)))(x, 1)
     """
-    if op.name != "stablehlo.dynamic_slice":
+    if not traits(op.name).reads_window:
         return False
     product = maker(origin(op.operands[0]))
-    if product is None or product.name != "stablehlo.multiply":
+    if product is None or traits(product.name).combiner != "mul":
         return False
     return isinstance(ir.RankedTensorType(product.results[0].type).element_type, ir.IntegerType)
 

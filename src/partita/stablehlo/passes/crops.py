@@ -34,11 +34,11 @@ from partita.stablehlo.building import (
 )
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import filled, find, hlo, ir, main_function, maker, splat
+from partita.stablehlo.operations.moves import padding
+from partita.stablehlo.operations.windows import paddings
 from partita.stablehlo.passes import prefix
 from partita.stablehlo.passes.driver import ForDevices
 from partita.stablehlo.passes.liveness import drop_dead
-from partita.stablehlo.rules.moves import padding
-from partita.stablehlo.rules.windows import paddings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,9 +159,7 @@ def _remade(value: Any, like: Crop) -> Any | None:
     shape = shape_of(value)
     shape[like.dim] = like.length
     type_ = with_shape(value, shape)
-    if op.name == "stablehlo.broadcast_in_dim" and like.dim not in list(
-        op.attributes["broadcast_dimensions"]
-    ):
+    if traits(op.name).broadcasts and like.dim not in list(op.attributes["broadcast_dimensions"]):
         return hlo.broadcast_in_dim(type_, op.operands[0], op.attributes["broadcast_dimensions"])
     if traits(op.name).constant and (element := splat(op)) is not None:
         return hlo.constant(ir.DenseElementsAttr.get_splat(type_, element))
@@ -313,7 +311,7 @@ def _scalar(value: Any) -> Any | None:
     op = maker(value)
     if op is None:
         return None
-    if op.name == "stablehlo.broadcast_in_dim" and not shape_of(op.operands[0]):
+    if traits(op.name).broadcasts and not shape_of(op.operands[0]):
         return op.operands[0]
     element = splat(op) if traits(op.name).constant else None
     type_ = with_shape(value, [])

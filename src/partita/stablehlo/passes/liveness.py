@@ -12,8 +12,6 @@ from typing import Any
 from partita.program.op_traits import traits
 from partita.stablehlo.mlir import find, hlo, ir, main_function, returned
 
-_LOOP = "stablehlo.while"
-_BRANCHES = ("stablehlo.case", "stablehlo.if")
 _USED = "partita.used"
 """Attribute of a loop or branch that has results which nothing uses: the others."""
 
@@ -21,7 +19,7 @@ _USED = "partita.used"
 def drop_dead(module: Any) -> None:
     """Erases from the function `main` what neither its results nor an effect need."""
     main = main_function(module)
-    structured = find(main.operation, lambda op: op.name in (_LOOP, *_BRANCHES))
+    structured = find(main.operation, _structures)
     if structured:
         _note_used(main, structured)
     _clean(main.entry_block)
@@ -57,7 +55,7 @@ class _Used:
     def _need_around(self, op: Any) -> None:
         """Marks the conditions of loops and branches around an operation with an effect as live."""
         while (op := op.parent) is not None and op.name != "func.func":
-            if op.name == _LOOP:
+            if traits(op.name).loops:
                 self._need(returned(op.regions[0].blocks[0]))
             else:
                 self._need(op.operands)
@@ -66,14 +64,14 @@ class _Used:
         owner = value.owner
         if isinstance(owner, ir.Block):
             around = owner.owner.operation
-            if around.name == _LOOP:
+            if traits(around.name).loops:
                 self._need([around.results[value.arg_number]])
             return
         number = value.result_number
-        if owner.name == _LOOP:
+        if traits(owner.name).loops:
             condition, body = (region.blocks[0] for region in owner.regions)
             self._need([owner.operands[number], returned(body)[number], *returned(condition)])
-        elif owner.name in _BRANCHES:
+        elif traits(owner.name).branches:
             self._need([owner.operands[0]])
             self._need([returned(region.blocks[0])[number] for region in owner.regions])
         else:
@@ -85,7 +83,7 @@ def _clean(block: Any) -> None:
     """Erases what is dead in a block, last operations first, for they use the others."""
     for view in reversed(list(block.operations)):
         op = view.operation
-        if op.name in (_LOOP, *_BRANCHES) and _USED in op.attributes:
+        if _structures(op) and _USED in op.attributes:
             _rebuild(op, list(op.attributes[_USED]))
             continue
         if traits(op.name).treatment == "structure":
@@ -93,7 +91,7 @@ def _clean(block: Any) -> None:
                 _clean(region.blocks[0])
         used = any(True for result in op.results for _ in result.uses)
         # Branches and loops may have no results at all; what else has none ends a block.
-        droppable = bool(op.results) or op.name in (_LOOP, *_BRANCHES)
+        droppable = bool(op.results) or _structures(op)
         if droppable and not used and not find(op, _has_effect):
             op.erase()
 
@@ -101,7 +99,7 @@ def _clean(block: Any) -> None:
 def _rebuild(op: Any, kept: Sequence[int]) -> None:
     """Replaces a loop or branch by one that has only some of its results."""
     blocks = [region.blocks[0] for region in op.regions]
-    loop = op.name == _LOOP
+    loop = traits(op.name).loops
     for block in blocks[1:] if loop else blocks:
         end = list(block.operations)[-1].operation
         with ir.InsertionPoint(end), end.location:
@@ -130,8 +128,13 @@ def _rebuild(op: Any, kept: Sequence[int]) -> None:
     op.erase()
 
 
+def _structures(op: Any) -> bool:
+    """Returns whether an operation is a loop or a choice between branches."""
+    return traits(op.name).loops or traits(op.name).branches
+
+
 def _has_effect(op: Any) -> bool:
-    if op.name == "stablehlo.custom_call":
+    if traits(op.name).calls:
         effect = op.attributes.get("has_side_effect", None)
         return effect is not None and bool(effect.value)
     return traits(op.name).has_effect

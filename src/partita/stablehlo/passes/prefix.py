@@ -19,10 +19,10 @@ from partita.stablehlo.bodies import neutral
 from partita.stablehlo.building import again, cut, shape_of, with_shape
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import hlo, ir, number_of, origin
+from partita.stablehlo.operations.windows import Slide, paddings, slides
 from partita.stablehlo.passes.driver import ForDevices, Pattern
 from partita.stablehlo.passes.parts import in_parts, parts_of
 from partita.stablehlo.refusals import tensor_type
-from partita.stablehlo.rules.windows import Slide, paddings, slides
 
 _KIND = "stablehlo.reduce_window"
 

@@ -16,8 +16,8 @@ from partita.stablehlo import rolls
 from partita.stablehlo.building import again, bounds_of, shape_of, within
 from partita.stablehlo.manual_regions import is_manual
 from partita.stablehlo.mlir import hlo, maker, number_of
+from partita.stablehlo.operations.moves import padding
 from partita.stablehlo.passes.driver import Pattern
-from partita.stablehlo.rules.moves import padding
 
 _SPELT = ("stablehlo.concatenate", "stablehlo.add")
 """Operations that a roll ends with: its halves are put together, or padded with zeros and added."""

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from partita.program.op_traits import traits
 from partita.stablehlo.bodies import starts_of_parts, works_in_parts
 from partita.stablehlo.building import again, i64, shape_of, with_shape
 from partita.stablehlo.mlir import chlo, filled, hlo, ir
@@ -25,7 +26,7 @@ def _matches(op: Any) -> bool:
 
 def _reduces_together(kind: str, results: Sequence[Any]) -> bool:
     """Returns whether an operation reduces several operands, such as values and positions."""
-    return kind == "stablehlo.reduce" and len(results) > 1
+    return traits(kind).reduces and len(results) > 1
 
 
 def _rewrite(devices: int, op: Any) -> list[Any] | None:

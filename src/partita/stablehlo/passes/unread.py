@@ -90,7 +90,7 @@ def _number(value: Any) -> int | None:
     if isinstance(known := number_of(value), int):
         return int(known)
     made = maker(value)
-    if made is not None and made.name == "stablehlo.broadcast_in_dim":
+    if made is not None and traits(made.name).broadcasts:
         return _number(made.operands[0])
     if made is not None and made.name == "stablehlo.clamp":  # as `lax.switch` has it
         least, number, most = map(_number, made.operands)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from partita.program.op_traits import traits
 from partita.stablehlo.mlir import number_of, origin
 from partita.stablehlo.passes.driver import Pattern
 
@@ -22,7 +23,7 @@ def _is_zero(value: Any) -> bool:
 
 
 drop_added_zeros = Pattern(
-    lambda op: op.name == "stablehlo.add" and not len(op.attributes),  # nor a name
+    lambda op: traits(op.name).combiner == "add" and not len(op.attributes),  # nor a name
     _rewrite,
 )
 """Replaces a sum with zeros by the other operand."""

@@ -1,1 +1,1 @@
-"""Sharding rules: which dimensions of an operation's operands and results are one factor."""
+"""Sharding rules as text, made from types alone, and those of custom calls."""

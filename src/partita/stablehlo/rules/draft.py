@@ -1,8 +1,49 @@
-"""Rules that are changed dimension by dimension."""
+"""Rules made of nothing but types, and rules that are changed factor by factor."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from partita.program.ir import TensorType
 from partita.program.rule import Factor, FactorKind, Halo, Reach, Rule
+
+Types = Sequence[TensorType]
+
+
+def same(type_: TensorType, operands: int, results: int) -> Rule:
+    """All operands and results are one value: carried by a loop, or what branches give."""
+    factors = tuple(Factor(size, "parallel") for size in type_.shape)
+    tensor = tuple((dim,) for dim in range(len(type_.shape)))
+    return Rule(factors, (tensor,) * operands, (tensor,) * results)
+
+
+def opaque(operands: Types, results: Types) -> Rule:
+    """No factor at all: every operand requires replication, every result is made in full."""
+
+    def unmapped(types: Types) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return tuple(tuple(() for _ in type_.shape) for type_ in types)
+
+    return Rule((), unmapped(operands), unmapped(results), known=False)
+
+
+def leading(rule: Rule, operand: int, dims: Iterable[int]) -> list[int]:
+    """Returns the factors that carry the shards of these dimensions of an operand."""
+    found = (rule.leading(rule.operands[operand][dim]) for dim in dims)
+    return [factor for factor in found if factor is not None]
+
+
+def with_kind(rule: Rule, factors: Iterable[int], kind: FactorKind, reason: str = "") -> Rule:
+    """Returns the rule with these factors of another kind."""
+    changed = list(rule.factors)
+    for factor in factors:
+        changed[factor] = dataclasses.replace(changed[factor], kind=kind, reason=reason)
+    return dataclasses.replace(rule, factors=tuple(changed))
+
+
+def blocked(rule: Rule, factors: Iterable[int], reason: str) -> Rule:
+    """Returns the rule with these factors blocked."""
+    return with_kind(rule, factors, "blocked", reason)
 
 
 class Draft:

@@ -7,23 +7,16 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from partita.program.op_traits import MANUAL
+from partita.program.op_traits import MANUAL, traits
 from partita.stablehlo import tags
-from partita.stablehlo.mlir import ir, returned
-from partita.stablehlo.passes.dimensions.counting import EDGE, FIXED, PARTS, Letter, shape
+from partita.stablehlo.mlir import RETURNS, ir, returned
+from partita.stablehlo.operations.letters import EDGE, FIXED, PARTS, Letter, shape
 from partita.stablehlo.passes.dimensions.letters import letters_of
 
 Place = tuple[Any, int]
 """A value and one of its dimensions."""
 
 RESHAPE = "stablehlo.reshape"
-STRUCTURES = (
-    "stablehlo.case",
-    "stablehlo.if",
-    "stablehlo.optimization_barrier",
-    "stablehlo.while",
-)
-_RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
 
 
@@ -141,11 +134,16 @@ def around(value: Any) -> Iterator[Any]:
     yield _structure(owner.operation)
     for use in value.uses:
         user = use.owner.operation
-        yield _structure(user.parent if user.name in _RETURNS else user)
+        yield _structure(user.parent if user.name in RETURNS else user)
 
 
 def _structure(op: Any) -> Any:
     return None if op.name in ("func.func", MANUAL) else op.operation
+
+
+def is_structure(op: Any) -> bool:
+    """Returns whether an operation orders others: what goes in and comes out are one value."""
+    return traits(op.name).treatment == "structure"
 
 
 def _ties(op: Any) -> _Ties:
@@ -161,14 +159,14 @@ def _ties(op: Any) -> _Ties:
 
 def _named(op: Any) -> Iterable[tuple[Any, tuple[Letter, ...]]]:
     """All values that an operation ties together, each with its letters."""
-    if op.name not in STRUCTURES:
+    if not is_structure(op):
         return zip((*op.operands, *op.results), letters_of(op), strict=True)
     sides = [list(op.results)]
-    if op.name in ("stablehlo.case", "stablehlo.if"):
+    if traits(op.name).branches:
         sides += [returned(region.blocks[0]) for region in op.regions]
     else:
         sides.append(list(op.operands))
-    if op.name == "stablehlo.while":
+    if traits(op.name).loops:
         sides += [list(region.blocks[0].arguments) for region in op.regions]
         sides.append(returned(op.regions[1].blocks[0]))
     return [

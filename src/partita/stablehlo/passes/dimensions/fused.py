@@ -14,9 +14,10 @@ from typing import Any
 
 from partita.stablehlo import attributes
 from partita.stablehlo.mlir import find, main_function
+from partita.stablehlo.operations.letters import PARTS, shape, wide
+from partita.stablehlo.operations.shapes import groups
 from partita.stablehlo.passes.dimensions.classes import RESHAPE, Class, Classes, Place, sizes
-from partita.stablehlo.passes.dimensions.counting import PARTS, shape, wide
-from partita.stablehlo.passes.dimensions.letters import groups, letters_of
+from partita.stablehlo.passes.dimensions.letters import letters_of
 from partita.stablehlo.passes.dimensions.split import split
 
 _DOT = "stablehlo.dot_general"

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from partita.stablehlo.mlir import find, main_function
+from partita.stablehlo.operations.letters import shape, wide
+from partita.stablehlo.operations.shapes import groups
 from partita.stablehlo.passes.dimensions.classes import RESHAPE, Classes, Place, sizes
-from partita.stablehlo.passes.dimensions.counting import shape, wide
-from partita.stablehlo.passes.dimensions.letters import groups
 from partita.stablehlo.passes.dimensions.split import split
 
 

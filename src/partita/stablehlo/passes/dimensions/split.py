@@ -9,8 +9,8 @@ from typing import Any
 
 from partita.stablehlo import rolls
 from partita.stablehlo.mlir import find, hlo, ir, top_of
-from partita.stablehlo.passes.dimensions.classes import RESHAPE, STRUCTURES, around
-from partita.stablehlo.passes.dimensions.counting import EDGE, PARTS, Letter, shape
+from partita.stablehlo.operations.letters import EDGE, PARTS, Letter, shape
+from partita.stablehlo.passes.dimensions.classes import RESHAPE, around, is_structure
 from partita.stablehlo.passes.dimensions.letters import letters_of, renumber
 
 
@@ -43,7 +43,7 @@ class _Split:
         """Rewrites attributes first, since that needs the old types, then types and reshapes."""
         ops = _in_order({op: None for value in list(self.sizes) for op in around(value)})
         for op in ops:
-            if op.name not in STRUCTURES:
+            if not is_structure(op):
                 self._operation(op)
         for value, sizes in self.sizes.items():
             element = ir.RankedTensorType(value.type).element_type

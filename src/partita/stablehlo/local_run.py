@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partita.emit.builder import Builder
+from partita.mesh import Layout
 from partita.program.ir import Operation, TensorType
+from partita.program.rule import Halo, Reach
+from partita.stablehlo.builder import Builder
 from partita.stablehlo.mlir import ir
-from partita.tiling import OpForm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,14 @@ class LocalRun:
     """One operation as a device runs it."""
 
     operation: Operation
-    form: OpForm
+    needs: tuple[Layout, ...]
+    """Layout of every operand."""
+    halos: tuple[Halo, ...]
+    """Halo of every operand: the windows that reach into neighbouring shards."""
+    makes: tuple[Layout, ...]
+    """Layout of every result."""
+    axes: frozenset[int]
+    """All axes that the operation works along."""
     sums: frozenset[int]
     """Axes over which the result is partial."""
     inputs: tuple[TensorType, ...]
@@ -27,6 +35,10 @@ class LocalRun:
     global_outputs: tuple[TensorType, ...]
     partitioned: Mapping[str, Any]
     """Functions that say themselves how they are split."""
+
+    def reaches(self, number: int) -> list[tuple[int, Reach]]:
+        """Returns the dimensions along which a device has got a window of an operand."""
+        return [(dim, reach) for dim, reach in enumerate(self.halos[number]) if reach]
 
 
 def opened(block: Any, operands: Sequence[Any], build: Builder) -> list[Any]:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from partita.mesh import Mesh
+from partita.mesh import Axes, Mesh
 from partita.program.ir import TensorType
 from partita.program.rule import Reach
 from partita.stablehlo.building import within
 from partita.stablehlo.mlir import filled, hlo, ir
-from partita.tiling import Axes
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "add": hlo.add,

@@ -7,22 +7,23 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from partita.emit.builder import Builder
-from partita.emit.local_run import LocalRun, opened
 from partita.errors import RuleError
+from partita.mesh import spec
 from partita.stablehlo import mlir
+from partita.stablehlo.builder import Builder
 from partita.stablehlo.functions import write_out
+from partita.stablehlo.local_run import LocalRun, opened
+from partita.stablehlo.operations.entry import Entry
 from partita.stablehlo.partitioned import body_of
 from partita.stablehlo.refusals import tensor_type
 from partita.stablehlo.rules import registry
 from partita.stablehlo.rules.calls import PARTITIONED_CALL
-from partita.tiling import spec
 
 
-def custom_call(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+def _custom_call(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
     """A kernel, and a function that says itself how it is split, is lowered anew for shards."""
     operation = run.operation
-    if not run.form.axes:
+    if not run.axes:
         return build.place(op, run.outputs)
     if operation.target == PARTITIONED_CALL:
         return _partitioned(op, run, build)
@@ -47,8 +48,12 @@ def _partitioned(op: Any, run: LocalRun, build: Builder) -> list[Any]:
     operands, results = (
         [mlir.shape_of(type_) for type_ in side] for side in (run.global_inputs, run.global_outputs)
     )
-    layouts = (*run.form.needs, *run.form.makes)
+    layouts = (*run.needs, *run.makes)
     specs = [PartitionSpec(*spec(layout, build.mesh)) for layout in layouts]
     function = said.on_device(mesh, operands, results, specs)
     _module, manual = body_of(function, operands, build.platform)
     return opened(manual.regions[0].blocks[0], op.operands, build)
+
+
+ENTRIES = {"stablehlo.custom_call": Entry(local=_custom_call)}
+"""Entry of custom calls; `partita.stablehlo.rules.calls` has their rules by target."""

@@ -16,11 +16,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from partita.program.ir import TensorType
 from partita.program.op_traits import traits
 from partita.program.rule import FactorKind, Reach, Rule
-from partita.stablehlo.bodies import works_in_parts
+from partita.stablehlo.bodies import starts_of_parts, works_in_parts
+from partita.stablehlo.builder import Builder
+from partita.stablehlo.building import i64
+from partita.stablehlo.local_run import LocalRun
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.operations.entry import Entry
+from partita.stablehlo.operations.letters import SizesOf, ones, per_dimension, same_but
 from partita.stablehlo.rules.draft import Draft
 
 Splits = Literal["result", "window", "nothing"]
@@ -106,7 +113,7 @@ def _numbers(op: Any, name: str, rank: int) -> list[int]:
     return list(op.attributes[name]) if name in op.attributes else [1] * rank
 
 
-def slide_rule(
+def _narrow(
     op: Any, rule: Rule, operands: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Rule:
     """Shardy's rule, but with the dimensions along which windows slide done as said above."""
@@ -131,7 +138,7 @@ def slide_rule(
     return draft.rule()
 
 
-def scatter_rule(
+def _narrow_scatter(
     op: Any, rule: Rule, operands: Sequence[TensorType], results: Sequence[TensorType]
 ) -> Rule:
     """Rule of max pooling's gradient: local where windows are adjacent and cover everything."""
@@ -196,3 +203,78 @@ class _Draft(Draft):
             tensor[made] = self.blocked(slide.result, self.reason)
         if kernel is not None:
             self.operands[1][kernel] = self.blocked(slide.window, self.reason)
+
+
+def _windowed(op: Any) -> list[int]:
+    keys = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    widths = zip(*(list(op.attributes[key]) for key in keys if key in op.attributes), strict=True)
+    return [dim for dim, each in enumerate(widths) if set(each) != {1}]
+
+
+def _renumber_window(op: Any, sizes_of: SizesOf) -> None:
+    sizes = sizes_of(op.operands[0])
+    for key in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
+        if key in op.attributes:
+            per_dimension(op, key, sizes, ones)
+    if "padding" in op.attributes:
+        known = np.array(op.attributes["padding"], np.int64).reshape(-1, 2)
+        padding: Any = np.repeat(known, [len(each) for each in sizes], axis=0)
+        op.attributes["padding"] = ir.DenseIntElementsAttr.get(padding)
+
+
+def _convolution(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Splits groups together with their features; halos replace padding."""
+    numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel = run.needs[0], run.needs[1]
+    split = {
+        "feature_group_count": image[numbers.input_feature_dimension],
+        "batch_group_count": image[numbers.input_batch_dimension],
+    }
+    kernel_split = kernel[numbers.kernel_output_feature_dimension]
+    for name, axes in split.items():
+        count = op.attributes[name].value
+        if count > 1 and axes and axes == kernel_split:
+            op.attributes[name] = i64(count // build.mesh.size(axes))
+    _pad_shards(op, run, numbers.input_spatial_dimensions)
+    return build.place(op, run.outputs)
+
+
+def _reduce_window(op: Any, run: LocalRun, build: Builder) -> Sequence[Any]:
+    """Pools shards with their halos; beyond the ends stands what changes nothing."""
+    layout, halo = run.needs[0], run.halos[0]
+    for number, nothing in enumerate(starts_of_parts(op) if halo else ()):
+        for dim, reach in enumerate(halo):
+            if reach is not None:
+                size = run.global_inputs[number].shape[dim]
+                op.operands[number] = build.fill_ends(
+                    op.operands[number], nothing, dim, reach, size, layout[dim]
+                )
+    _pad_shards(op, run, range(len(layout)))
+    return build.place(op, run.outputs)
+
+
+def _pad_shards(op: Any, run: LocalRun, dims: Sequence[int]) -> None:
+    """Sets the padding along split dimensions: what of it the halo does not already bring."""
+    layout, rank = run.needs[0], len(dims)
+    if not any(layout[dim] for dim in dims):
+        return
+    found = slides(op, run.global_inputs, run.global_outputs)
+    padding = paddings(op, rank)
+    for place, (dim, slide) in enumerate(zip(dims, found, strict=True)):
+        if layout[dim]:
+            padding[2 * place : 2 * place + 2] = slide.padding
+    pairs: Any = np.array(padding, np.int64).reshape(rank, 2)
+    op.attributes["padding"] = ir.DenseElementsAttr.get(pairs)
+
+
+ENTRIES = {
+    "stablehlo.convolution": Entry(narrow=_narrow, local=_convolution),
+    "stablehlo.reduce_window": Entry(
+        narrow=_narrow,
+        letters=same_but(_windowed),
+        renumber=_renumber_window,
+        local=_reduce_window,
+    ),
+    "stablehlo.select_and_scatter": Entry(narrow=_narrow_scatter),
+}
+"""Entries of operations whose windows slide, by kind."""

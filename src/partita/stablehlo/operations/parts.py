@@ -12,8 +12,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from partita.emit.builder import Builder
+from partita.stablehlo.builder import Builder
+from partita.stablehlo.building import i64
 from partita.stablehlo.mlir import hlo, ir
+from partita.stablehlo.operations.indices import clamped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ def in_parts(
     for part in parts:
         element = ir.RankedTensorType(part.shift.type).element_type
         places = ir.RankedTensorType.get(shape, element)
-        along = hlo.iota(places, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), part.dim))
+        along = hlo.iota(places, i64(part.dim))
         shift = hlo.broadcast_in_dim(places, part.shift, ir.DenseI64ArrayAttr.get(list(batch)))
         index = hlo.add(along, shift)
         low = build.compare(index, build.fill(places, 0), "GE")
@@ -111,28 +113,3 @@ def _moved(build: Builder, update: Any, part: Part, batch: Sequence[int]) -> Any
     )
     sizes = [1 if dim in batch else size for dim, size in enumerate(shape)]
     return hlo.gather(wider, at, numbers, ir.DenseI64ArrayAttr.get(sizes))
-
-
-def clamped(start: Any, last: int, build: Builder, first: int = 0) -> Any:
-    """Indices, moved to between `first` and `last`."""
-    return hlo.clamp(build.fill(start.type, first), start, build.fill(start.type, last))
-
-
-def wide(indices: Any) -> Any:
-    """Indices in a type that holds every offset: 32 bits at least."""
-    type_ = ir.RankedTensorType(indices.type)
-    if ir.IntegerType(type_.element_type).width >= 32:
-        return indices
-    i32 = ir.IntegerType.get_signless(32)
-    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), i32), indices)
-
-
-def signed(indices: Any) -> Any:
-    """Indices in a type that holds every offset, and differences."""
-    indices = wide(indices)
-    type_ = ir.RankedTensorType(indices.type)
-    element = ir.IntegerType(type_.element_type)
-    if not element.is_unsigned:
-        return indices
-    same = ir.IntegerType.get_signless(element.width)
-    return hlo.convert(ir.RankedTensorType.get(list(type_.shape), same), indices)

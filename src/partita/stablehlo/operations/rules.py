@@ -13,10 +13,11 @@ from partita.program.rule import Factor, FactorKind, Rule
 from partita.stablehlo.bodies import combiner
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.mlir import sdy
+from partita.stablehlo.operations import entry
+from partita.stablehlo.operations.entry import Types
 from partita.stablehlo.refusals import target_of
-from partita.stablehlo.rules import calls
-from partita.stablehlo.rules import own as rules
-from partita.stablehlo.rules.narrowing import NARROWED, block_kind
+from partita.stablehlo.rules import calls, notation
+from partita.stablehlo.rules.draft import blocked, opaque, same
 
 _RULE = "sdy.sharding_rule"
 
@@ -45,12 +46,13 @@ class Rules:
         rule = _given(op, operands, results)
         if rule is None:
             rule = self._shardy(op, combine)
-            narrow = NARROWED.get(op.name)
+            narrow = entry(op.name).narrow
             rule = rule if narrow is None else narrow(op, rule, operands, results)
         how = combine or "add"
         if not all(combines(t.dtype, how) for t in results):
             what = "sum" if how == "add" else how
-            rule = block_kind(rule, "reduction", f"parts of {results[0].dtype} have no {what}")
+            sums = [n for n, factor in enumerate(rule.factors) if factor.kind == "reduction"]
+            rule = blocked(rule, sums, f"parts of {results[0].dtype} have no {what}")
         return rule
 
     def _shardy(self, op: Any, combine: str | None) -> Rule:
@@ -74,8 +76,40 @@ def _given(op: Any, operands: Sequence[TensorType], results: Sequence[TensorType
         if rule is None and kernel is not None:
             rule = calls.of_kernel(kernel.name, operands, results)
     else:
-        rule = rules.own(op, operands, results)
-    return rule or rules.opaque(operands, results)
+        rule = _own(op, operands, results)
+    return rule or opaque(operands, results)
+
+
+def _own(op: Any, operands: Types, results: Types) -> Rule | None:
+    """The rule of an MLIR operation; None if there is none here."""
+    known = traits(op.name)
+    if known.treatment == "generated":
+        return same(results[0], 0, 1)
+    if known.elementwise and all(t.shape == results[0].shape for t in operands):
+        return same(results[0], len(operands), len(results))
+    write = _broadcasting if known.treatment == "broadcasting" else entry(op.name).own
+    text = write(op, operands, results) if write else None
+    return notation.read(text, operands, results, op.name.rpartition(".")[2]) if text else None
+
+
+def _broadcasting(op: Any, operands: Types, results: Types) -> str:
+    """Operands stand at the end, or where the operation says; what is stretched is not sharded."""
+    (result,) = results
+    rank = len(result.shape)
+    given = op.attributes.get("broadcast_dimensions", ())
+    least = min(len(t.shape) for t in operands)
+    sides = []
+    for type_ in operands:
+        own_rank = len(type_.shape)
+        start = rank - own_rank
+        places = list(given) if given and own_rank == least else range(start, rank)
+        sides.append(
+            " ".join(
+                f"d{place}" if size == result.shape[place] else "."
+                for place, size in zip(places, type_.shape, strict=True)
+            )
+        )
+    return f"{', '.join(sides)} -> {' '.join(f'd{dim}' for dim in range(rank))}"
 
 
 def is_shardys(op: Any) -> bool:

@@ -14,8 +14,11 @@ import pytest
 import partita as pt
 from checks import assert_same, numbers, planner
 from partita.cost.fusion import analyse_fusion
+from partita.emit.spmd import emit
 from partita.program import op_traits
 from partita.program.op_traits import OPERATIONS, Traits, traits
+from partita.stablehlo import mlir
+from partita.stablehlo.mlir import hlo
 from partita.stablehlo.operations import ENTRIES
 from partita.stablehlo.operations.entry import Entry
 
@@ -36,6 +39,17 @@ def test_only_those_who_read_and_write_operations_name_them():
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Constant)
         and re.fullmatch(r"(stablehlo|chlo)\.\w+", str(node.value))
+    ]
+    assert named == []
+
+
+def test_the_others_ask_for_traits_and_not_for_short_names():
+    named = [
+        f"{path.relative_to(SOURCES)}:{node.lineno}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(each, ast.Attribute) and each.attr == "short" for each in ast.walk(node))
     ]
     assert named == []
 
@@ -161,6 +175,18 @@ def test_a_row_and_a_rule_where_shardy_has_none(row, monkeypatch, tmp_path):
         plan.out_shardings == pt.PartitionSpec(None, "x") if hasattr(pt, "PartitionSpec") else True
     )
     check(plan, fn, numbers(16, 8), np.array([3, 1, 4, 1], np.int32))
+
+
+def test_an_entry_has_its_form_on_each_device(monkeypatch, tmp_path):
+    def local(op, run, build):
+        return [hlo.negate(hlo.negate(made)) for made in build.place(op, run.outputs)]
+
+    monkeypatch.setitem(ENTRIES, "chlo.erf_inv", Entry(local=local))
+    fn = module(tmp_path, *CHAIN)
+    plan = planned(fn)
+    with mlir.context():
+        assert str(emit(plan.spmd)).count("stablehlo.negate") == 2
+    check(plan, fn, numbers(16, 8) % 1)
 
 
 def test_a_constant_is_one_in_either_dialect(tmp_path):

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.emit.ordered import reduced
-from partita.emit.spmd import Writer, per_value, sharding
+from partita.emit.spmd import per_value, sharding
+from partita.emit.writer import Writer
 from partita.errors import UnsupportedError
 from partita.program.collectives import REDUCE_SCATTER
 from partita.program.combining import EXTREMES, NEUTRAL
 from partita.program.ir import Operation
-from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL
+from partita.program.op_traits import FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
 from partita.spmd.instructions import Reshard, Run
 from partita.spmd.program import SpmdProgram
 from partita.stablehlo import mlir, rolls
@@ -47,16 +48,11 @@ class _Annotator(Writer):
 
     def run(self) -> None:
         spmd = self.spmd
-        block, operations = self.begin()
+        block = self.begin()
         self.declare_mesh()
-        operations.pop().erase()  # the return; another is written at the end
         for buffer, argument in zip(spmd.arguments, block.arguments, strict=True):
             self.values[buffer] = argument
         self.fill(block, spmd.instructions, spmd.results, "func.return")
-        placed = set(self.views.values())
-        for operation in reversed(operations):  # loops and branches, which are written anew
-            if operation not in placed:
-                operation.erase()
         self._annotate_signature()
 
     def type_of(self, buffer: int) -> Any:
@@ -70,19 +66,17 @@ class _Annotator(Writer):
                 "axes only, which annotations of the values inside cannot say; export the "
                 "partitioned form, or make it manual over all axes"
             )
-        view = self.with_inputs(item)
-        if rolls.is_roll(view):  # as it was written, for a compiler that knows no rolls
-            view = rolls.write(view.operands[0], *rolls.place(view)).owner
-            del self.views[item.op]  # and the call is erased
-            self.wrote(view, item.outputs)
-            return
-        if self.spmd.form(item.op).sums and operation.combine:
-            view = self._combined(view, operation).owner
+        if operation.kind == ROLL:  # as it was written, for a compiler that knows no rolls
+            where = rolls.place(self.template(item.op))
+            made = rolls.write(self.values[item.inputs[0]], *where).owner
+        elif self.spmd.form(item.op).sums and operation.combine:
+            made = self._combined(self.copy(item), operation).owner
         else:
-            self.build.body.append(view)
-        self.wrote(view, item.outputs)
+            made = self.copy(item)
+            self.build.body.append(made)
+        self.wrote(made, item.outputs)
 
-    def _combined(self, view: Any, operation: Operation) -> Any:
+    def _combined(self, made: Any, operation: Operation) -> Any:
         """Returns the result of an operation whose partial results devices combine.
 
         A partitioner combines them as the partitioned form does: NaN is preserved, and the initial
@@ -90,14 +84,14 @@ class _Annotator(Writer):
         """
         combine, start = operation.combine, None
         if operation.traits.reduces and not (combine == "add" and operation.zero_init):
-            start = view.operands[1]
+            start = made.operands[1]
             if combine in NEUTRAL:
-                view.operands[1] = self.build.fill(start.type, NEUTRAL[combine])
+                made.operands[1] = self.build.fill(start.type, NEUTRAL[combine])
         if combine in EXTREMES:
-            result = reduced(self.build, view, combine)
+            result = reduced(self.build, made, combine)
         else:
-            self.build.body.append(view)
-            result = view.results[0]
+            self.build.body.append(made)
+            result = made.results[0]
         if start is None:
             return result
         return COMBINE[combine](result, self.build.propagation(start, result))

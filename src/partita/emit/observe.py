@@ -7,17 +7,11 @@ compared as it is: its shards together, in its layout, are the global value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from partita.emit.spmd import Writer
 from partita.mesh import Mesh
-from partita.program.blocks import Barrier, Branch, Loop
-from partita.program.ir import Program
 from partita.spmd.instructions import Hold, Instruction, Reshard, Run, While
 from partita.spmd.program import SpmdProgram
-from partita.stablehlo import mlir
-from partita.stablehlo.mlir import ir
 from partita.tiling import Layout, local_type
 
 
@@ -86,13 +80,16 @@ def _filled(
 
 
 def observed(spmd: SpmdProgram, chosen: Sequence[Point]) -> SpmdProgram:
-    """Returns the program with the values of some points as further results, after its own.
-
-    Must be called within an MLIR context.
-    """
+    """Returns the program with the values of some points as further results, after its own."""
+    program, values = spmd.program, [point.value for point in chosen]
     return dataclasses.replace(
         spmd,
-        program=_observed(spmd.program, [point.value for point in chosen], spmd.mesh),
+        program=dataclasses.replace(
+            program,
+            results=(*program.results, *values),
+            result_names=(*program.result_names, *map(program.describe, values)),
+            changed=True,
+        ),
         results=(*spmd.results, *(point.buffer for point in chosen)),
         result_layouts=(*spmd.result_layouts, *(point.layout for point in chosen)),
     )
@@ -101,44 +98,3 @@ def observed(spmd: SpmdProgram, chosen: Sequence[Point]) -> SpmdProgram:
 def on_one_device(spmd: SpmdProgram) -> SpmdProgram:
     """Returns the program before partitioning: over a mesh of a single device."""
     return dataclasses.replace(spmd, mesh=Mesh.of(dict.fromkeys(spmd.mesh.names, 1)))
-
-
-def _observed(program: Program, values: Sequence[int], mesh: Mesh) -> Program:
-    module = mlir.parse(program.module)
-    writer = Writer(program, mesh, module)
-    _, operations = writer.begin()
-    known = {value: made for made, value in writer.globals.items()}
-    known.update(_of_blocks(program, operations))
-    main, old = mlir.main_function(module), operations[-1]
-    with ir.InsertionPoint(old), old.location:
-        returned = ir.Operation.create(
-            old.name, operands=[*old.operands, *(known[value] for value in values)]
-        )
-    old.erase()
-    inputs, types = list(main.type.inputs), [operand.type for operand in returned.operands]
-    attributes = mlir.attributes_of(main, "res_attrs", len(main.type.results))
-    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))
-    if "res_attrs" in main.attributes:
-        more = [ir.DictAttr.get({})] * len(values)
-        main.attributes["res_attrs"] = ir.ArrayAttr.get([*attributes, *more])
-    return dataclasses.replace(
-        program,
-        results=(*program.results, *values),
-        result_names=(*program.result_names, *map(program.describe, values)),
-        module=module.operation.get_asm(enable_debug_info=True),
-    )
-
-
-def _of_blocks(program: Program, operations: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Values that loops, branches and barriers give, as the module has them."""
-    for item, view in zip(program.body.items, operations[:-1], strict=True):
-        makers: Iterable[tuple[int | None, int]] = ()
-        if isinstance(item, Loop):
-            makers = [(carry, 2) for carry in item.carries]
-        elif isinstance(item, Branch):
-            makers = [(join, 0) for join in item.joins]
-        elif isinstance(item, Barrier):
-            makers = [(part, 0) for part in item.parts]
-        for (op, place), made in zip(makers, view.results, strict=False):
-            if op is not None:
-                yield program.operations[op].results[place], made

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.emit.exchange import window
-from partita.emit.spmd import Writer
+from partita.emit.whole import WholeWriter
 from partita.errors import UnsupportedError
 from partita.mesh import Mesh
-from partita.program.blocks import Barrier, Block, Branch, Loop
-from partita.program.ir import Program, TensorType
+from partita.program.ir import TensorType
 from partita.program.op_traits import CONSTRAINT, FULL_TO_SHARD, MANUAL, ROLL, SHARD_TO_FULL
 from partita.program.rule import Halo
 from partita.spmd.exchange import gathered
-from partita.spmd.instructions import Case, Hold, Instruction, Reshard, Run, Section, While
+from partita.spmd.instructions import Run
 from partita.stablehlo import mlir, rolls
 from partita.stablehlo.builder import COMBINE, Builder
 from partita.stablehlo.local_run import LocalRun
@@ -89,35 +88,17 @@ class _Iteration(Builder):
         return hlo.dynamic_update_slice(result, made, at)
 
 
-class _Sequencer(Writer):
+class _Sequencer(WholeWriter):
     """Writes the program on global values, split operations as loops."""
 
     def __init__(self, nests: LoopNests, module: Any) -> None:
         super().__init__(nests.program, nests.mesh, module)
         self.nests = nests
 
-    def run(self) -> None:
-        program = self.program
-        block, operations = self.begin()
-        operations.pop().erase()  # the return; another is written at the end
-        self.values.update(zip(program.arguments, block.arguments, strict=True))
-        self.fill(block, _global(program, program.body), program.results, "func.return")
-        placed = set(self.views.values())
-        for operation in reversed(operations):  # loops and branches, which are written anew
-            if operation not in placed:
-                operation.erase()
-
-    def type_of(self, buffer: int) -> Any:
-        return self.build.type(self.program.values[buffer].type)
-
-    def reshard(self, item: Reshard) -> None:
-        raise AssertionError("global values are not resharded")
-
     def operate(self, item: Run) -> None:
         operation = self.program.operations[item.op]
         if operation.kind == CONSTRAINT:  # its result is its operand
             self.values[item.outputs[0]] = self.values[item.inputs[0]]
-            del self.views[item.op]  # and it is erased
             return
         nest = self.nests.nest(item.op)
         partitioned = operation.target == PARTITIONED_CALL and nest.loops
@@ -129,14 +110,11 @@ class _Sequencer(Writer):
                 "plan with Plan.jit"
             )
         if operation.kind == ROLL and not nest.loops:
-            where = rolls.place(self.views[item.op])
+            where = rolls.place(self.template(item.op))
             self.values[item.outputs[0]] = rolls.write(self.values[item.inputs[0]], *where)
-            del self.views[item.op]  # and the call is erased
             return
         if not nest.loops:
-            view = self.with_inputs(item)
-            self.build.body.append(view)
-            self.wrote(view, item.outputs)
+            super().operate(item)
             return
         counter = self.build.scalar(0)
         types = [self.type_of(value) for value in item.outputs]
@@ -177,41 +155,6 @@ class _Sequencer(Writer):
         ]
         layouts = form.needs, form.halos, form.makes, form.axes
         local = LocalRun(operation, *layouts, form.sums, inputs, outputs, reads, makes, {})
-        view = self.with_operands(item.op, cut)
-        made = localize(view, local, build)
-        if view.parent != build.body.owner:  # something else has been written in its place
-            del self.views[item.op]
+        made = localize(self.copy_with(item.op, cut), local, build)
         rows = zip(totals, made, outputs, form.makes, strict=True)
         return [build.put(*row, nest) for row in rows]
-
-
-def _global(program: Program, block: Block) -> tuple[Instruction, ...]:
-    """A block as instructions on global values; buffers are numbered as the values are."""
-
-    def first(ops: Sequence[int], number: int = 0) -> tuple[int, ...]:
-        return tuple(program.operations[op].operands[number] for op in ops)
-
-    def made(ops: Sequence[int], number: int = 0) -> tuple[int, ...]:
-        return tuple(program.operations[op].results[number] for op in ops)
-
-    found: list[Instruction] = []
-    for item in block.items:
-        if isinstance(item, int):
-            op = program.operations[item]
-            found.append(Run(item, op.operands, op.results))
-        elif isinstance(item, Barrier):
-            found.append(Hold(item, first(item.parts), made(item.parts)))
-        elif isinstance(item, Loop):
-            carries = [carry for carry in item.carries if carry is not None]
-            going_on = first([item.choose])
-            condition = Section(made(carries), _global(program, item.condition), going_on)
-            body = Section(made(carries, 1), _global(program, item.body), first(carries, 1))
-            found.append(While(item, first(carries), condition, body, made(carries, 2)))
-        elif isinstance(item, Branch):
-            (index,) = first([item.choose])
-            sections = tuple(
-                Section((), _global(program, branch), first(item.joins, number))
-                for number, branch in enumerate(item.branches)
-            )
-            found.append(Case(item, index, sections, made(item.joins)))
-    return tuple(found)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 class Block:
     """A sequence of operations (by index), loops and branches, as in StableHLO's block."""
 
-    items: tuple[int | Barrier | Loop | Branch, ...]
+    items: tuple[Item, ...]
 
     def operations(self) -> Iterator[int]:
         """Yields every operation inside, nested ones included, in order."""
@@ -22,6 +22,13 @@ class Block:
                 yield item
             else:
                 yield from item.operations()
+
+    def nested(self) -> Iterator[Item]:
+        """Yields every item, each loop and branch before those inside."""
+        for item in self.items:
+            yield item
+            for inner in blocks_of(item):
+                yield from inner.nested()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +92,17 @@ class Region:
     repeats: bool
 
 
+Item = int | Barrier | Loop | Branch
+"""An entry of a block: an operation by index, or what orders operations."""
+
+
+def blocks_of(item: Item) -> tuple[Block, ...]:
+    """Returns the blocks inside of an item, in the order of their regions."""
+    if isinstance(item, Loop):
+        return item.condition, item.body
+    return item.branches if isinstance(item, Branch) else ()
+
+
 def loops_in(block: Block) -> Iterator[Loop]:
     """Yields all loops of a block, outer ones before those inside."""
-    for item in block.items:
-        if isinstance(item, Loop):
-            yield item
-            yield from loops_in(item.condition)
-            yield from loops_in(item.body)
-        elif isinstance(item, Branch):
-            for branch in item.branches:
-                yield from loops_in(branch)
+    return (item for item in block.nested() if isinstance(item, Loop))

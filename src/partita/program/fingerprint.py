@@ -28,6 +28,7 @@ _IN_TEXT = {
     "name",
     "values",
     "operations",
+    "changed",
     "arguments",
     "results",
     "argument_names",

@@ -129,6 +129,9 @@ class Operation:
     """Kernel that a custom call runs, if it is known."""
     memory: str = ""
     """The kind of memory that it moves its operand to: `device`, `pinned_host`, ..."""
+    template: int = -1
+    """Number of the module's operation that it is a copy of, see `stablehlo.templates`; several may
+    be copies of one. -1 for a barrier that a pass has added."""
 
     @property
     def traits(self) -> Traits:
@@ -287,7 +290,9 @@ class Program:
     regions: tuple[Region, ...]
     """Regions by number; region 0 is outside of all loops and branches, and its own parent."""
     module: str = dataclasses.field(repr=False, compare=False)
-    """The same program as StableHLO text, operation for operation."""
+    """The program as it was read, as StableHLO text: its operations are the templates."""
+    changed: bool = False
+    """True if passes have changed the program since, so that only its operations say what it is."""
     keys: frozenset[int] = frozenset()
     """Arguments and results that are random keys to the user; their last dimension, the words of
     each key, cannot be sharded."""

@@ -84,6 +84,14 @@ class Rule:
     halos: tuple[Halo, ...] = ()
     """Halo of each operand; empty if no operand has one."""
 
+    @staticmethod
+    def same(shape: tuple[int, ...], operands: int, results: int) -> Rule:
+        """Returns the rule of an operation whose operands and results are one value: carried by a
+        loop, held by a barrier, or given by branches."""
+        factors = tuple(Factor(size, "parallel") for size in shape)
+        tensor = tuple((dim,) for dim in range(len(shape)))
+        return Rule(factors, (tensor,) * operands, (tensor,) * results)
+
     def leading(self, dimension: tuple[int, ...]) -> int | None:
         """Returns the factor that carries the shards of a dimension; None if it has none."""
         carriers = self.carriers(dimension)

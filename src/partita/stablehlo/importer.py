@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from partita.program.blocks import Barrier, Block, Branch, Loop, Region
+from partita.program.blocks import Barrier, Block, Branch, Item, Loop, Region
 from partita.program.ir import Given, Operation, Program, TensorType, Value, Work
 from partita.program.memories import on_host
 from partita.program.op_traits import (
@@ -21,6 +21,7 @@ from partita.program.op_traits import (
     Traits,
     traits,
 )
+from partita.program.rule import Rule
 from partita.stablehlo import (
     constraints,
     manual_regions,
@@ -40,7 +41,8 @@ from partita.stablehlo.mlir import RETURNS, hlo
 from partita.stablehlo.operations.rules import Rules, combiner_of
 from partita.stablehlo.passes.dimensions import takes_apart
 from partita.stablehlo.refusals import check_supported, target_of, tensor_type
-from partita.stablehlo.rules.draft import opaque, same
+from partita.stablehlo.rules.draft import opaque
+from partita.stablehlo.templates import captured, templates
 
 
 def import_stablehlo(text: str, name: str | None = None, hoisted: int = 0) -> Program:
@@ -76,6 +78,7 @@ class _Importer:
         self.values: list[Value] = []
         self.operations: list[Operation] = []
         self.numbers: dict[Any, int] = {}
+        self.templates: dict[Any, int] = {}
         self.types: dict[Any, TensorType] = {}
         self.rules = Rules()
         self.sources = Sources()
@@ -97,9 +100,7 @@ class _Importer:
 
     def run(self) -> Program:
         block = self.main.entry_block
-        for position, argument in enumerate(block.arguments):
-            self._define(argument, None, position)
-        body, results = self._block(block)
+        body, results = self._function(block)
         count = len(block.arguments)
         arguments = tuple(range(count))
         argument_names = signature.argument_names(self.main, block.arguments)
@@ -127,9 +128,16 @@ class _Importer:
             result_memory=offload.hosted(self.main, "res_attrs", len(results)),
         )
 
+    def _function(self, block: Any) -> tuple[Block, tuple[int, ...]]:
+        """The operations of a block with arguments, and the values that it ends with."""
+        self.templates = {op: number for number, op in enumerate(templates(block))}
+        for position, argument in enumerate(block.arguments):
+            self._define(argument, None, position)
+        return self._block(block)
+
     def _block(self, block: Any) -> tuple[Block, tuple[int, ...]]:
         """The operations of a block, and the values that it ends with."""
-        items: list[int | Barrier | Loop | Branch] = []
+        items: list[Item] = []
         for view in block.operations:
             op = view.operation
             if op.name in RETURNS:
@@ -165,7 +173,7 @@ class _Importer:
         index = len(self.operations)
         operands = [self.numbers[v] for v in op.operands]
         if op.regions and not known.scalar_body:
-            operands += [self.numbers[v] for v in _captured(op, self.numbers)]
+            operands += [self.numbers[v] for v in captured(op)]
         results = tuple(self._define(r, index, i) for i, r in enumerate(op.results))
         combine = combiner_of(op)
         if op.name == "stablehlo.compare":
@@ -193,6 +201,7 @@ class _Importer:
             kernel=kernel_of(op),
             memory=offload.memory_of(op),
             takes_apart=takes_apart(op),
+            template=self.templates[op],
         )
         if known.in_manual and self.manual is None:
             types = ([self.values[v].type for v in side] for side in (operands, results))
@@ -225,18 +234,18 @@ class _Importer:
         self, kind: str, op: Any, operands: Sequence[int], results: Sequence[Any]
     ) -> Operation:
         index = len(self.operations)
-        type_ = self.values[operands[0]].type
         source, scope = self.sources.of(op.location)
         return Operation(
             index=index,
             kind=kind,
             operands=tuple(operands),
             results=tuple(self._define(r, index, i) for i, r in enumerate(results)),
-            rule=same(type_, len(operands), len(results)),
+            rule=Rule.same(self.values[operands[0]].type.shape, len(operands), len(results)),
             zero_init=kind == CARRY and operands[0] in self.zeros,
             source=source,
             scope=scope,
             region=self.region,
+            template=self.templates[op],
         )
 
     def _crossing(self, op: Any) -> int:
@@ -257,6 +266,7 @@ class _Importer:
             region=self.region,
             tags=tuple(tags.of(op)),
             given=given,
+            template=self.templates[op],
         )
         self._add(op, made)
         return index
@@ -286,10 +296,7 @@ class _Importer:
         rule, given = shard_map.facts(op, types, made, source)
         inside = _Importer(self.module, self.text, self.name)
         inside.manual = given
-        block = op.regions[0].blocks[0]
-        for position, argument in enumerate(block.arguments):
-            inside._define(argument, None, position)
-        inside._block(block)
+        inside._function(op.regions[0].blocks[0])
         collectives = [
             collective
             for view, number in inside.collectives
@@ -312,6 +319,7 @@ class _Importer:
                 tags=tuple(tags.of(op)),
                 given=given,
                 work=work,
+                template=self.templates[op],
             )
         )
         return index
@@ -398,7 +406,15 @@ class _Importer:
         index = len(self.operations)
         rule = dataclasses.replace(opaque([self.values[value].type], []), known=True)
         made = Operation(
-            index, CHOOSE, (value,), (), rule, source=source, scope=scope, region=self.region
+            index,
+            CHOOSE,
+            (value,),
+            (),
+            rule,
+            source=source,
+            scope=scope,
+            region=self.region,
+            template=self.templates[op],
         )
         self._add(op, made)
         return index
@@ -437,11 +453,3 @@ class _Importer:
                 self.constants.append((held, made.results[0]))
         elif made.traits.keeps_zeros and made.operands[0] in self.zeros:
             self.zeros.update(made.results)
-
-
-def _captured(op: Any, numbers: dict[Any, int]) -> list[Any]:
-    """Values of the function that the regions of `op` read without receiving them as operands."""
-    inside = (
-        value for inner in mlir.find(op, lambda inner: inner != op) for value in inner.operands
-    )
-    return list(dict.fromkeys(value for value in inside if value in numbers))

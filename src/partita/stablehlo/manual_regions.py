@@ -24,7 +24,6 @@ from partita.stablehlo import attributes
 from partita.stablehlo.mlir import ir
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import notation
-from partita.stablehlo.rules.draft import same
 from partita.stablehlo.shard_map import collectives, title
 from partita.stablehlo.shardings import read_sharding
 
@@ -186,7 +185,9 @@ def exchange(
       UnsupportedError: its groups of devices are not those along manual axes.
     """
     if not made.traits.collective:  # what tells devices apart: a scalar
-        return dataclasses.replace(made, rule=same(results[0], len(operands), len(results)))
+        return dataclasses.replace(
+            made, rule=Rule.same(results[0].shape, len(operands), len(results))
+        )
     manual = noted(op)
     found = collectives(op, manual.mesh, 1, made.source)
     _check(found, manual)

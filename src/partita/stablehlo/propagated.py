@@ -14,12 +14,12 @@ from typing import Any
 
 from partita.errors import MeshError
 from partita.mesh import Mesh
-from partita.program.blocks import Barrier, Branch, Loop
+from partita.program.blocks import Barrier, Branch, Item, Loop
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT
 from partita.stablehlo import attributes, mlir, rolls
-from partita.stablehlo.matching import Item, matched, operations_of
 from partita.stablehlo.mlir import hlo, ir, sdy
+from partita.stablehlo.templates import templates
 
 MESH = "mesh"
 """Symbol of the mesh in the modules that partita writes."""
@@ -137,7 +137,7 @@ def propagated(program: Program, mesh: Mesh) -> Propagated:
 def _annotated(program: Program, mesh: Mesh, notes: bool) -> Any:
     module = mlir.parse(program.module)
     main = mlir.main_function(module)
-    pairs = list(matched(program.body, operations_of(main.entry_block)))
+    pairs = zip(program.body.nested(), templates(main.entry_block), strict=True)
     with ir.InsertionPoint.at_block_begin(module.body):
         sdy.MeshOp(MESH, ir.Attribute.parse(mesh_attribute(mesh)))
     if notes:

@@ -190,8 +190,7 @@ class _Check:
 
     def _first(self, chosen: Sequence[Point]) -> tuple[int, Origin] | None:
         """The first of some points that differs, and its place among them."""
-        with mlir.context():
-            spmd = observed(self.executable.spmd, chosen)
+        spmd = observed(self.executable.spmd, chosen)
         values = self.program.values
         results = (self.executable.results, [mlir.shape_of(values[p.value].type) for p in chosen])
         seen = dataclasses.replace(self.executable, spmd=spmd, results=results)

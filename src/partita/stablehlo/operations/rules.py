@@ -17,7 +17,7 @@ from partita.stablehlo.operations import entry
 from partita.stablehlo.operations.entry import Types
 from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import calls, notation
-from partita.stablehlo.rules.draft import blocked, opaque, same
+from partita.stablehlo.rules.draft import blocked, opaque
 
 _RULE = "sdy.sharding_rule"
 
@@ -84,9 +84,9 @@ def _own(op: Any, operands: Types, results: Types) -> Rule | None:
     """The rule of an MLIR operation; None if there is none here."""
     known = traits(op.name)
     if known.treatment == "generated":
-        return same(results[0], 0, 1)
+        return Rule.same(results[0].shape, 0, 1)
     if known.elementwise and all(t.shape == results[0].shape for t in operands):
-        return same(results[0], len(operands), len(results))
+        return Rule.same(results[0].shape, len(operands), len(results))
     write = _broadcasting if known.treatment == "broadcasting" else entry(op.name).own
     text = write(op, operands, results) if write else None
     return notation.read(text, operands, results, op.name.rpartition(".")[2]) if text else None

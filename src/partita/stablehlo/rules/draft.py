@@ -11,13 +11,6 @@ from partita.program.rule import Factor, FactorKind, Halo, Reach, Rule
 Types = Sequence[TensorType]
 
 
-def same(type_: TensorType, operands: int, results: int) -> Rule:
-    """All operands and results are one value: carried by a loop, or what branches give."""
-    factors = tuple(Factor(size, "parallel") for size in type_.shape)
-    tensor = tuple((dim,) for dim in range(len(type_.shape)))
-    return Rule(factors, (tensor,) * operands, (tensor,) * results)
-
-
 def opaque(operands: Types, results: Types) -> Rule:
     """No factor at all: every operand requires replication, every result is made in full."""
 

@@ -35,13 +35,10 @@ def analyse(program: Program, regather_window: int | None = None) -> Analysis:
     groups = analyse_groups(names, conflicts)
     draft = Analysis(program, names, conflicts, groups, program.uses(), [], regather_window)
     numbers: dict[object, int] = {}
-    base = names.factor_base
+    base, (colors, roles) = names.factor_base, draft.groups_of(0, names.nodes)
     for op in program.operations:
+        factors = slice(base[op.index], base[op.index + 1])
         where = (op.times, op.region > 0)
-        key = (
-            groups.signature[op.index],
-            draft.groups_of(base[op.index], base[op.index + 1]),
-            where,
-        )
+        key = (groups.signature[op.index], colors[factors], roles[factors], where)
         draft.labels.append(numbers.setdefault(key, len(numbers)))
     return draft

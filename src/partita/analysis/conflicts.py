@@ -41,8 +41,9 @@ def analyse_conflicts(names: Names) -> Conflicts:
     sets: list[list[int]] = [[] for _ in range(number)]
     for each in range(count):
         sets[belongs[each]].append(each)
-    first = {int(r): int(node) for node, r in reversed(list(enumerate(role))) if r >= 0}
-    color = tuple(int(names.color[first[roles[0]]]) for roles in sets)
+    _, first = np.unique(role[role >= 0], return_index=True)
+    colors = names.color[role >= 0][first].tolist()
+    color = tuple(colors[roles[0]] for roles in sets)
     return Conflicts(role, tuple(tuple(roles) for roles in sets), color)
 
 

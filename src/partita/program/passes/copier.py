@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 from partita.program.blocks import Barrier, Block, Branch, Item, Loop, Region
 from partita.program.ir import Operation, Program, Value
@@ -26,6 +27,9 @@ from partita.program.memories import on_host
 from partita.program.op_traits import BARRIER
 from partita.program.passes.rewritten import Rewritten
 from partita.program.rule import Rule
+
+_OTHERS = attrgetter(*(field.name for field in dataclasses.fields(Operation)[4:]))
+"""What an operation is besides its number, kind, operands and results."""
 
 
 class Copier:
@@ -128,14 +132,20 @@ class Copier:
         now, start = self._now, len(self._values)
         if operands is None:
             operands = tuple([now[v] for v in op.operands])
-        made = dataclasses.replace(
-            op,
-            index=index,
-            operands=operands,
-            results=tuple(range(start, start + len(op.results))),
-            region=self._region,
-            times=self._times,
-        )
+        results = tuple(range(start, start + len(op.results)))
+        if (op.region, op.times) != (self._region, self._times):
+            made = dataclasses.replace(
+                op,
+                index=index,
+                operands=operands,
+                results=results,
+                region=self._region,
+                times=self._times,
+            )
+        elif (old, op.operands, op.results) == (index, operands, results):
+            made = op  # as all are before the first change
+        else:  # several times as fast as `replace`
+            made = Operation(index, op.kind, operands, results, *_OTHERS(op))
         self._add(made, op.results)
         self._placed.setdefault(old, index)
         if self._placed[old] != index or any(map(self._is_later, op.operands, operands)):
@@ -150,8 +160,10 @@ class Copier:
         """Adds an operation whose results stand for old values from now on."""
         self._operations.append(made)
         for position, (before, new) in enumerate(zip(old, made.results, strict=True)):
-            type_ = self.program.values[before].type
-            self._values.append(Value(new, type_, made.index, position))
+            value = self.program.values[before]
+            if (value.index, value.producer) != (new, made.index):
+                value = Value(new, value.type, made.index, position)
+            self._values.append(value)
             self._now[before] = new
             self._copies.setdefault(before, []).append(new)
 

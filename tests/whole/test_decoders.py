@@ -18,15 +18,15 @@ def test_unrolled_layers_compute_what_a_loop_computes(preset):
     looped, unrolled = (
         models.configuration(preset, batch=2, dtype="float32", scan=scan) for scan in (True, False)
     )
-    params = decoder.init(looped, jax.random.key(0))["params"]
-    batch = decoder.example_batch(looped, jax.random.key(1))
+    params = decoder.init(looped, jax.random.key(0))
+    batch = decoder.MODEL.example_batch(looped, jax.random.key(1))
     listed = {
         name: [jax.tree.map(operator.itemgetter(n), value) for n in range(len(value["ln1"]))]
         if isinstance(value, dict)
         else value
         for name, value in params.items()
     }
-    shapes = jax.tree.map(jax.numpy.shape, decoder.init(unrolled, jax.random.key(0))["params"])
+    shapes = jax.tree.map(jax.numpy.shape, decoder.init(unrolled, jax.random.key(0)))
     assert jax.tree.map(jax.numpy.shape, listed) == shapes
     wanted, found = decoder.loss(looped, params, batch), decoder.loss(unrolled, listed, batch)
     assert float(found) == pytest.approx(float(wanted), rel=1e-5)

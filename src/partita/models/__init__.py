@@ -1,9 +1,8 @@
 """Built-in models, sized by presets; and models from a user's files.
 
-A family is one file with `PRESETS`, and `init`, `train_step`, `abstract_batch` and `example_batch`,
-or the module that has those as its `MODEL`: all decoders are one model, `decoder.py`, and their
-files have presets only. Adding a family is adding its file to `FAMILIES`. A model that does not
-train names its step in `STEP`.
+A family is one file with `PRESETS`, which are configurations, and a `MODEL` that takes these, a
+`training.Definition`. All decoders are one model, `decoder.py`, and their files have presets only.
+Adding a family is adding its file to `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ def build(name: str, **changes: Any) -> Model:
     Raises:
       ModelError: no such preset, or no such field.
     """
-    module = _module(family(name))
-    return _build(getattr(module, "MODEL", module), name, configuration(name, **changes))
+    model = _module(family(name)).MODEL
+    return _build(model, name, configuration(name, **changes))
 
 
 def configuration(name: str, **changes: Any) -> Any:
@@ -209,20 +208,20 @@ def _replaced(config: Any, changes: dict[str, Any]) -> Any:
     )
 
 
-def _build(module: Any, name: str, config: Any) -> Model:
-    init = functools.partial(module.init, config)
+def _build(model: Any, name: str, config: Any) -> Model:
+    init = functools.partial(model.init, config)
     state = jax.eval_shape(init, jax.random.key(0))
 
     def example_batch(seed: int) -> Any:
-        return module.example_batch(config, jax.random.key(seed + 1))
+        return model.example_batch(config, jax.random.key(seed + 1))
 
     def example(seed: int) -> tuple[Any, ...]:
         return jax.jit(init)(jax.random.key(seed)), example_batch(seed)
 
     return Model(
         name,
-        functools.partial(getattr(module, getattr(module, "STEP", "train_step")), config),
-        (state, module.abstract_batch(config)),
+        functools.partial(model.step, config),
+        (state, model.abstract_batch(config)),
         donate_argnums=(0,),
         example=example,
         example_batch=example_batch,

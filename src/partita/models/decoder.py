@@ -94,7 +94,7 @@ class Decoder:
 
 
 def init(config: Decoder, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
     layer_key, embed_key, output_key, leading_key = jax.random.split(key, 4)
     params = {
@@ -110,7 +110,7 @@ def init(config: Decoder, key: jax.Array) -> Params:
     if c.leading:
         first = c.leading.feed_forward, c.leading.count
         params["dense"] = _init_layers(c, *first, leading_key)
-    return training.state(params, c.learning_rate)
+    return params
 
 
 def _init_layers(
@@ -123,11 +123,7 @@ def _init_layers(
     for part in parts:
         learned = learned.joined(part.learned(c.embed))
 
-    def layer(key: jax.Array) -> Weights:
-        scales = {name: c.norms.scale(width) for name, width in learned.norms.items()}
-        return layers.matrices(key, learned.matrices) | learned.others | scales
-
-    keys = jax.random.split(key, count)
+    layer, keys = functools.partial(learned.init, norm=c.norms.scale), jax.random.split(key, count)
     return jax.vmap(layer)(keys) if c.scan else [layer(k) for k in keys]
 
 
@@ -192,17 +188,9 @@ def _block(
     return x, next((balance for balance in balances if balance is not None), None)
 
 
-def train_step(config: Decoder, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: Decoder) -> training.Inputs:
+    """Tokens and targets."""
+    return training.token_inputs(config.batch, config.sequence, config.vocabulary)
 
 
-def abstract_batch(config: Decoder) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    return training.abstract_tokens(config.batch, config.sequence)
-
-
-def example_batch(config: Decoder, key: jax.Array) -> Params:
-    """A batch of random tokens."""
-    bounds = dict.fromkeys(("tokens", "targets"), config.vocabulary)
-    return training.example(abstract_batch(config), key, bounds)
+MODEL = training.trained(init, loss, inputs)

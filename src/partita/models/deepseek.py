@@ -19,7 +19,7 @@ from partita.models.decoder import Decoder, Leading
 from partita.models.feed_forward import Experts, Gated, Routing, chosen, logits, routed
 from partita.models.layers import Weights
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 SCALE = 2.5
 """Sum of the weights of a token's experts."""

@@ -14,13 +14,15 @@ F ffn, M what modulates a layer.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from partita.models import layers, training
+from partita.models.layers import Learned
+from partita.models.training import Input
+from partita.models.vit import patches
 
 Params = dict[str, Any]
 
@@ -71,10 +73,9 @@ PRESETS = {
 
 
 def init(config: DiTConfig, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
     layer_key, key = jax.random.split(key)
-    layer = functools.partial(_init_layer, c)
     area, out = c.patch * c.patch * c.channels, (c.patch, c.patch, 2 * c.channels)
     shapes: layers.Shapes = {
         "w_patch": ((c.patch, c.patch, c.channels, c.embed), area),
@@ -84,41 +85,16 @@ def init(config: DiTConfig, key: jax.Array) -> Params:
         "w_modulate": ((2, c.embed, c.embed), c.embed),
         "w_head": ((c.patch, c.patch, c.embed, 2 * c.channels), c.embed),
     }
-    params = {
+    zeros = dict.fromkeys(("b_patch", "b_time1", "b_time2"), (c.embed,))
+    layer = layers.attention_parameters(c.embed, (c.heads, c.head_dim), "qvo")
+    layer = layer.joined(layers.feed_forward_parameters(c.embed, 4 * c.embed, biases=True))
+    modulate: layers.Shapes = {"w_modulate": ((6, c.embed, c.embed), c.embed)}
+    layer = layer.joined(Learned(modulate, layers.zeros({"b_modulate": (6, c.embed)})))
+    return {
         **layers.matrices(key, shapes),
-        "layers": jax.vmap(layer)(jax.random.split(layer_key, c.layers)),
-        "b_patch": jnp.zeros(c.embed),
-        "b_time1": jnp.zeros(c.embed),
-        "b_time2": jnp.zeros(c.embed),
-        "b_modulate": jnp.zeros((2, c.embed)),
-        "b_head": jnp.zeros(out),
+        **layers.zeros({**zeros, "b_modulate": (2, c.embed), "b_head": out}),
+        "layers": jax.vmap(layer.init)(jax.random.split(layer_key, c.layers)),
     }
-    return training.state(params, c.learning_rate)
-
-
-def _init_layer(config: DiTConfig, key: jax.Array) -> Params:
-    """One layer: its six matrices, those that modulate it, and biases."""
-    c = config
-    heads, ffn = (c.heads, c.head_dim), 4 * c.embed
-    shapes: layers.Shapes = {
-        "wq": ((c.embed, *heads), c.embed),
-        "wk": ((c.embed, *heads), c.embed),
-        "wv": ((c.embed, *heads), c.embed),
-        "wo": ((*heads, c.embed), c.embed),
-        "w_in": ((c.embed, ffn), c.embed),
-        "w_out": ((ffn, c.embed), ffn),
-        "w_modulate": ((6, c.embed, c.embed), c.embed),
-    }
-    biases: dict[str, tuple[int, ...]] = {
-        "bq": heads,
-        "bv": heads,
-        "bo": (c.embed,),
-        "b_in": (ffn,),
-        "b_out": (c.embed,),
-        "b_modulate": (6, c.embed),
-    }
-    zeros = {name: jnp.zeros(shape) for name, shape in biases.items()}
-    return layers.matrices(key, shapes) | zeros
 
 
 def _condition(config: DiTConfig, params: Params, batch: Params) -> jax.Array:
@@ -139,20 +115,6 @@ def _modulated(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
     return layers.layer_norm(x) * (1 + scale) + shift
 
 
-def _attention(x: jax.Array, layer: Params) -> jax.Array:
-    """Self-attention, `[B, S, D] -> [B, S, D]`."""
-    q = layers.dense("bsd,dhk->bshk", x, layer["wq"], layer["bq"])
-    k = layers.dense("bsd,dhk->bshk", x, layer["wk"])
-    v = layers.dense("bsd,dhk->bshk", x, layer["wv"], layer["bv"])
-    return layers.dense("bqhk,hkd->bqd", layers.attend(q, k, v), layer["wo"], layer["bo"])
-
-
-def _ffn(x: jax.Array, layer: Params) -> jax.Array:
-    """Two matrices around a GELU, `[B, S, D] -> [B, S, D]`."""
-    hidden = jax.nn.gelu(layers.dense("bsd,df->bsf", x, layer["w_in"], layer["b_in"]))
-    return layers.dense("bsf,fd->bsd", hidden, layer["w_out"], layer["b_out"])
-
-
 def _positions(config: DiTConfig) -> jax.Array:
     """Waves of row and column, `[S, D]`."""
     wave = layers.waves(jnp.arange(config.rows), config.embed // 2)
@@ -169,10 +131,11 @@ def predict(config: DiTConfig, params: Params, noisy: jax.Array, batch: Params) 
     @jax.checkpoint
     def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         shift1, scale1, gate1, shift2, scale2, gate2 = _modulation(condition, layer)
-        x = x + gate1 * _attention(_modulated(x, shift1, scale1), layer)
-        return x + gate2 * _ffn(_modulated(x, shift2, scale2), layer), None
+        modulated = _modulated(x, shift1, scale1)
+        x = x + gate1 * layers.attention(modulated, modulated, layer)
+        return x + gate2 * layers.feed_forward(_modulated(x, shift2, scale2), layer), None
 
-    x = noisy.astype(c.dtype).reshape(-1, c.rows, c.patch, c.rows, c.patch, c.channels)
+    x = patches(noisy, c.patch, c.dtype)
     x = layers.dense("bipjrc,prcd->bijd", x, params["w_patch"], params["b_patch"])
     x = x.reshape(-1, c.rows * c.rows, c.embed) + _positions(c).astype(x.dtype)
     x, _ = jax.lax.scan(block, x, params["layers"])
@@ -185,8 +148,7 @@ def predict(config: DiTConfig, params: Params, noisy: jax.Array, batch: Params) 
 def loss(config: DiTConfig, params: Params, batch: Params) -> jax.Array:
     """Mean squared error of the noise predicted from latents mixed with `batch['noise']`, and a
     thousandth of the likelihood of the error under the predicted variance."""
-    angle = batch["time"][:, None, None, None] * (jnp.pi / 2)
-    noisy = jnp.cos(angle) * batch["latents"] + jnp.sin(angle) * batch["noise"]
+    noisy = training.noisy(batch["latents"], batch)
     predicted = predict(config, params, noisy, batch).astype(jnp.float32)
     noise, log_variance = jnp.split(predicted, 2, axis=-1)
     error = (noise - batch["noise"]) ** 2
@@ -195,24 +157,12 @@ def loss(config: DiTConfig, params: Params, batch: Params) -> jax.Array:
     return jnp.mean(error) + 5e-4 * jnp.mean(likelihood)
 
 
-def train_step(config: DiTConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: DiTConfig) -> training.Inputs:
+    """Latents, noise, times and labels."""
+    c = config
+    latents = Input((c.batch, c.image, c.image, c.channels))
+    time, labels = Input((c.batch,), uniform=True), Input((c.batch,), c.classes)
+    return {"latents": latents, "noise": latents, "time": time, "labels": labels}
 
 
-def abstract_batch(config: DiTConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    shape = (config.batch, config.image, config.image, config.channels)
-    latents = jax.ShapeDtypeStruct(shape, jnp.float32)
-    return {
-        "latents": latents,
-        "noise": latents,
-        "time": jax.ShapeDtypeStruct((config.batch,), jnp.float32),
-        "labels": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
-    }
-
-
-def example_batch(config: DiTConfig, key: jax.Array) -> Params:
-    """A batch of random latents, noise, times and labels."""
-    batch = training.example(abstract_batch(config), key, {"labels": config.classes})
-    return batch | {"time": jax.random.uniform(key, (config.batch,))}
+MODEL = training.trained(init, loss, inputs)

@@ -62,12 +62,11 @@ class Plain:
 
     def learned(self, embed: int) -> Learned:
         """Both matrices."""
-        return Learned({"w_in": ((embed, self.ffn), embed), "w_out": ((self.ffn, embed), self.ffn)})
+        return layers.feed_forward_parameters(embed, self.ffn)
 
     def __call__(self, x: jax.Array, layer: Weights) -> tuple[jax.Array, None]:
         """Applies it."""
-        hidden = jax.nn.gelu(layers.dense("bsd,df->bsf", x, layer["w_in"]))
-        return layers.dense("bsf,fd->bsd", hidden, layer["w_out"]), None
+        return layers.feed_forward(x, layer), None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from partita.models.decoder import Decoder, Ends, Norms
 from partita.models.feed_forward import Gated, geglu
 from partita.models.layers import not_after, rms_norm_from_one
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 
 def _gemma(

@@ -16,7 +16,7 @@ from partita.models.decoder import Decoder, Ends, Norms
 from partita.models.feed_forward import Gated, geglu
 from partita.models.layers import rms_norm
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:

@@ -12,13 +12,13 @@ Shape legend: V nodes, E edges, I node features, J edge features, D latent, O ou
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from partita.models import layers, training
+from partita.models.training import Input
 
 Params = dict[str, Any]
 
@@ -49,45 +49,28 @@ PRESETS = {
 
 
 def init(config: GNSConfig, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
     keys = iter(jax.random.split(key, 2 * c.steps + 3))
-
-    def mlp(width_in: int, width_out: int) -> list[Params]:
-        widths = [width_in, *[c.hidden] * c.hidden_layers, width_out]
-        layers = list(itertools.pairwise(widths))
-        return [
-            {"w": jax.random.normal(k, shape) * shape[0] ** -0.5, "b": jnp.zeros(shape[1])}
-            for k, shape in zip(jax.random.split(next(keys), len(layers)), layers, strict=True)
-        ]
+    hidden = [c.hidden] * c.hidden_layers
 
     def normed(width_in: int) -> Params:
-        scale, bias = jnp.ones(c.latent), jnp.zeros(c.latent)
-        return {"mlp": mlp(width_in, c.latent), "scale": scale, "bias": bias}
+        mlp = layers.init_perceptron(next(keys), [width_in, *hidden, c.latent])
+        return {"mlp": mlp, "scale": jnp.ones(c.latent), "bias": jnp.zeros(c.latent)}
 
-    params = {
+    return {
         "encode_nodes": normed(c.node_features),
         "encode_edges": normed(c.edge_features),
         "process": [
             {"edges": normed(3 * c.latent), "nodes": normed(2 * c.latent)} for _ in range(c.steps)
         ],
-        "decode": mlp(c.latent, c.outputs),
+        "decode": layers.init_perceptron(next(keys), [c.latent, *hidden, c.outputs]),
     }
-    return training.state(params, config.learning_rate)
-
-
-def _mlp(x: jax.Array, layers: list[Params]) -> jax.Array:
-    """Matrices and biases with ReLUs between them, over the last dimension."""
-    for number, layer in enumerate(layers):
-        x = x @ layer["w"].astype(x.dtype) + layer["b"].astype(x.dtype)
-        if number < len(layers) - 1:
-            x = jax.nn.relu(x)
-    return x
 
 
 def _normed(x: jax.Array, params: Params) -> jax.Array:
     """A perceptron followed by a layer norm, which is computed in float32."""
-    return layers.layer_norm(_mlp(x, params["mlp"]), params, 1e-5)
+    return layers.layer_norm(layers.perceptron(x, params["mlp"]), params, 1e-5)
 
 
 def predict(config: GNSConfig, params: Params, graph: Params) -> jax.Array:
@@ -100,33 +83,24 @@ def predict(config: GNSConfig, params: Params, graph: Params) -> jax.Array:
         edges = edges + _normed(ends, step["edges"])
         received = jax.ops.segment_sum(edges, receivers, config.nodes)
         nodes = nodes + _normed(jnp.concatenate([nodes, received], axis=-1), step["nodes"])
-    return _mlp(nodes, params["decode"])
+    return layers.perceptron(nodes, params["decode"])
 
 
 def loss(config: GNSConfig, params: Params, batch: Params) -> jax.Array:
     """Mean squared error of `batch['targets']`, `[V, O]`, given the graph."""
-    out = predict(config, params, batch)
-    return jnp.mean((out.astype(jnp.float32) - batch["targets"]) ** 2)
+    return training.squared_error(predict(config, params, batch), batch["targets"])
 
 
-def train_step(config: GNSConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
-
-
-def abstract_batch(config: GNSConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s: features, targets, and both ends of every edge."""
+def inputs(config: GNSConfig) -> training.Inputs:
+    """A graph: features, targets, and both ends of every edge."""
     c = config
     return {
-        "nodes": jax.ShapeDtypeStruct((c.nodes, c.node_features), jnp.float32),
-        "edges": jax.ShapeDtypeStruct((c.edges, c.edge_features), jnp.float32),
-        "senders": jax.ShapeDtypeStruct((c.edges,), jnp.int32),
-        "receivers": jax.ShapeDtypeStruct((c.edges,), jnp.int32),
-        "targets": jax.ShapeDtypeStruct((c.nodes, c.outputs), jnp.float32),
+        "nodes": Input((c.nodes, c.node_features)),
+        "edges": Input((c.edges, c.edge_features)),
+        "senders": Input((c.edges,), c.nodes),
+        "receivers": Input((c.edges,), c.nodes),
+        "targets": Input((c.nodes, c.outputs)),
     }
 
 
-def example_batch(config: GNSConfig, key: jax.Array) -> Params:
-    """A random graph with random features and targets."""
-    bounds = dict.fromkeys(("senders", "receivers"), config.nodes)
-    return training.example(abstract_batch(config), key, bounds)
+MODEL = training.trained(init, loss, inputs)

@@ -15,7 +15,7 @@ from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Ends
 from partita.models.feed_forward import Plain
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 
 def _causal(sequence: int) -> jax.Array:

@@ -20,7 +20,7 @@ from partita.models.feed_forward import Experts, Routing, balance, chosen, logit
 from partita.models.layers import MASKED, Weights
 from partita.models.llama import NORMS
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 SHARPNESS, LIMIT = 1.702, 7.0
 """Constants of the gate: x times the logistic of 1.702 x, with gate and up clamped to the limit."""

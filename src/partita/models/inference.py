@@ -20,13 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from partita.models import layers
+from partita.models import layers, training
 from partita.models.feed_forward import Gated
+from partita.models.training import Input
 
 Params = dict[str, Any]
-
-STEP = "decode"
-"""The function to plan."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +91,7 @@ def _init_layer(config: DecoderConfig, key: jax.Array) -> Params:
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Root-mean-square norm over the embed dimension, computed in float32."""
-    x32 = x.astype(jnp.float32)
-    rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + 1e-6)
-    return (x32 * rms).astype(x.dtype) * scale
+    return layers.rms_normed(x).astype(x.dtype) * scale
 
 
 def _attention(
@@ -163,12 +159,9 @@ def decode(config: DecoderConfig, state: Params, batch: Params) -> tuple[Params,
     return {"params": params, "cache": cache}, tokens
 
 
-def abstract_batch(config: DecoderConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    return {"tokens": jax.ShapeDtypeStruct((config.batch, config.prompt), jnp.int32)}
+def inputs(config: DecoderConfig) -> training.Inputs:
+    """Prompts."""
+    return {"tokens": Input((config.batch, config.prompt), config.vocabulary)}
 
 
-def example_batch(config: DecoderConfig, key: jax.Array) -> Params:
-    """A batch of random prompts."""
-    shape = (config.batch, config.prompt)
-    return {"tokens": jax.random.randint(key, shape, 0, config.vocabulary)}
+MODEL = training.Definition(init, decode, inputs)

@@ -1,4 +1,4 @@
-"""Layers that models share: products, norms, positions, masks and attention.
+"""Layers that models share: products, norms, positions, masks, attention and feed-forwards.
 
 Functions of arrays, which know nothing of how they are partitioned. Matrices are used in the type
 of what they are multiplied with; norms, scores and routers compute in float32.
@@ -10,7 +10,10 @@ heads per key/value head, K head-dim, V head-dim of the values.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +22,8 @@ Weights = dict[str, jax.Array]
 Shapes = dict[str, tuple[tuple[int, ...], int]]
 """Shape and fan-in of matrices, by name."""
 
-Norm = Callable[[jax.Array, jax.Array], jax.Array]
-"""Function of what is normed and of a scale."""
+Norm = Callable[[jax.Array, Any], jax.Array]
+"""Function of what is normed and of what is learned for that: a scale, perhaps a bias."""
 
 MASKED = -1e30
 """Score of a key that a query does not see."""
@@ -45,10 +48,20 @@ class Learned:
             {**self.norms, **other.norms},
         )
 
+    def init(self, key: jax.Array, norm: Callable[[int], Any] = jnp.ones) -> Weights:
+        """The parameters at first; `norm` makes those of a norm from its width."""
+        norms = {name: norm(width) for name, width in self.norms.items()}
+        return matrices(key, self.matrices) | self.others | norms
+
 
 def zeros(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
     """Arrays of zeros."""
     return {name: jnp.zeros(shape) for name, shape in shapes.items()}
+
+
+def init_norm(width: int) -> Weights:
+    """The scale and the bias of a norm at first."""
+    return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
 
 
 def matrices(key: jax.Array, shapes: Shapes) -> Weights:
@@ -66,18 +79,20 @@ def dense(spec: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = None) 
     return out if bias is None else out + bias.astype(x.dtype)
 
 
+def rms_normed(x: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+    """Root-mean-square norm over the last dimension without a scale, in float32."""
+    x32 = x.astype(jnp.float32)
+    return x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + epsilon)
+
+
 def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float = 1e-6) -> jax.Array:
     """Root-mean-square norm over the last dimension, computed in float32."""
-    x32 = x.astype(jnp.float32)
-    rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + epsilon)
-    return (x32 * rms * scale).astype(x.dtype)
+    return (rms_normed(x, epsilon) * scale).astype(x.dtype)
 
 
-def rms_norm_from_one(x: jax.Array, scale: jax.Array, epsilon: float = 1e-6) -> jax.Array:
+def rms_norm_from_one(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Root-mean-square norm whose scale is learned as a difference from one."""
-    x32 = x.astype(jnp.float32)
-    rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + epsilon)
-    return (x32 * rms * (1 + scale)).astype(x.dtype)
+    return (rms_normed(x) * (1 + scale)).astype(x.dtype)
 
 
 def layer_norm(x: jax.Array, params: Weights | None = None, epsilon: float = 1e-6) -> jax.Array:
@@ -158,3 +173,69 @@ def attend(
     scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32)
     weights = softmax(scores * (scale or q.shape[-1] ** -0.5), mask, q.dtype)
     return jnp.einsum("bhqs,bshv->bqhv", weights, v)
+
+
+def attention_parameters(
+    embed: int, heads: tuple[int, int], biases: str = "", context: int | None = None
+) -> Learned:
+    """Parameters of `attention`.
+
+    Args:
+      embed: width of what attends.
+      heads: their number and width.
+      biases: which matrices have one, of `qkvo`.
+      context: width of what is attended to, where it is another one.
+    """
+    seen = context or embed
+    zero = {"q": heads, "k": heads, "v": heads, "o": (embed,)}
+    return Learned(
+        {
+            "wq": ((embed, *heads), embed),
+            "wk": ((seen, *heads), seen),
+            "wv": ((seen, *heads), seen),
+            "wo": ((*heads, embed), math.prod(heads)),
+        },
+        zeros({f"b{name}": zero[name] for name in biases}),
+    )
+
+
+def attention(
+    x: jax.Array, context: jax.Array, layer: Weights, mask: jax.Array | None = None
+) -> jax.Array:
+    """Attention of `x`, `[B, Q, D]`, to the context, `[B, S, E]`, which gives `[B, Q, D]`."""
+    q = dense("bqd,dhk->bqhk", x, layer["wq"], layer.get("bq"))
+    k = dense("bsd,dhk->bshk", context, layer["wk"], layer.get("bk"))
+    v = dense("bsd,dhk->bshk", context, layer["wv"], layer.get("bv"))
+    return dense("bqhk,hkd->bqd", attend(q, k, v, mask), layer["wo"], layer.get("bo"))
+
+
+def feed_forward_parameters(embed: int, ffn: int, biases: bool = False) -> Learned:
+    """Parameters of `feed_forward`."""
+    matrices: Shapes = {"w_in": ((embed, ffn), embed), "w_out": ((ffn, embed), ffn)}
+    return Learned(matrices, zeros({"b_in": (ffn,), "b_out": (embed,)} if biases else {}))
+
+
+def feed_forward(
+    x: jax.Array, layer: Weights, function: Callable[[jax.Array], jax.Array] = jax.nn.gelu
+) -> jax.Array:
+    """Two matrices around a function, `[B, S, D] -> [B, S, D]`."""
+    hidden = function(dense("bsd,df->bsf", x, layer["w_in"], layer.get("b_in")))
+    return dense("bsf,fd->bsd", hidden, layer["w_out"], layer.get("b_out"))
+
+
+def init_perceptron(key: jax.Array, widths: Sequence[int]) -> list[Weights]:
+    """A matrix and a bias from each width to the next."""
+    shapes = list(itertools.pairwise(widths))
+    return [
+        {"w": jax.random.normal(k, shape) * shape[0] ** -0.5, "b": jnp.zeros(shape[1])}
+        for k, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
+    ]
+
+
+def perceptron(x: jax.Array, layers: Sequence[Weights]) -> jax.Array:
+    """Matrices and biases with ReLUs between them, over the last dimension."""
+    for number, layer in enumerate(layers):
+        x = x @ layer["w"].astype(x.dtype) + layer["b"].astype(x.dtype)
+        if number < len(layers) - 1:
+            x = jax.nn.relu(x)
+    return x

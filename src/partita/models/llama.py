@@ -15,7 +15,7 @@ from partita.models.decoder import Decoder, Norms
 from partita.models.feed_forward import Gated
 from partita.models.layers import not_after, rms_norm
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 NORMS = Norms(functools.partial(rms_norm, epsilon=1e-5))
 

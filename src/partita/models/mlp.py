@@ -9,9 +9,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from partita.models import training
+from partita.models import layers, training
+from partita.models.training import Input
 
 Params = dict[str, Any]
 
@@ -32,40 +32,21 @@ PRESETS = {
 }
 
 
-def init(config: MLPConfig, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
-    widths = list(zip(config.sizes[:-1], config.sizes[1:], strict=True))
-    keys = jax.random.split(key, len(widths))
-    params = [
-        {"w": jax.random.normal(k, shape) * shape[0] ** -0.5, "b": jnp.zeros(shape[1])}
-        for k, shape in zip(keys, widths, strict=True)
-    ]
-    return training.state(params, config.learning_rate)
+def init(config: MLPConfig, key: jax.Array) -> list[layers.Weights]:
+    """The parameters (float32)."""
+    return layers.init_perceptron(key, config.sizes)
 
 
-def loss(config: MLPConfig, params: list[Params], batch: Params) -> jax.Array:
+def loss(config: MLPConfig, params: list[layers.Weights], batch: Params) -> jax.Array:
     """Mean squared error of `batch['y']`, `[B, O]`, given `batch['x']`, `[B, I]`."""
-    x = batch["x"].astype(config.dtype)
-    for number, layer in enumerate(params):
-        x = x @ layer["w"].astype(x.dtype) + layer["b"].astype(x.dtype)
-        if number < len(params) - 1:
-            x = jax.nn.relu(x)
-    return jnp.mean((x.astype(jnp.float32) - batch["y"]) ** 2)
+    x = layers.perceptron(batch["x"].astype(config.dtype), params)
+    return training.squared_error(x, batch["y"])
 
 
-def train_step(config: MLPConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: MLPConfig) -> training.Inputs:
+    """Rows of inputs and of outputs."""
+    x, y = ((config.batch, width) for width in (config.sizes[0], config.sizes[-1]))
+    return {"x": Input(x), "y": Input(y)}
 
 
-def abstract_batch(config: MLPConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    return {
-        "x": jax.ShapeDtypeStruct((config.batch, config.sizes[0]), jnp.float32),
-        "y": jax.ShapeDtypeStruct((config.batch, config.sizes[-1]), jnp.float32),
-    }
-
-
-def example_batch(config: MLPConfig, key: jax.Array) -> Params:
-    """A batch of random numbers."""
-    return training.example(abstract_batch(config), key)
+MODEL = training.trained(init, loss, inputs)

@@ -27,7 +27,7 @@ from partita.models.feed_forward import (
 from partita.models.layers import Weights, not_after
 from partita.models.llama import NORMS
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 
 def _router(normalize: bool, experts: Experts, x: jax.Array, layer: Weights) -> Routing:

@@ -11,7 +11,7 @@ from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Ends
 from partita.models.feed_forward import Experts, FeedForward, Gated, by_softmax
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 
 def _qwen3(

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from partita.models import training
+from partita.models.convolutions import convolve
 
 Params = dict[str, Any]
 Weights = dict[str, jax.Array]
@@ -102,9 +103,7 @@ def _conv(x: jax.Array, params: Weights, stride: int = 1) -> tuple[jax.Array, We
     Returns:
       The output, and the mean and the variance of every channel before the norm.
     """
-    w = params["w"].astype(x.dtype)
-    layout = ("NHWC", "HWIO", "NHWC")
-    y = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
+    y = convolve(x, params["w"], stride)
     y32 = y.astype(jnp.float32)
     mean = jnp.mean(y32, axis=(0, 1, 2))
     variance = jnp.mean((y32 - mean) ** 2, axis=(0, 1, 2))
@@ -155,15 +154,9 @@ def train_step(config: ResNetConfig, state: Params, batch: Params) -> tuple[Para
     return {"params": params, "opt": opt, "statistics": statistics}, value
 
 
-def abstract_batch(config: ResNetConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    images = (config.batch, config.image, config.image, config.channels)
-    return {
-        "images": jax.ShapeDtypeStruct(images, jnp.float32),
-        "labels": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
-    }
+def inputs(config: ResNetConfig) -> training.Inputs:
+    """Images and labels."""
+    return training.image_inputs(config.batch, config.image, config.channels, config.classes)
 
 
-def example_batch(config: ResNetConfig, key: jax.Array) -> Params:
-    """A batch of random images and labels."""
-    return training.example(abstract_batch(config), key, {"labels": config.classes})
+MODEL = training.Definition(init, train_step, inputs)

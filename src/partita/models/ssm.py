@@ -22,7 +22,7 @@ from partita.models.decoder import Decoder, Ends
 from partita.models.feed_forward import Gated, geglu
 from partita.models.layers import Learned, Norm, Weights
 
-MODEL = decoder
+MODEL = decoder.MODEL
 
 SHARPNESS = 8.0
 """Exponent of the transition where its gate is fully open."""

@@ -20,7 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
+from partita.models import layers, stack, training
+from partita.models.layers import Learned
+from partita.models.training import Input
 
 Params = dict[str, Any]
 
@@ -54,45 +56,28 @@ PRESETS = {
 
 
 def init(config: T5Config, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
     keys = jax.random.split(key, 3)
+    attention = layers.attention_parameters(c.embed, (c.heads, c.head_dim))
+    # The queries make up for the scale that the scores go without.
+    queries: layers.Shapes = {"wq": ((c.embed, c.heads, c.head_dim), c.embed * c.head_dim)}
+    attention = attention.joined(Learned(queries))
+    ffn = layers.feed_forward_parameters(c.embed, c.ffn)
 
-    def stack(key: jax.Array, attentions: tuple[str, ...]) -> Params:
-        layer = functools.partial(_init_layer, c, attentions)
+    def side(key: jax.Array, attentions: tuple[str, ...]) -> Params:
         layer_key, bias_key = jax.random.split(key)
+        parts = dict.fromkeys(attentions, attention) | {"ffn": ffn}
         return {
-            "layers": jax.vmap(layer)(jax.random.split(layer_key, c.layers)),
+            "layers": stack.init(layer_key, c.layers, parts, lambda: jnp.ones(c.embed)),
             "bias": jax.random.normal(bias_key, (c.heads, c.buckets)) * c.embed**-0.5,
             "ln_f": jnp.ones(c.embed),
         }
 
-    params = {
-        "embed": jax.random.normal(keys[0], (c.vocabulary, c.embed)),
-        "encoder": stack(keys[1], ("self",)),
-        "decoder": stack(keys[2], ("self", "cross")),
-    }
-    return training.state(params, config.learning_rate)
-
-
-def _init_layer(config: T5Config, attentions: tuple[str, ...], key: jax.Array) -> Params:
-    """One layer: its attentions, of five parameter tensors each, and its feed-forward, of three."""
-    c = config
-    into, out = (c.embed, c.heads, c.head_dim), (c.heads, c.head_dim, c.embed)
-    # The queries make up for the scale that the scores go without.
-    attention: layers.Shapes = {
-        "wq": (into, c.embed * c.head_dim),
-        "wk": (into, c.embed),
-        "wv": (into, c.embed),
-        "wo": (out, c.heads * c.head_dim),
-    }
-    ffn: layers.Shapes = {"w_in": ((c.embed, c.ffn), c.embed), "w_out": ((c.ffn, c.embed), c.ffn)}
-
-    parts = dict.fromkeys(attentions, attention) | {"ffn": ffn}
-    keys = jax.random.split(key, len(parts))
     return {
-        name: layers.matrices(k, parts[name]) | {"ln": jnp.ones(c.embed)}
-        for k, name in zip(keys, parts, strict=True)
+        "embed": jax.random.normal(keys[0], (c.vocabulary, c.embed)),
+        "encoder": side(keys[1], ("self",)),
+        "decoder": side(keys[2], ("self", "cross")),
     }
 
 
@@ -115,7 +100,7 @@ def _bias(table: jax.Array, sequence: int, causal: bool) -> jax.Array:
 
 
 def _attention(
-    x: jax.Array, context: jax.Array, bias: jax.Array | None, params: Params
+    x: jax.Array, context: jax.Array, params: Params, bias: jax.Array | None = None
 ) -> jax.Array:
     """Attention of `x`, `[B, Q, D]`, to the context, `[B, S, D]`, which gives `[B, Q, D]`."""
     q = layers.dense("bqd,dhk->bqhk", x, params["wq"])
@@ -128,26 +113,18 @@ def _attention(
     return layers.dense("bqhk,hkd->bqd", mixed, params["wo"])
 
 
-def _ffn(x: jax.Array, params: Params) -> jax.Array:
-    """Two matrices around a ReLU, `[B, S, D] -> [B, S, D]`."""
-    hidden = jax.nn.relu(layers.dense("bsd,df->bsf", x, params["w_in"]))
-    return layers.dense("bsf,fd->bsd", hidden, params["w_out"])
-
-
-def _stack(x: jax.Array, source: jax.Array | None, params: Params) -> jax.Array:
+def _side(x: jax.Array, source: jax.Array | None, params: Params) -> jax.Array:
     """The encoder, without a source, or the decoder of an encoded one, `[B, S, D] -> [B, S, D]`."""
     bias = _bias(params["bias"], x.shape[1], causal=source is not None)
-
-    @jax.checkpoint
-    def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-        normed = layers.rms_norm(x, layer["self"]["ln"])
-        x = x + _attention(normed, normed, bias, layer["self"])
-        if source is not None:
-            normed = layers.rms_norm(x, layer["cross"]["ln"])
-            x = x + _attention(normed, source, None, layer["cross"])
-        return x + _ffn(layers.rms_norm(x, layer["ffn"]["ln"]), layer["ffn"]), None
-
-    x, _ = jax.lax.scan(block, x, params["layers"])
+    x = stack.apply(
+        x,
+        source,
+        params["layers"],
+        layers.rms_norm,
+        lambda x, part: _attention(x, x, part, bias),
+        _attention,
+        functools.partial(layers.feed_forward, function=jax.nn.relu),
+    )
     return layers.rms_norm(x, params["ln_f"])
 
 
@@ -159,25 +136,16 @@ def loss(config: T5Config, params: Params, batch: Params) -> jax.Array:
     embed = params["embed"].astype(config.dtype)
     source, target = batch["source"], batch["target"]
     shifted = jnp.pad(target[:, :-1], ((0, 0), (1, 0)))
-    encoded = _stack(embed[source], None, params["encoder"])
-    x = _stack(embed[shifted], encoded, params["decoder"]) * config.embed**-0.5
+    encoded = _side(embed[source], None, params["encoder"])
+    x = _side(embed[shifted], encoded, params["decoder"]) * config.embed**-0.5
     return training.cross_entropy(jnp.einsum("btd,nd->btn", x, embed), target)
 
 
-def train_step(config: T5Config, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: T5Config) -> training.Inputs:
+    """Tokens of source and target."""
+    c = config
+    source, target = (Input((c.batch, length), c.vocabulary) for length in (c.source, c.target))
+    return {"source": source, "target": target}
 
 
-def abstract_batch(config: T5Config) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    return {
-        "source": jax.ShapeDtypeStruct((config.batch, config.source), jnp.int32),
-        "target": jax.ShapeDtypeStruct((config.batch, config.target), jnp.int32),
-    }
-
-
-def example_batch(config: T5Config, key: jax.Array) -> Params:
-    """A batch of random tokens."""
-    bounds = dict.fromkeys(("source", "target"), config.vocabulary)
-    return training.example(abstract_batch(config), key, bounds)
+MODEL = training.trained(init, loss, inputs)

@@ -12,12 +12,14 @@ N classes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from partita.models import layers, training
+from partita.models.layers import Learned, Weights
 
 Params = dict[str, Any]
 
@@ -54,100 +56,72 @@ PRESETS = {
 
 
 def init(config: ViTConfig, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
-    keys = iter(jax.random.split(key, c.layers * 6 + 3))
-
-    def matrix(shape: tuple[int, ...], fan_in: int) -> jax.Array:
-        values: jax.Array = jax.random.normal(next(keys), shape) * fan_in**-0.5
-        return values
-
-    def norm() -> Params:
-        return {"scale": jnp.ones(c.embed), "bias": jnp.zeros(c.embed)}
-
-    def layer() -> Params:
-        return {
-            "ln1": norm(),
-            "wq": matrix((c.embed, c.heads, c.head_dim), c.embed),
-            "bq": jnp.zeros((c.heads, c.head_dim)),
-            "wk": matrix((c.embed, c.heads, c.head_dim), c.embed),
-            "wv": matrix((c.embed, c.heads, c.head_dim), c.embed),
-            "bv": jnp.zeros((c.heads, c.head_dim)),
-            "wo": matrix((c.heads, c.head_dim, c.embed), c.heads * c.head_dim),
-            "bo": jnp.zeros(c.embed),
-            "ln2": norm(),
-            "w_in": matrix((c.embed, c.ffn), c.embed),
-            "b_in": jnp.zeros(c.ffn),
-            "w_out": matrix((c.ffn, c.embed), c.ffn),
-            "b_out": jnp.zeros(c.embed),
-        }
-
-    patch = (c.patch, c.patch, c.channels, c.embed)
-    params = {
-        "w_patch": matrix(patch, c.patch * c.patch * c.channels),
-        "b_patch": jnp.zeros(c.embed),
-        "position": matrix((c.rows * c.rows, c.embed), c.embed),
-        "layers": [layer() for _ in range(c.layers)],
-        "ln_f": norm(),
-        "w_head": matrix((c.embed, c.classes), c.embed),
-        "b_head": jnp.zeros(c.classes),
+    layer_key, key = jax.random.split(key)
+    learned = Learned(norms=dict.fromkeys(("ln1", "ln2"), c.embed))
+    learned = learned.joined(layers.attention_parameters(c.embed, (c.heads, c.head_dim), "qvo"))
+    learned = learned.joined(layers.feed_forward_parameters(c.embed, c.ffn, biases=True))
+    return {
+        **init_ends(c, key, layers.init_norm),
+        "layers": [
+            learned.init(k, layers.init_norm) for k in jax.random.split(layer_key, c.layers)
+        ],
     }
-    return training.state(params, config.learning_rate)
 
 
-def _embed(config: ViTConfig, params: Params, images: jax.Array) -> jax.Array:
-    """The tokens of images, `[B, I x P, J x R, C] -> [B, S, D]`."""
+def init_ends(config: ViTConfig, key: jax.Array, norm: Callable[[int], Weights]) -> Params:
+    """The parameters in front of the layers and behind them."""
     c = config
-    x = images.astype(c.dtype).reshape(-1, c.rows, c.patch, c.rows, c.patch, c.channels)
-    x = jnp.einsum("bipjrc,prcd->bijd", x, params["w_patch"].astype(x.dtype))
-    x = x.reshape(-1, c.rows * c.rows, c.embed)
-    shift: jax.Array = params["b_patch"] + params["position"]
-    return x + shift.astype(x.dtype)
+    shapes: layers.Shapes = {
+        "w_patch": ((c.patch, c.patch, c.channels, c.embed), c.patch * c.patch * c.channels),
+        "position": ((c.rows * c.rows, c.embed), c.embed),
+        "w_head": ((c.embed, c.classes), c.embed),
+    }
+    zeros = layers.zeros({"b_patch": (c.embed,), "b_head": (c.classes,)})
+    return layers.matrices(key, shapes) | zeros | {"ln_f": norm(c.embed)}
 
 
-def _attention(x: jax.Array, layer: Params) -> jax.Array:
-    """Self-attention, `[B, S, D] -> [B, S, D]`."""
-    names = ("wq", "bq", "wk", "wv", "bv", "wo", "bo")
-    p: dict[str, jax.Array] = {name: layer[name].astype(x.dtype) for name in names}
-    q = jnp.einsum("bsd,dhk->bshk", x, p["wq"]) + p["bq"]
-    k = jnp.einsum("bsd,dhk->bshk", x, p["wk"])
-    v = jnp.einsum("bsd,dhk->bshk", x, p["wv"]) + p["bv"]
-    return jnp.einsum("bqhk,hkd->bqd", layers.attend(q, k, v), p["wo"]) + p["bo"]
+def patches(images: jax.Array, size: int, dtype: str) -> jax.Array:
+    """Images cut into patches, `[B, I x P, J x R, C] -> [B, I, P, J, R, C]`."""
+    rows, channels = images.shape[1] // size, images.shape[-1]
+    return images.astype(dtype).reshape(-1, rows, size, rows, size, channels)
 
 
-def _ffn(x: jax.Array, layer: Params) -> jax.Array:
-    """Two matrices around a GELU, `[B, S, D] -> [B, S, D]`."""
-    names = ("w_in", "b_in", "w_out", "b_out")
-    p: dict[str, jax.Array] = {name: layer[name].astype(x.dtype) for name in names}
-    hidden = jax.nn.gelu(jnp.einsum("bsd,df->bsf", x, p["w_in"]) + p["b_in"])
-    return jnp.einsum("bsf,fd->bsd", hidden, p["w_out"]) + p["b_out"]
+def _layer(x: jax.Array, layer: Params) -> jax.Array:
+    """One layer, `[B, S, D] -> [B, S, D]`."""
+
+    def weights(names: str) -> Weights:
+        return {name: layer[name].astype(x.dtype) for name in names.split()}
+
+    normed = layers.layer_norm(x, layer["ln1"])
+    x = x + layers.attention(normed, normed, weights("wq bq wk wv bv wo bo"))
+    normed = layers.layer_norm(x, layer["ln2"])
+    return x + layers.feed_forward(normed, weights("w_in b_in w_out b_out"))
 
 
 def loss(config: ViTConfig, params: Params, batch: Params) -> jax.Array:
     """Mean cross-entropy of `batch['labels']`, int32 `[B]`, given `batch['images']`."""
-    x = _embed(config, params, batch["images"])
+    x = patches(batch["images"], config.patch, config.dtype)
+    x = layers.dense("bipjrc,prcd->bijd", x, params["w_patch"])
+    x = x.reshape(x.shape[0], -1, config.embed)
+    shift: jax.Array = params["b_patch"] + params["position"]
+    x = x + shift.astype(x.dtype)
     for layer in params["layers"]:
-        x = x + _attention(layers.layer_norm(x, layer["ln1"]), layer)
-        x = x + _ffn(layers.layer_norm(x, layer["ln2"]), layer)
+        x = _layer(x, layer)
+    return classification(x, params, batch["labels"])
+
+
+def classification(x: jax.Array, params: Params, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy of labels, int32 `[B]`, given what the last layer makes of the tokens."""
     pooled = jnp.mean(layers.layer_norm(x, params["ln_f"]).astype(jnp.float32), axis=1)
     logits = jnp.einsum("bd,dn->bn", pooled, params["w_head"]) + params["b_head"]
-    return training.cross_entropy(logits, batch["labels"])
+    return training.cross_entropy(logits, labels)
 
 
-def train_step(config: ViTConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: ViTConfig) -> training.Inputs:
+    """Images and labels."""
+    return training.image_inputs(config.batch, config.image, config.channels, config.classes)
 
 
-def abstract_batch(config: ViTConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    images = (config.batch, config.image, config.image, config.channels)
-    return {
-        "images": jax.ShapeDtypeStruct(images, jnp.float32),
-        "labels": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
-    }
-
-
-def example_batch(config: ViTConfig, key: jax.Array) -> Params:
-    """A batch of random images and labels."""
-    return training.example(abstract_batch(config), key, {"labels": config.classes})
+MODEL = training.trained(init, loss, inputs)

@@ -20,7 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
+from partita.models import layers, stack, training
+from partita.models.training import Input
 
 Params = dict[str, Any]
 
@@ -61,13 +62,16 @@ PRESETS = {
 
 
 def init(config: WhisperConfig, key: jax.Array) -> Params:
-    """The train state: parameters (float32) and Adam's state."""
+    """The parameters (float32)."""
     c = config
     keys = jax.random.split(key, 4)
+    attention = layers.attention_parameters(c.embed, (c.heads, c.head_dim), "qvo")
+    ffn = layers.feed_forward_parameters(c.embed, 4 * c.embed, biases=True)
+    norm = functools.partial(layers.init_norm, c.embed)
 
-    def stack(key: jax.Array, attentions: tuple[str, ...]) -> Params:
-        layer = functools.partial(_init_layer, c, attentions)
-        return {"layers": jax.vmap(layer)(jax.random.split(key, c.layers)), "ln_f": _norm(c)}
+    def side(key: jax.Array, attentions: tuple[str, ...]) -> Params:
+        parts = dict.fromkeys(attentions, attention) | {"ffn": ffn}
+        return {"layers": stack.init(key, c.layers, parts, norm), "ln_f": norm()}
 
     convolutions: layers.Shapes = {
         "conv1": ((WINDOW, c.mels, c.embed), WINDOW * c.mels),
@@ -77,43 +81,12 @@ def init(config: WhisperConfig, key: jax.Array) -> Params:
         "embed": ((c.vocabulary, c.embed), c.embed),
         "position": ((c.text, c.embed), c.embed),
     }
-    params = {
+    return {
         **layers.matrices(keys[0], convolutions),
-        "b_conv1": jnp.zeros(c.embed),
-        "b_conv2": jnp.zeros(c.embed),
-        "encoder": stack(keys[1], ("self",)),
+        **layers.zeros(dict.fromkeys(("b_conv1", "b_conv2"), (c.embed,))),
+        "encoder": side(keys[1], ("self",)),
         **layers.matrices(keys[2], tables),
-        "decoder": stack(keys[3], ("self", "cross")),
-    }
-    return training.state(params, c.learning_rate)
-
-
-def _norm(config: WhisperConfig) -> Params:
-    return {"scale": jnp.ones(config.embed), "bias": jnp.zeros(config.embed)}
-
-
-def _init_layer(config: WhisperConfig, attentions: tuple[str, ...], key: jax.Array) -> Params:
-    """One layer: its attentions and its feed-forward, each with its norm."""
-    c = config
-    heads, ffn = (c.heads, c.head_dim), 4 * c.embed
-    shapes: layers.Shapes = {
-        "wq": ((c.embed, *heads), c.embed),
-        "wk": ((c.embed, *heads), c.embed),
-        "wv": ((c.embed, *heads), c.embed),
-        "wo": ((*heads, c.embed), c.embed),
-    }
-    biases = {"bq": heads, "bv": heads, "bo": (c.embed,)}
-    *attention_keys, ffn_key = jax.random.split(key, len(attentions) + 1)
-    params = {
-        name: layers.matrices(k, shapes)
-        | {bias: jnp.zeros(shape) for bias, shape in biases.items()}
-        | {"ln": _norm(c)}
-        for name, k in zip(attentions, attention_keys, strict=True)
-    }
-    matrices: layers.Shapes = {"w_in": ((c.embed, ffn), c.embed), "w_out": ((ffn, c.embed), ffn)}
-    return params | {
-        "ffn": layers.matrices(ffn_key, matrices)
-        | {"b_in": jnp.zeros(ffn), "b_out": jnp.zeros(c.embed), "ln": _norm(c)}
+        "decoder": side(keys[3], ("self", "cross")),
     }
 
 
@@ -126,37 +99,16 @@ def _convolution(x: jax.Array, w: jax.Array, bias: jax.Array, stride: int) -> ja
     return jax.nn.gelu(x + bias.astype(x.dtype))
 
 
-def _attention(
-    x: jax.Array, context: jax.Array, params: Params, mask: jax.Array | None = None
-) -> jax.Array:
-    """Attention of `x`, `[B, Q, D]`, to the context, `[B, S, D]`, which gives `[B, Q, D]`."""
-    q = layers.dense("bqd,dhk->bqhk", x, params["wq"], params["bq"])
-    k = layers.dense("bsd,dhk->bshk", context, params["wk"])
-    v = layers.dense("bsd,dhk->bshk", context, params["wv"], params["bv"])
-    return layers.dense("bqhk,hkd->bqd", layers.attend(q, k, v, mask), params["wo"], params["bo"])
-
-
-def _ffn(x: jax.Array, params: Params) -> jax.Array:
-    """Two matrices around a GELU, `[B, S, D] -> [B, S, D]`."""
-    hidden = jax.nn.gelu(layers.dense("bsd,df->bsf", x, params["w_in"], params["b_in"]))
-    return layers.dense("bsf,fd->bsd", hidden, params["w_out"], params["b_out"])
-
-
-def _stack(x: jax.Array, sound: jax.Array | None, params: Params) -> jax.Array:
+def _side(x: jax.Array, sound: jax.Array | None, params: Params) -> jax.Array:
     """The encoder, without a sound, or the decoder of an encoded one, `[B, S, D] -> [B, S, D]`."""
     mask = None if sound is None else layers.causal(x.shape[1])
+    norm = functools.partial(layers.layer_norm, epsilon=1e-5)
 
-    @jax.checkpoint
-    def block(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-        normed = layers.layer_norm(x, layer["self"]["ln"], 1e-5)
-        x = x + _attention(normed, normed, layer["self"], mask)
-        if sound is not None:
-            normed = layers.layer_norm(x, layer["cross"]["ln"], 1e-5)
-            x = x + _attention(normed, sound, layer["cross"])
-        return x + _ffn(layers.layer_norm(x, layer["ffn"]["ln"], 1e-5), layer["ffn"]), None
+    def attend(x: jax.Array, part: Params) -> jax.Array:
+        return layers.attention(x, x, part, mask)
 
-    x, _ = jax.lax.scan(block, x, params["layers"])
-    return layers.layer_norm(x, params["ln_f"], 1e-5)
+    x = stack.apply(x, sound, params["layers"], norm, attend)
+    return norm(x, params["ln_f"])
 
 
 def loss(config: WhisperConfig, params: Params, batch: Params) -> jax.Array:
@@ -166,26 +118,19 @@ def loss(config: WhisperConfig, params: Params, batch: Params) -> jax.Array:
     x = _convolution(x, params["conv1"], params["b_conv1"], stride=1)
     x = _convolution(x, params["conv2"], params["b_conv2"], stride=2)
     x = x + layers.waves(jnp.arange(x.shape[1]), config.embed).astype(x.dtype)
-    sound = _stack(x, None, params["encoder"])
+    sound = _side(x, None, params["encoder"])
     embed = params["embed"].astype(config.dtype)
     x = embed[batch["tokens"]] + params["position"].astype(config.dtype)
-    x = _stack(x, sound, params["decoder"])
+    x = _side(x, sound, params["decoder"])
     logits = jnp.einsum("btd,nd->btn", x, embed)
     return training.cross_entropy(logits, batch["targets"])
 
 
-def train_step(config: WhisperConfig, state: Params, batch: Params) -> tuple[Params, jax.Array]:
-    """One Adam step: the new state and the loss before it."""
-    return training.step(lambda p: loss(config, p, batch), state, config.learning_rate)
+def inputs(config: WhisperConfig) -> training.Inputs:
+    """Spectrograms, tokens and targets."""
+    c = config
+    sound = Input((c.batch, 2 * c.audio, c.mels))
+    return {"sound": sound, **training.token_inputs(c.batch, c.text, c.vocabulary)}
 
 
-def abstract_batch(config: WhisperConfig) -> Params:
-    """The batch as `ShapeDtypeStruct`s."""
-    sound = jax.ShapeDtypeStruct((config.batch, 2 * config.audio, config.mels), jnp.float32)
-    return {"sound": sound, **training.abstract_tokens(config.batch, config.text)}
-
-
-def example_batch(config: WhisperConfig, key: jax.Array) -> Params:
-    """A batch of random sounds and tokens."""
-    bounds = dict.fromkeys(("tokens", "targets"), config.vocabulary)
-    return training.example(abstract_batch(config), key, bounds)
+MODEL = training.trained(init, loss, inputs)

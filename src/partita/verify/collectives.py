@@ -8,7 +8,6 @@ collective counts once for each of its operands.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator
 
@@ -19,12 +18,10 @@ from partita.program.collectives import (
     CollectiveKind,
     HloForm,
 )
-from partita.program.ir import bits
 from partita.verify.device_groups import DeviceGroups, chains_of, groups_of
 from partita.verify.hlo import Computation, HloInstruction, HloModule, parse
 from partita.verify.loops import Executions, executions
 
-_SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _STARTS = "AsyncCollectiveStart"
 _FORWARDING = (
     *("bitcast", "convert", "copy", "copy-start", "copy-done", "reshape", "transpose"),
@@ -33,7 +30,7 @@ _FORWARDING = (
 """Opcodes that forward the same tensor."""
 _CUT_OUT = (*_FORWARDING, "get-tuple-element", "slice", "slice-start", "slice-done")
 """Opcodes that forward a tensor or a part of it."""
-_JOINED = 'custom_call_target="ConcatBitcast"'
+_JOINED = "ConcatBitcast"
 """Custom call that joins separately copied parts into one tensor."""
 
 
@@ -192,17 +189,17 @@ class Reader:
             return []
         place, fusion = 0, made
         if made.opcode == "get-tuple-element":
-            index = re.search(r"index=(\d+)", made.attributes)
-            place = int(index[1]) if index else 0
+            place = made.index or 0
             fusion = computation.instructions.get(made.operands[0], made)
-        if fusion.opcode == "fusion":
-            computation = self._module.computations[fusion.called[0][1]]
-            root = computation.root
+        inner_of = self._module.fused(fusion)
+        if inner_of is not None:
+            computation, root = inner_of, inner_of.root
             if root is not None and root.opcode == "tuple":
                 root = computation.instructions.get(root.operands[place])
             made = root or made
-        if made.opcode != "concatenate" or "," in _dims(made.type) or "op_name=" in made.attributes:
-            return shapes(around.instructions[name].type)
+        joined = made.opcode == "concatenate" and len(made.arrays[0].shape) == 1
+        if not joined or "op_name=" in made.attributes:
+            return _bytes(around.instructions[name])
         found: list[int] = []
         for part in made.operands:
             inner = computation.instructions.get(part)
@@ -230,7 +227,7 @@ class Reader:
         """
         readers = self._readers_of(computation, name)
         if place is not None:
-            readers = [i for i in readers if f"index={place}" in i.attributes.split(", ")]
+            readers = [i for i in readers if i.index == place]
         waiting = [(computation, name, readers)]
         while waiting:
             within, read, readers = waiting.pop()
@@ -252,9 +249,7 @@ class Reader:
             return [] if reader.operands[0] == name else None
         if reader.opcode in _FORWARDING or reader.opcode == "get-tuple-element":
             return [(computation, reader.name)]
-        inner = None
-        if reader.opcode == "fusion":
-            inner = self._module.computations.get(reader.called[0][1])
+        inner = self._module.fused(reader)
         if inner is None:
             return None
         places = [str(n) for n, operand in enumerate(reader.operands) if operand == name]
@@ -280,7 +275,7 @@ class Reader:
         waiting = [name]
         while waiting:
             source = computation.instructions.get(waiting.pop())
-            if source is not None and _JOINED in source.attributes:
+            if source is not None and source.target == _JOINED:
                 waiting += source.operands
             elif source is not None and source.opcode in _CUT_OUT:
                 waiting.append(source.operands[0])
@@ -290,9 +285,7 @@ class Reader:
 
     def _scatters_padded(self, source: HloInstruction) -> bool:
         """Returns whether an instruction is a fusion that contains a padded reduce_scatter."""
-        if source.opcode != "fusion":
-            return False
-        inner = self._module.computations.get(source.called[0][1])
+        inner = self._module.fused(source)
         return inner is not None and any(
             each.padded
             for i, _ in self._of_computation(inner)
@@ -301,8 +294,7 @@ class Reader:
 
 
 def _has_call(computation: Computation, target: str) -> bool:
-    wanted = f'custom_call_target="{target}"'
-    return any(i.opcode == "custom-call" and wanted in i.attributes for i in computation)
+    return any(i.opcode == "custom-call" and i.target == target for i in computation)
 
 
 def opcodes() -> dict[str, CollectiveKind]:
@@ -317,7 +309,7 @@ def opcodes() -> dict[str, CollectiveKind]:
 
 def _sizes(instruction: HloInstruction, form: HloForm) -> list[int]:
     """Returns bytes of a collective's result, for each of its operands."""
-    sizes = shapes(instruction.type)
+    sizes = _bytes(instruction)
     if form.start_holds_operands and instruction.opcode.endswith("-start"):
         sizes = sizes[: 2 * len(instruction.operands)]  # context of the transfer comes last
         sizes = sizes[len(sizes) // 2 :]  # what goes in stands before what comes out
@@ -330,29 +322,9 @@ def _before_padding(computation: Computation, name: str) -> int | None:
     if pad is None or pad.opcode != "pad":
         return None
     source = computation.instructions.get(pad.operands[0])
-    return None if source is None else sum(shapes(source.type))
+    return None if source is None else source.bytes
 
 
-def shapes(type_: str) -> list[int]:
-    """Bytes of every array in a type as HLO writes it."""
-    return [shape_bytes(dtype, dims) for dtype, dims in _SHAPE.findall(type_)]
-
-
-def _dims(type_: str) -> str:
-    shape = _SHAPE.search(type_)
-    return shape[2] if shape else ""
-
-
-def shape_bytes(dtype: str, dims: str) -> int:
-    """Bytes of an array, from its type and its sizes as HLO writes them."""
-    elements = math.prod(int(d) for d in dims.split(",") if d)
-    return math.ceil(elements * bits(element_type(dtype)) / 8)
-
-
-def element_type(dtype: str) -> str:
-    """StableHLO's name of an element type, from HLO's."""
-    name = {"pred": "i1"}.get(dtype, dtype)
-    name = f"i{name[1:]}" if re.fullmatch(r"[su]\d+", name) else name
-    if name.startswith("c") and name[1:].isdigit():
-        name = f"complex<f{int(name[1:]) // 2}>"
-    return name
+def _bytes(instruction: HloInstruction) -> list[int]:
+    """Bytes of every array that an instruction makes."""
+    return [array.bytes for array in instruction.arrays]

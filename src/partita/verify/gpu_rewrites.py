@@ -6,16 +6,14 @@ It keeps all others one to one. `tests/verify/test_gpu_rewrites.py` compiles eac
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 
 from partita.program.collectives import ALL_REDUCE
 from partita.program.ir import bits
 from partita.spmd import Reshard, Run, SpmdProgram
-from partita.spmd.instructions import While, inside
 from partita.verify.comparison import Becomes, hlo_collective
+from partita.verify.dataflow import Dataflow, loop_sums
 from partita.verify.narrowest_types import NarrowestTypes
-from partita.verify.reading import Readers, moves
 
 GPU_REWRITES = {
     "moved narrower": "an all_gather, all_to_all or collective_permute of what is only a wider "
@@ -49,37 +47,13 @@ def on_gpu(spmd: SpmdProgram) -> list[tuple[Becomes, ...]]:
 
 def _stacked(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
     """Sums that loop bodies only put into a stack that they carry: the buffer, and the trips."""
-    for loop in inside(spmd.instructions):
-        trips = loop.loop.trips if isinstance(loop, While) else None
-        if not isinstance(loop, While) or trips is None or trips == 1:
-            continue
-        readers = Readers(inside((*loop.condition.instructions, *loop.body.instructions)))
-        stack = functools.partial(_only_stacked, spmd, loop, readers)
-        for item in loop.body.instructions:
-            summed = isinstance(item, Reshard) and item.step.kind == ALL_REDUCE.name
-            if isinstance(item, Reshard) and summed and stack(item.output):
-                yield item.output, trips
+    for buffer, body in loop_sums(spmd, (ALL_REDUCE,)):
+        match body.end_of(buffer, _rearranges):
+            case item, written if body.traits(item).writes_window:
+                stack, update = item.inputs[:2]
+                if update == written and body.carries(stack, item.outputs[0]):
+                    yield buffer, body.trips
 
 
-def _only_stacked(spmd: SpmdProgram, loop: While, readers: Readers, buffer: int) -> bool:
-    """Returns whether a buffer is only ever written to its slot in a stack, which nothing else
-    reads."""
-    results = loop.body.results
-    while True:
-        reading = readers.of.get(buffer, [])
-        item = reading[0] if len(reading) == 1 else None
-        if buffer in results or not isinstance(item, Run):
-            return False
-        traits, made = spmd.program.operations[item.op].traits, item.outputs[0]
-        if not (moves(spmd.program, item) or traits.broadcasts):
-            break
-        if spmd.buffers[made].type.elements != spmd.buffers[buffer].type.elements:
-            return False
-        buffer = made
-    if not traits.writes_window or item.inputs[1] != buffer:
-        return False
-    stack = item.inputs[0]
-    carried = stack in loop.body.arguments and results.count(made) == 1 and not readers.of.get(made)
-    if not carried or len(readers.of[stack]) != 1:
-        return False
-    return loop.body.arguments.index(stack) == results.index(made)
+def _rearranges(flow: Dataflow, item: Run | Reshard, same: bool) -> bool:
+    return isinstance(item, Run) and same and (flow.moves(item) or flow.traits(item).broadcasts)

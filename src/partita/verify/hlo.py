@@ -11,10 +11,15 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from partita.program.ir import TensorType
+
 _HEADER = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?=\S)")
 _OPCODE = re.compile(r"\s*(?P<opcode>[a-z][\w\-]*)\(")
 _NAME = re.compile(r"%([\w.\-]+)")
+_SHAPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+_TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_INDEX = re.compile(r"\bindex=(\d+)")
 _PARENTHESIS = re.compile(r"[()]")
 _CALLED = re.compile(
     r"(?P<role>calls|to_apply|condition|body|true_computation|false_computation|"
@@ -40,6 +45,31 @@ class HloInstruction:
     def operands(self) -> list[str]:
         """Names of the instructions that it reads."""
         return _NAME.findall(self.text)
+
+    @property
+    def arrays(self) -> list[TensorType]:
+        """The arrays that it makes, element types as StableHLO names them."""
+        return [
+            TensorType(tuple(int(d) for d in dims.split(",") if d), element_type(dtype))
+            for dtype, dims in _SHAPE.findall(self.type)
+        ]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all arrays that it makes."""
+        return sum(array.bytes for array in self.arrays)
+
+    @property
+    def target(self) -> str:
+        """The target of a custom call; empty for other instructions."""
+        found = _TARGET.search(self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def index(self) -> int | None:
+        """The place in the tuple that a `get-tuple-element` reads."""
+        found = _INDEX.search(self.attributes)
+        return int(found[1]) if found else None
 
     @property
     def called(self) -> list[tuple[str, str]]:
@@ -73,6 +103,12 @@ class HloModule:
 
     computations: dict[str, Computation]
     entry: str
+
+    def fused(self, instruction: HloInstruction) -> Computation | None:
+        """The computation inside of a fusion; None for other instructions."""
+        if instruction.opcode != "fusion":
+            return None
+        return self.computations.get(instruction.called[0][1])
 
 
 def parse(text: str) -> HloModule:
@@ -112,6 +148,15 @@ def _instruction(line: str) -> HloInstruction | None:
         line[close:],
         bool(match["root"]),
     )
+
+
+def element_type(dtype: str) -> str:
+    """StableHLO's name of an element type, from HLO's."""
+    name = {"pred": "i1"}.get(dtype, dtype)
+    name = f"i{name[1:]}" if re.fullmatch(r"[su]\d+", name) else name
+    if name.startswith("c") and name[1:].isdigit():
+        name = f"complex<f{int(name[1:]) // 2}>"
+    return name
 
 
 def _closing(line: str, start: int) -> int:

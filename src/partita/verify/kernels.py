@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from partita.cost import Hardware
-from partita.verify.collectives import element_type, shapes
+from partita.program.ir import TensorType
 from partita.verify.hlo import Computation, HloInstruction, HloModule
 
 NOTHING = frozenset(
@@ -26,7 +26,6 @@ NOTHING = frozenset(
 _CUTTING = ("dynamic-slice", "slice", "gather")
 _RENAMING = ("bitcast", "reshape")
 _PRODUCT = ("__cublas$gemm", "__cublas$lt$matmul", "__triton_gemm")
-_TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _GROUPS = re.compile(r"feature_group_count=(\d+)")
@@ -50,16 +49,16 @@ class Kernels:
 
     def _start(self, kernel: HloInstruction) -> float:
         hardware = self._hardware
-        if hardware.products is not None and _target(kernel).startswith(_PRODUCT):
+        if hardware.products is not None and kernel.target.startswith(_PRODUCT):
             return hardware.products.start.value
         return hardware.launch.value if hardware.launch is not None else 0.0
 
     def bytes(self, computation: Computation, kernel: HloInstruction) -> float:
         """Bytes that an instruction reads and writes."""
-        inner = self._inside(kernel)
+        inner = self._module.fused(kernel)
         if inner is None:
             if kernel.opcode in _CUTTING:
-                return 2.0 * sum(shapes(kernel.type))
+                return 2.0 * kernel.bytes
             if kernel.opcode == "dynamic-update-slice":
                 return 2.0 * _size(computation, kernel.operands[1])
             operands = sum(_size(computation, name) for name in kernel.operands)
@@ -72,14 +71,9 @@ class Kernels:
         )
         return float(sum(read) + sum(_written(inner)))
 
-    def _inside(self, kernel: HloInstruction) -> Computation | None:
-        if kernel.opcode != "fusion":
-            return None
-        return self._module.computations.get(kernel.called[0][1])
-
     def _multiplying(self, computation: Computation, kernel: HloInstruction) -> float:
         """Seconds that an instruction takes on the matrix units."""
-        target = _target(kernel)
+        target = kernel.target
         if target.startswith(_PRODUCT):
             return self._of_product(computation, kernel)
         if target.startswith("__cudnn$conv"):
@@ -87,15 +81,14 @@ class Kernels:
         return 0.0
 
     def _of_product(self, computation: Computation, kernel: HloInstruction) -> float:
-        dtype, left = _array(computation, kernel.operands[0])
-        _, right = _array(computation, kernel.operands[1])
+        left, right = (_array(computation, name) for name in kernel.operands[:2])
         dims = _backend_config(kernel)["gemm_backend_config"]["dot_dimension_numbers"]
-        batch = math.prod(left[int(d)] for d in dims["lhs_batch_dimensions"])
-        k = math.prod(left[int(d)] for d in dims["lhs_contracting_dimensions"])
-        m, n = (math.prod(side) // max(batch * k, 1) for side in (left, right))
+        batch = math.prod(left.shape[int(d)] for d in dims["lhs_batch_dimensions"])
+        k = math.prod(left.shape[int(d)] for d in dims["lhs_contracting_dimensions"])
+        m, n = (side.elements // max(batch * k, 1) for side in (left, right))
         stated = self._hardware.products
         ramp = stated.ramp.value if stated is not None else 0.0
-        return 2.0 * batch * m * n * (k + ramp) / self._hardware.reached(dtype)
+        return 2.0 * batch * m * n * (k + ramp) / self._hardware.reached(left.dtype)
 
     def _of_convolution(
         self, computation: Computation, kernel: HloInstruction, target: str
@@ -104,7 +97,7 @@ class Kernels:
         if labels is None:
             return 0.0
         arrays = [_array(computation, name) for name in kernel.operands[:2]]
-        made = next(_arrays(kernel.type))
+        made = kernel.arrays[0]
         if target.endswith("BackwardFilter"):
             weights, image = made, arrays[1]
         elif target.endswith("BackwardInput"):
@@ -112,15 +105,9 @@ class Kernels:
         else:
             weights, image = arrays[1], made
         taps = math.prod(map(int, window[1].split("x"))) if window else 1
-        channels = weights[1][labels[2].index("i")]
-        flops = 2.0 * math.prod(image[1]) * taps * channels
-        return flops / self._hardware.reached(arrays[0][0], convolution=True)
-
-
-def _target(kernel: HloInstruction) -> str:
-    """Returns the target of a custom call; empty for other instructions."""
-    found = _TARGET.search(kernel.attributes)
-    return found[1] if found else ""
+        channels = weights.shape[labels[2].index("i")]
+        flops = 2.0 * image.elements * taps * channels
+        return flops / self._hardware.reached(arrays[0].dtype, convolution=True)
 
 
 def _backend_config(kernel: HloInstruction) -> dict[str, Any]:
@@ -129,25 +116,20 @@ def _backend_config(kernel: HloInstruction) -> dict[str, Any]:
     return dict(found)
 
 
-def _arrays(type_: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Element type, as StableHLO names it, and shape of every array in a type."""
-    for dtype, dims in re.findall(r"([a-z]\w*)\[([\d,]*)\]", type_):
-        yield element_type(dtype), tuple(int(d) for d in dims.split(",") if d)
-
-
-def _array(computation: Computation, name: str) -> tuple[str, tuple[int, ...]]:
-    return next(_arrays(computation.instructions[name].type))
+def _array(computation: Computation, name: str) -> TensorType:
+    return computation.instructions[name].arrays[0]
 
 
 def _size(computation: Computation, name: str) -> int:
     found = computation.instructions.get(name)
-    return sum(shapes(found.type)) if found is not None else 0
+    return found.bytes if found is not None else 0
 
 
 def _made(kernel: HloInstruction) -> int:
     """Returns bytes that an instruction writes, without the workspace of a library call."""
-    sizes = shapes(kernel.type)
-    return sizes[0] if kernel.opcode == "custom-call" and len(sizes) == 2 else sum(sizes)
+    if kernel.opcode == "custom-call" and len(kernel.arrays) == 2:
+        return kernel.arrays[0].bytes
+    return kernel.bytes
 
 
 def _read(inner: Computation, name: str) -> float:
@@ -158,7 +140,7 @@ def _read(inner: Computation, name: str) -> float:
         if not read:
             continue
         if user.opcode in _CUTTING and user.operands[0] in read:
-            total += sum(shapes(user.type))
+            total += user.bytes
         elif user.opcode == "dynamic-update-slice" and user.operands[0] in read:
             continue  # it is updated in place
         elif user.opcode in _RENAMING and not user.root:
@@ -180,4 +162,4 @@ def _written(inner: Computation) -> Iterator[float]:
         if made.opcode == "dynamic-update-slice":
             yield _size(inner, made.operands[1])
         else:
-            yield sum(shapes(made.type))
+            yield made.bytes

@@ -156,8 +156,7 @@ def _place(computation: Computation, name: str) -> int | None:
     source = computation.instructions.get(instruction.operands[0])
     if source is None or source.opcode != "parameter":
         return None
-    index = re.search(r"index=(\d+)", instruction.attributes)
-    return int(index[1]) if index else None
+    return instruction.index
 
 
 def _step(body: Computation, counter: int, entry: _Carried) -> int | None:

@@ -5,11 +5,8 @@ Compilers move conversions across collectives that only move elements, so that l
 
 from __future__ import annotations
 
-from partita.program.ir import bits
-from partita.program.op_traits import Traits
 from partita.spmd import Reshard, Run, SpmdProgram
-from partita.spmd.instructions import inside
-from partita.verify.reading import Readers, moves, outputs
+from partita.verify.dataflow import Dataflow, made_by
 
 _FLOATS = ("f", "bf")
 
@@ -25,17 +22,10 @@ class NarrowestTypes:
           selections: whether conversions after a collective are moved across operations that
             select among several operands, too.
         """
-        self.spmd = spmd
         self._selections = selections
-        items = list(inside(spmd.instructions))
-        self.makers = {
-            buffer: item
-            for item in items
-            if isinstance(item, Run | Reshard)
-            for buffer in outputs(item)
-        }
-        self.readers = Readers(items)
-        self.results = frozenset(spmd.results)
+        self._flow = Dataflow(spmd, spmd.instructions)
+        self._bits = self._flow.bits
+        self._results = frozenset(spmd.results)
 
     def before(self, move: Reshard) -> int:
         """Returns bits of the narrower type that the operand of a collective was converted from."""
@@ -52,10 +42,12 @@ class NarrowestTypes:
         """Returns bits of the narrowest type that a buffer was converted from, through data
         movement."""
         narrowest = self._bits(buffer)
-        while (maker := self.makers.get(buffer)) is not None:
-            if not (moves(self.spmd.program, maker) or self._converts(maker)):
+        while (maker := self._flow.makers.get(buffer)) is not None:
+            read = maker.inputs[:1] if isinstance(maker, Run) else (maker.input,)
+            converts = self._flow.traits(maker).converts and self._float(read[0])
+            if not (converts or self._flow.moves(maker)):
                 break
-            buffer = maker.input if isinstance(maker, Reshard) else maker.inputs[0]
+            buffer = read[0]
             narrowest = min(narrowest, self._bits(buffer))
         return narrowest
 
@@ -79,32 +71,18 @@ class NarrowestTypes:
         are empty if an operation reads the buffer unconverted."""
         converted: list[int] = []
         passed: list[int] = []
-        if buffer in self.results:
+        if buffer in self._results:
             return converted, passed
-        for item in self.readers.of.get(buffer, []):
-            if not isinstance(item, Run | Reshard):
+        for item in self._flow.readers.get(buffer, []):
+            converts = self._flow.traits(item).converts
+            if not isinstance(item, Run | Reshard) or not (converts or self._passes(item)):
                 return [], []
-            if isinstance(item, Run) and self._traits(item).converts:
-                converted.append(item.outputs[0])
-            elif moves(self.spmd.program, item) or self._selects(item):
-                passed.append(outputs(item)[0])
-            else:
-                return [], []
+            (converted if converts else passed).append(made_by(item)[0])
         return converted, passed
 
-    def _traits(self, item: Run) -> Traits:
-        return self.spmd.program.operations[item.op].traits
-
-    def _selects(self, item: Run | Reshard) -> bool:
-        return self._selections and isinstance(item, Run) and self._traits(item).selects
-
-    def _converts(self, item: Run | Reshard) -> bool:
-        """Returns whether an item converts floats."""
-        converts = isinstance(item, Run) and self._traits(item).converts
-        return isinstance(item, Run) and converts and self._float(item.inputs[0])
-
-    def _bits(self, buffer: int) -> int:
-        return bits(self.spmd.buffers[buffer].type.dtype)
+    def _passes(self, item: Run | Reshard) -> bool:
+        selects = self._selections and self._flow.traits(item).selects
+        return selects or self._flow.moves(item)
 
     def _float(self, buffer: int) -> bool:
-        return self.spmd.buffers[buffer].type.dtype.startswith(_FLOATS)
+        return self._flow.spmd.buffers[buffer].type.dtype.startswith(_FLOATS)

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from partita.program.ir import bits
 from partita.spmd import Collective, Reshard, Run, SpmdProgram
-from partita.spmd.instructions import Instruction, Section, While, inside
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Becomes, hlo_collective
+from partita.verify.dataflow import Dataflow, Item, loop_sums, made_by
 from partita.verify.mergeable import moved_alike
 from partita.verify.narrowest_types import NarrowestTypes
-from partita.verify.reading import Readers, moves, outputs
 
 REWRITES = {
     "shard of a sum": "a reduce_scatter becomes an all_reduce of which every device keeps its "
@@ -119,53 +118,16 @@ def _after_loop(hlo: HloCollective, trips: int) -> Iterator[Becomes]:
 
 def _accumulated(spmd: SpmdProgram) -> Iterator[tuple[int, int]]:
     """Sums that loop bodies only add to what they carry: the buffer, and the trips of the loop."""
-    for loop in inside(spmd.instructions):
-        trips = loop.loop.trips if isinstance(loop, While) else None
-        if not isinstance(loop, While) or trips is None or trips == 1:
-            continue
-        readers = _Body(loop)
-        for item in loop.body.instructions:
-            summed = isinstance(item, Reshard) and item.step.collective.reduces
-            if isinstance(item, Reshard) and summed and readers.only_add(spmd, item.output):
-                yield item.output, trips
+    for buffer, body in loop_sums(spmd, (ALL_REDUCE, REDUCE_SCATTER)):
+        match body.end_of(buffer, _keeps_elements):
+            case item, added if body.traits(item).combiner == "add":
+                others = [each for each in item.inputs if each != added]
+                if len(others) == 1 and body.carries(others[0], item.outputs[0]):
+                    yield buffer, body.trips
 
 
-class _Body(Readers):
-    """Readers of each buffer of a loop's body, inner loops and branches included."""
-
-    def __init__(self, loop: While) -> None:
-        super().__init__(inside((*loop.condition.instructions, *loop.body.instructions)))
-        self.loop = loop
-
-    def only_add(self, spmd: SpmdProgram, buffer: int) -> bool:
-        """Returns whether a buffer, through data movement, is only added to a loop-carried value
-        that nothing else reads."""
-        while len(reading := self.of.get(buffer, [])) == 1 and buffer not in self.loop.body.results:
-            (item,) = reading
-            moved = moves(spmd.program, item)
-            if isinstance(item, Reshard) and moved:
-                buffer = item.output
-                continue
-            if not isinstance(item, Run):
-                return False
-            traits, (made, *_) = spmd.program.operations[item.op].traits, item.outputs
-            sizes = {spmd.buffers[b].type.elements for b in (buffer, made)}
-            if not (moved or (traits.reduces and len(sizes) == 1)):
-                others, adds = [b for b in item.inputs if b != buffer], traits.combiner == "add"
-                return adds and len(others) == 1 and self._is_total(others[0], made)
-            buffer = made
-        return False
-
-    def _is_total(self, before: int, after: int) -> bool:
-        """Returns whether the loop carries `after` as the next `before`, and only this addition
-        reads it."""
-        arguments, results = self.loop.body.arguments, self.loop.body.results
-        if before not in arguments or results.count(after) != 1 or before in results:
-            return False
-        place = arguments.index(before)
-        tested = self.of.get(self.loop.condition.arguments[place])
-        alone = len(self.of[before]) == 1 and not self.of.get(after) and not tested
-        return alone and results[place] == after
+def _keeps_elements(flow: Dataflow, item: Run | Reshard, same: bool) -> bool:
+    return flow.moves(item) or (same and flow.traits(item).reduces)
 
 
 def _runs_along_sides(topology: str) -> bool:
@@ -185,19 +147,18 @@ def _converted(spmd: SpmdProgram) -> Iterator[int]:
 def _rounded(spmd: SpmdProgram) -> set[int]:
     """Returns buffers whose elements are read only by products, if necessary after data
     movement."""
-    items = list(inside(spmd.instructions))
-    readers = Readers(items)
-    found: set[int] = set()
+    flow, found = Dataflow(spmd, spmd.instructions), set[int]()
+    results = frozenset(spmd.results)
 
-    def rounds(item: Instruction | Section) -> bool:
-        if isinstance(item, Run | Reshard) and moves(spmd.program, item):
-            return found.issuperset(outputs(item))
-        traits = spmd.program.operations[item.op].traits if isinstance(item, Run) else None
-        return traits is not None and traits.product and not traits.ragged
+    def rounds(reader: Item) -> bool:
+        if isinstance(reader, Run | Reshard) and flow.moves(reader):
+            return found.issuperset(made_by(reader))
+        traits = flow.traits(reader)
+        return traits.product and not traits.ragged
 
-    for item in reversed(items):
-        for buffer in outputs(item) if isinstance(item, Run | Reshard) else ():
-            uses = readers.of.get(buffer, [])
-            if uses and buffer not in spmd.results and all(map(rounds, uses)):
+    for item in reversed(flow.items):
+        for buffer in made_by(item) if isinstance(item, Run | Reshard) else ():
+            readers = flow.readers.get(buffer)
+            if readers and buffer not in results and all(map(rounds, readers)):
                 found.add(buffer)
     return found

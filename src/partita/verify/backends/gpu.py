@@ -21,14 +21,14 @@ from jax.stages import Lowered
 from partita import cost
 from partita.cost.estimate import StepTime
 from partita.cost.hardware import XlaTarget
-from partita.errors import MeshError, VerifyError
+from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
 from partita.verify.collectives import Found
 from partita.verify.comparison import Becomes
-from partita.verify.compile import Compiled, Options, first_line, without_cache
+from partita.verify.compile import Compiled, Options, without_cache
 from partita.verify.gpu_rewrites import GPU_REWRITES, on_gpu
 from partita.verify.hlo import HloModule
 from partita.verify.loops import Executions
@@ -98,25 +98,15 @@ class Gpu(Backend):
                 "installed; pip install 'partita[gpu]' (no GPU is needed)"
             )
         hosts, devices = int(parts["hosts"] or 1), int(parts["devices"])
-        if hosts * devices != mesh.devices:
-            raise MeshError(
-                f"mesh {mesh} has {mesh.devices} devices, topology {self.topology} has "
-                f"{hosts * devices}; they must be equal"
-            )
         target = cost.load(parts["kind"]).xla_target
         assert target is not None  # it is one of `kinds`
-        try:
-            found = topologies.get_topology_desc(
-                platform="cuda",
-                target_config=as_proto(target, parts["kind"]),
-                topology=f"1x{hosts}x{devices}",
-            )
-            made: jax.sharding.Mesh = topologies.make_mesh(found, mesh.sizes, mesh.names)
-        except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
-            raise MeshError(
-                f"JAX cannot lay mesh {mesh} on topology {self.topology}: {first_line(error)}"
-            ) from error
-        return made
+        described = functools.partial(
+            topologies.get_topology_desc,
+            platform="cuda",
+            target_config=as_proto(target, parts["kind"]),
+            topology=f"1x{hosts}x{devices}",
+        )
+        return self.arranged(described, hosts * devices, mesh)
 
     def compile(self, lowered: Lowered, options: Options) -> Compiled:
         """Compiles, without JAX's cache of compiled programs."""

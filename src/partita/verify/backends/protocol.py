@@ -10,15 +10,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
+from jax.experimental import topologies
 from jax.stages import Lowered
 
 from partita.cost.estimate import StepTime
-from partita.errors import VerifyError
+from partita.errors import MeshError, VerifyError
 from partita.mesh import Mesh
 from partita.spmd import SpmdProgram
 from partita.verify.collectives import Found
@@ -98,6 +99,30 @@ class Backend(abc.ABC):
           MeshError: the number of devices differs, or they cannot be arranged as the mesh.
           VerifyError: the compiler is not installed, or knows no such topology.
         """
+
+    def arranged(self, found: Callable[[], Any], count: int, mesh: Mesh) -> jax.sharding.Mesh:
+        """Returns the devices of a topology as a mesh.
+
+        Args:
+          found: makes the description of the topology that JAX has.
+          count: how many devices it has.
+          mesh: of the plan.
+
+        Raises:
+          MeshError: the number of devices differs, or they cannot be arranged as the mesh.
+        """
+        if count != mesh.devices:
+            raise MeshError(
+                f"mesh {mesh} has {mesh.devices} devices, topology {self.topology} has {count}; "
+                "they must be equal"
+            )
+        try:
+            made: jax.sharding.Mesh = topologies.make_mesh(found(), mesh.sizes, mesh.names)
+        except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise MeshError(
+                f"JAX cannot lay mesh {mesh} on topology {self.topology}: {first_line(error)}"
+            ) from error
+        return made
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
         """Returns the compiler's options; `Plan.verify` documents the arguments."""

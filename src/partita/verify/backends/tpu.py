@@ -20,7 +20,7 @@ from jax.experimental import topologies
 from jax.stages import Lowered
 
 from partita import cost
-from partita.errors import MeshError, VerifyError
+from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import SpmdProgram
 from partita.verify.backends.protocol import Backend
@@ -114,19 +114,7 @@ class Tpu(Backend):
                 f"the TPU compiler knows no topology {self.topology!r}: {first_line(error)}; "
                 f"expected {self.described()}"
             ) from error
-        count = len(found.devices)
-        if count != mesh.devices:
-            raise MeshError(
-                f"mesh {mesh} has {mesh.devices} devices, topology {self.topology} has {count}; "
-                "they must be equal"
-            )
-        try:
-            made: jax.sharding.Mesh = topologies.make_mesh(found, mesh.sizes, mesh.names)
-        except (AssertionError, NotImplementedError, ValueError) as error:
-            raise MeshError(
-                f"JAX cannot lay mesh {mesh} on topology {self.topology}: {first_line(error)}"
-            ) from error
-        return made
+        return self.arranged(lambda: found, len(found.devices), mesh)
 
     def options(self, *, windowed_einsum: bool = False, combine: bool = True) -> Options:
         """Returns options that enable or disable windowed einsums and combining of sums."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,8 +72,7 @@ class Marked:
         try:
             said = jit_options(jax.jit(fn, **self._options()))
         except (TypeError, ValueError) as error:
-            name = getattr(fn, "__name__", type(fn).__name__)
-            raise TraceError(f"{name} cannot be called so: {error}") from error
+            raise TraceError(f"{name_of(fn)} cannot be called so: {error}") from error
         own = fn.options if isinstance(fn, Functional) else jit_options(fn)
         if said is None:
             return jax.jit(fn, keep_unused=True, **self._options()), self
@@ -185,6 +185,13 @@ class Static:
 
 NOTHING_STATIC = Static()
 """No argument is static."""
+
+
+def name_of(fn: Any) -> str:
+    """Returns the name of a function."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _present(numbers: Sequence[int], count: int) -> list[int]:

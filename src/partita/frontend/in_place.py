@@ -6,7 +6,6 @@ does not return it trains nothing, and neither JAX nor a plan of it would say so
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import jax
 
+from partita.frontend.calling import name_of
 from partita.stablehlo.internals import inputs_of, used_by
 
 _CONTAINERS = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
@@ -31,10 +31,7 @@ class Watched:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn: Callable[[], Any]
         self._fn = weakref.ref(fn) if isinstance(fn, types.FunctionType) else lambda: fn
-        named = fn
-        while isinstance(named, functools.partial):
-            named = named.func
-        self.__name__ = str(getattr(named, "__name__", type(named).__name__))
+        self.__name__ = name_of(fn)
         self.lost: list[_Path] = []
         """Paths in `(args, kwargs)` of changed values that are not results."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from partita.errors import OptionError, PartitaWarning, closest, warn
-from partita.frontend.trace import name_of
+from partita.frontend.calling import name_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from partita.errors import PartitaWarning, TraceError, UnsupportedError, warn
 from partita.frontend import calling, constrain
 from partita.frontend.callbacks import Observing
-from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static
+from partita.frontend.calling import NOTHING_STATIC, UNMARKED, Marked, Static, name_of
 from partita.frontend.in_place import watched
 from partita.frontend.modules.functional import Functional, functional
 from partita.frontend.modules.kinds import changed_outside
@@ -109,7 +109,9 @@ def trace(
     forms = [static.among(*_in_memories((args, kwargs), memories, mesh))]
     typed = _typed((args, kwargs), shardings)
     if typed is not None:
-        forms.insert(0 if _explicit(jax.sharding.get_abstract_mesh()) else 1, static.among(*typed))
+        forms.insert(
+            0 if is_explicit(jax.sharding.get_abstract_mesh()) else 1, static.among(*typed)
+        )
     donated = marked.donated(*forms[0])
     try:
         traced, own, made, every = _first_traced(fn, jitted, forms, mesh)
@@ -239,19 +241,25 @@ def _typed(tree: Any, shardings: Sequence[Any]) -> Any:
     values from them, and fails where it has no rule. In that case, and where no mesh is set, the
     function is traced as if the axes were automatic.
     """
-    if not any(sharding is not None and _explicit(sharding.mesh) for sharding in shardings):
+    if not any(sharding is not None and is_explicit(sharding.mesh) for sharding in shardings):
         return None
+    return _sharded(
+        tree,
+        [None if s is None or not is_explicit(s.mesh) or memory_of(s) else s for s in shardings],
+    )
+
+
+def _sharded(tree: Any, shardings: Sequence[Any]) -> Any:
+    """Returns abstract arguments with shardings in their types, where that is not None."""
     leaves, structure = jax.tree.flatten(tree)
-    typed = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding)
-        if sharding is not None and _explicit(sharding.mesh) and not memory_of(sharding)
-        else leaf
-        for leaf, sharding in zip(leaves, shardings, strict=True)
-    ]
-    return jax.tree.unflatten(structure, typed)
+    pairs = zip(leaves, shardings, strict=True)
+    return jax.tree.unflatten(
+        structure, [leaf if s is None else leaf.update(sharding=s) for leaf, s in pairs]
+    )
 
 
-def _explicit(mesh: Any) -> bool:
+def is_explicit(mesh: Any) -> bool:
+    """Returns whether shardings over some axes of a mesh are part of types."""
     return jax.sharding.AxisType.Explicit in mesh.axis_types
 
 
@@ -267,19 +275,10 @@ def _in_memories(tree: Any, memories: Sequence[str], mesh: Mesh | None) -> Any:
         return tree
     sizes, names = (mesh.sizes, mesh.names) if mesh else ((1,), ("devices",))
     abstract_mesh = jax.sharding.AbstractMesh(sizes, names)
-    leaves, structure = jax.tree.flatten(tree)
-    placed = [
-        jax.ShapeDtypeStruct(
-            leaf.shape,
-            leaf.dtype,
-            weak_type=leaf.weak_type,
-            sharding=NamedSharding(abstract_mesh, PartitionSpec(), memory_kind=memory),
-        )
-        if memory
-        else leaf
-        for leaf, memory in zip(leaves, memories, strict=True)
-    ]
-    return jax.tree.unflatten(structure, placed)
+    spec = PartitionSpec()
+    return _sharded(
+        tree, [NamedSharding(abstract_mesh, spec, memory_kind=m) if m else None for m in memories]
+    )
 
 
 def _given(program: Program, shardings: Sequence[Any]) -> list[GivenSharding]:
@@ -393,13 +392,6 @@ def argument_name(fn: Any, first: Any, path: Sequence[Any] = ()) -> str:
         except (TypeError, ValueError, IndexError):
             name = f"argument {first.idx}"
     return name + jax.tree_util.keystr(tuple(path))
-
-
-def name_of(fn: Any) -> str:
-    """Returns the name of a function."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def as_tuple(numbers: int | Sequence[int]) -> tuple[int, ...]:

@@ -124,15 +124,9 @@ class Planned:
         structure = jax.tree.structure(function.results)
 
         def forms(out_shardings: Any) -> _Forms:
-            leaves = zip(
-                jax.tree.leaves(function.results), jax.tree.leaves(out_shardings), strict=True
-            )
-            results = [
-                jax.ShapeDtypeStruct(
-                    leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
-                )
-                for leaf, sharding in leaves
-            ]
+            trees = function.results, out_shardings
+            leaves = zip(*map(jax.tree.leaves, trees), strict=True)
+            results = [leaf.update(sharding=sharding) for leaf, sharding in leaves]
             return _Forms(partitioned, function.original, function.transformed, results)
 
         own, (inner, out_inner) = forms(out_shardings), automatic((shardings, out_shardings))

@@ -372,9 +372,7 @@ class Executable:
         """
         placed, _ = self._placed(self.device_mesh(mesh))
         args: tuple[Any, ...] = jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, weak_type=leaf.weak_type, sharding=sharding
-            ),
+            lambda leaf, sharding: leaf.update(sharding=sharding),
             self.arguments[0],
             placed[: len(self.arguments[0])],
         )

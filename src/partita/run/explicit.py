@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
+from partita.frontend.trace import is_explicit
+
 
 def automatic(shardings: Any) -> Any:
     """Returns the same shardings over axes that are not part of types."""
@@ -38,9 +40,9 @@ def without_explicit_types(run: Callable[..., Any], args: Any, out_shardings: An
       out_shardings: of its results, over the mesh of the plan.
     """
     leaves: list[NamedSharding] = jax.tree.leaves(out_shardings)
-    explicit = bool(leaves) and AxisType.Explicit in leaves[0].mesh.axis_types
+    explicit = bool(leaves) and is_explicit(leaves[0].mesh)
     context = jax.sharding.get_abstract_mesh()
-    if not explicit or not (_is_explicit(context) or any(map(_is_typed, jax.tree.leaves(args)))):
+    if not explicit or not (is_explicit(context) or any(map(_is_typed, jax.tree.leaves(args)))):
         return run(*args)
     inside = jax.sharding.auto_axes(run, axes=leaves[0].mesh.axis_names, out_sharding=out_shardings)
     if not context.empty:
@@ -49,10 +51,6 @@ def without_explicit_types(run: Callable[..., Any], args: Any, out_shardings: An
         return inside(*args)
 
 
-def _is_explicit(mesh: Any) -> bool:
-    return AxisType.Explicit in mesh.axis_types
-
-
 def _is_typed(value: Any) -> bool:
     sharding = getattr(jax.typeof(value), "sharding", None)
-    return sharding is not None and _is_explicit(sharding.mesh)
+    return sharding is not None and is_explicit(sharding.mesh)

@@ -17,7 +17,7 @@ def get(operation: Any, key: str) -> str:
     if _ATTRIBUTES not in operation.attributes:
         return ""
     known = ir.DictAttr(operation.attributes[_ATTRIBUTES])
-    return ir.StringAttr(known[key]).value if key in known else ""
+    return str(getattr(known[key], "value", "")) if key in known else ""
 
 
 def put(operation: Any, key: str, text: str) -> None:

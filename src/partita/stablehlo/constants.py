@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from partita.program.ir import Constant, Program, TensorType
+from partita.program.ir import Constant, Program
 from partita.program.op_traits import traits
 from partita.stablehlo import mlir
 from partita.stablehlo.artifact import artifact
 from partita.stablehlo.inlining import inline
 from partita.stablehlo.mlir import ir
 from partita.stablehlo.passes.expansions import expand
+from partita.stablehlo.refusals import tensor_type
 
 NAME = "constants"
 """Prefix of the names of constants."""
@@ -100,8 +101,7 @@ def _groups(main: Any) -> list[list[Any]]:
 
 
 def _size(op: Any) -> int:
-    type_ = ir.RankedTensorType(op.results[0].type)
-    return TensorType(tuple(type_.shape), str(type_.element_type)).bytes
+    return tensor_type(op.results[0].type).bytes
 
 
 def _array(op: Any) -> np.ndarray:
@@ -114,7 +114,6 @@ def _array(op: Any) -> np.ndarray:
         module = mlir.parse(
             f"module {{ func.func @main() -> {type_} {{ %0 = {body} return %0 : {type_} }} }}"
         )
-        ranked = ir.RankedTensorType(type_)
-        shape = mlir.shape_of(TensorType(tuple(ranked.shape), str(ranked.element_type)))
+        shape = mlir.shape_of(tensor_type(type_))
         exported = artifact(mlir.serialize(module), NAME, ((), {}), shape)
         return np.asarray(exported.call())

@@ -1,33 +1,42 @@
-"""Custom calls that stand for something of the user's, from when JAX lowers to when partita reads.
-
-They are there only while partita traces; nothing else ever sees them.
+"""Custom calls, those included that stand for something of the user's while partita traces: from
+when JAX lowers to when partita reads, and nothing else ever sees them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from partita.program.op_traits import traits
 from partita.stablehlo.mlir import ir
-from partita.stablehlo.refusals import target_of
+
+_KIND = "stablehlo.custom_call"
+
+
+def create(
+    target: str, operands: Sequence[Any], results: Sequence[Any], **attributes: Any
+) -> list[Any]:
+    """A call at the insertion point; its results.
+
+    Args:
+      target: what it calls.
+      operands: its operands.
+      results: types of its results.
+      **attributes: further attributes.
+    """
+    attributes["call_target_name"] = ir.StringAttr.get(target)
+    call = ir.Operation.create(_KIND, list(results), list(operands), attributes=attributes)
+    return list(call.results)
 
 
 def make(target: str, text: str, value: Any) -> list[Any]:
     """A call at the insertion point that hands a value on and says something of it; its result."""
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=[value.type],
-        operands=[value],
-        attributes={
-            "call_target_name": ir.StringAttr.get(target),
-            "backend_config": ir.StringAttr.get(text),
-        },
-    )
-    return list(call.results)
+    return create(target, [value], [value.type], backend_config=ir.StringAttr.get(text))
 
 
-def is_one(operation: Any, target: str) -> bool:
-    """Returns whether an operation is a call of this target."""
-    return target_of(operation) == target
+def target_of(op: Any) -> str:
+    """Returns the target of a custom call; an empty string for other operations."""
+    return str(op.attributes["call_target_name"].value) if traits(op.name).calls else ""
 
 
 def said(operation: Any) -> str:

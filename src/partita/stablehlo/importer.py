@@ -34,13 +34,14 @@ from partita.stablehlo import (
     tags,
 )
 from partita.stablehlo.constants import content, describe
+from partita.stablehlo.custom_calls import target_of
 from partita.stablehlo.given_shardings import given_shardings
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.locations import Sources
 from partita.stablehlo.mlir import RETURNS, hlo
 from partita.stablehlo.operations.rules import Rules, combiner_of
 from partita.stablehlo.passes.dimensions import takes_apart
-from partita.stablehlo.refusals import check_supported, target_of, tensor_type
+from partita.stablehlo.refusals import check_supported, tensor_type
 from partita.stablehlo.rules.draft import opaque
 from partita.stablehlo.templates import captured, templates
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from partita.program.ir import Kernel
-from partita.stablehlo.refusals import target_of
+from partita.stablehlo.custom_calls import target_of
 
 _NAME = "kernel_name"
 _CONFIG = "backend_config"

@@ -21,8 +21,8 @@ from partita.program.ir import Given, ManualCollective, Operation, TensorType, W
 from partita.program.op_traits import FULL_TO_SHARD, MANUAL, SHARD_TO_FULL, traits
 from partita.program.rule import Factor, Rule
 from partita.stablehlo import attributes
+from partita.stablehlo.custom_calls import create, target_of
 from partita.stablehlo.mlir import ir
-from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import notation
 from partita.stablehlo.shard_map import collectives, title
 from partita.stablehlo.shardings import read_sharding
@@ -96,21 +96,15 @@ def crossed(kind: str, value: Any, type_: Any, sharding: Any, manual: Manual) ->
       sharding: outside.
       manual: the axes of the computation.
     """
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=[type_],
-        operands=[value],
-        attributes={"call_target_name": ir.StringAttr.get(kind)},
-    )
-    attributes.put(call, _SHARDING, json.dumps([manual.axes, str(sharding)]))
-    note(call, manual)
-    return call.results[0]
+    (made,) = create(kind, [value], [type_])
+    attributes.put(made.owner, _SHARDING, json.dumps([manual.axes, str(sharding)]))
+    note(made.owner, manual)
+    return made
 
 
 def crosses(op: Any) -> str:
     """The kind of an operation by which a value enters or leaves; empty for others."""
-    target = target_of(op)
-    return target if target and attributes.get(op, _SHARDING) else ""
+    return target_of(op) if attributes.get(op, _SHARDING) else ""
 
 
 def outside(op: Any, manual: Manual) -> Manual:

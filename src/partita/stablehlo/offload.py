@@ -6,8 +6,8 @@ from typing import Any
 
 from partita.program.memories import HOST
 from partita.stablehlo import attributes
+from partita.stablehlo.custom_calls import target_of
 from partita.stablehlo.mlir import attributes_of
-from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PLACEMENT
 
 _PLACEMENT = "_xla_buffer_placement"

@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from partita.errors import UnsupportedError
 from partita.program.op_traits import MANUAL
 from partita.stablehlo import mlir
+from partita.stablehlo.custom_calls import create
 from partita.stablehlo.functions import lowered
 from partita.stablehlo.internals import (
     PARTITIONED,
@@ -107,15 +108,9 @@ def lowering(found: dict[str, Partitioned]) -> LoweringRule:
             ir.RankedTensorType.get(aval.shape, ir.Type.parse(names[aval.dtype]))
             for aval in call.out_avals
         ]
-        attributes = {
-            "call_target_name": ir.StringAttr.get(PARTITIONED_CALL),
-            "backend_config": ir.StringAttr.get(name),
-            "sdy.sharding_rule": sharding_rule(
-                said["sharding_rule"], static, [v.type for v in values], types
-            ),
-        }
-        made = ir.Operation.create("stablehlo.custom_call", types, list(values), attributes)
-        return list(made.results)
+        rule = sharding_rule(said["sharding_rule"], static, [v.type for v in values], types)
+        attributes = {"backend_config": ir.StringAttr.get(name), "sdy.sharding_rule": rule}
+        return create(PARTITIONED_CALL, values, types, **attributes)
 
     return PARTITIONED, lower
 

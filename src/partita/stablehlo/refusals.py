@@ -8,6 +8,7 @@ from partita.errors import UnsupportedError
 from partita.program.ir import TensorType
 from partita.program.op_traits import traits
 from partita.program.refused import BITS, CALLS, INSTEAD, TYPES, Refused
+from partita.stablehlo.custom_calls import target_of
 from partita.stablehlo.mlir import find, ir
 
 _SHARDING = "sdy.sharding"
@@ -79,11 +80,6 @@ def _of_booleans(op: Any) -> bool:
     sides = (op.operands[0], op.results[0])
     of = [str(ir.RankedTensorType(side.type).element_type) == "i1" for side in sides]
     return of[0] != of[1]
-
-
-def target_of(op: Any) -> str:
-    """Returns the target of a custom call; an empty string for other operations."""
-    return str(op.attributes["call_target_name"].value) if traits(op.name).calls else ""
 
 
 def _refusal(refused: Refused, name: str, source: str = "") -> UnsupportedError:

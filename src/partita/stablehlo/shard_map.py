@@ -21,6 +21,7 @@ from partita.program.op_traits import MANUAL
 from partita.program.rule import Factor, Rule
 from partita.stablehlo.internals import PMAP_AXIS
 from partita.stablehlo.mlir import find, ir, sdy
+from partita.stablehlo.refusals import tensor_type
 from partita.stablehlo.shardings import read_sharding
 
 SIDES = ("in_shardings", "out_shardings")
@@ -100,8 +101,7 @@ def collectives(
         )
     found = []
     for operand, result in zip(op.operands, op.results, strict=True):
-        pair = [ir.RankedTensorType(v.type) for v in (operand, result)]
-        types = [TensorType(tuple(t.shape), str(t.element_type)) for t in pair]
+        types = [tensor_type(v.type) for v in (operand, result)]
         size = payload(*(t.bytes for t in types))
         kind = op.name.rpartition(".")[2]
         if mesh.size(axes) > 1:

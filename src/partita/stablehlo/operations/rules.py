@@ -11,11 +11,11 @@ from partita.program.ir import TensorType
 from partita.program.op_traits import traits
 from partita.program.rule import Factor, FactorKind, Rule
 from partita.stablehlo.bodies import combiner
+from partita.stablehlo.custom_calls import target_of
 from partita.stablehlo.kernels import kernel_of
 from partita.stablehlo.mlir import sdy
 from partita.stablehlo.operations import entry
 from partita.stablehlo.operations.entry import Types
-from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules import calls, notation
 from partita.stablehlo.rules.draft import blocked, opaque
 

@@ -14,11 +14,11 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from partita.program.ir import Program
 from partita.program.op_traits import traits
 from partita.stablehlo import mlir
+from partita.stablehlo.custom_calls import target_of
 from partita.stablehlo.functions import write_out
 from partita.stablehlo.mlir import hlo, ir, maker, origin
 from partita.stablehlo.operations.ragged import Ragged
 from partita.stablehlo.passes.driver import Pattern, Rewrite
-from partita.stablehlo.refusals import target_of
 from partita.stablehlo.rules.calls import PARTITIONED_CALL, PLACEMENT
 
 

@@ -20,7 +20,7 @@ def note_constraints(module: Any) -> None:
 
 
 def _matches(op: Any) -> bool:
-    return op.name == _KIND or calls.is_one(op, constraints.CALL)
+    return op.name == _KIND or calls.target_of(op) == constraints.CALL
 
 
 def _rewrite(meshes: dict[str, Any], op: Any) -> list[Any]:

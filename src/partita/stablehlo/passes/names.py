@@ -7,7 +7,7 @@ from partita.stablehlo import tags
 from partita.stablehlo.passes.driver import Pattern
 
 note_names = Pattern(
-    lambda op: calls.is_one(op, tags.CALL),
+    lambda op: calls.target_of(op) == tags.CALL,
     lambda call: [tags.named(call.operands[0], [calls.said(call)])],
 )
 """Puts the name of a value on the operation that makes it."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from partita.errors import RuleError
 from partita.program.ir import TensorType
 from partita.program.rule import Rule
+from partita.stablehlo import attributes
 from partita.stablehlo.rules import notation, registry
 
 Types = Sequence[TensorType]
@@ -60,7 +61,7 @@ def of_call(op: Any, target: str, operands: Types, results: Types) -> Rule | Non
     """
     if target in registry.RULES:
         return notation.read(registry.RULES[target], operands, results, target)
-    batch = _said(op).get(_BATCHED, "")
+    batch = attributes.get(op, _BATCHED)
     if batch.isdecimal():
         text = _batched(int(batch), operands, results)
     else:
@@ -91,13 +92,6 @@ def of_kernel(name: str, operands: Types, results: Types) -> Rule | None:
 def _known(target: str) -> Call | None:
     fits = (c for c in CALLS if any(fnmatchcase(target, pattern) for pattern in c.targets))
     return next(fits, None)
-
-
-def _said(op: Any) -> dict[str, str]:
-    """Returns the attributes on a call that are for XLA (`mhlo.frontend_attributes`)."""
-    key = "mhlo.frontend_attributes"
-    attributes = op.attributes.get(key, ())
-    return {each.name: str(getattr(each.attr, "value", "")) for each in attributes}
 
 
 def _pointwise(op: Any, operands: Types, results: Types) -> str | None:

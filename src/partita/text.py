@@ -29,7 +29,7 @@ MOST_BYTES = 2**53
 
 _NUMBERS = (
     *("size", "count", "bytes", "bytes per device", "time", "predicted"),
-    *("combined", "time combined"),
+    *("combined", "time combined", "compiled", "by the compiler", "ratio"),
 )
 
 

@@ -19,6 +19,7 @@ from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT
 from partita.stablehlo import attributes, mlir, rolls
 from partita.stablehlo.mlir import hlo, ir, sdy
+from partita.stablehlo.shardings import written
 from partita.stablehlo.templates import templates
 
 MESH = "mesh"
@@ -226,11 +227,7 @@ def _known_to_shardy(program: Program, item: Item, view: Any) -> Any:
 
 def _sharding(axes: Iterable[Sequence[str]], is_open: Iterable[bool]) -> Any:
     """A sharding over the mesh of the module, as an attribute."""
-    dims = (
-        "{" + ", ".join([*(axis_attribute(axis) for axis in row), *["?"] * more]) + "}"
-        for row, more in zip(axes, is_open, strict=True)
-    )
-    return ir.Attribute.parse(f"#sdy.sharding<@{MESH}, [{', '.join(dims)}]>")
+    return ir.Attribute.parse(written(MESH, (map(axis_attribute, row) for row in axes), is_open))
 
 
 def _values(program: Program, item: Item) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from partita.errors import UnsupportedError
@@ -101,8 +101,18 @@ def of_plan(axes: Sequence[Sequence[str]], open_: Sequence[bool]) -> str:
       axes: for each dimension the names of the axes that split it, major first.
       open_: for each dimension whether it may be split further.
     """
+    return written(PLAN_MESH, [[f'"{axis}"' for axis in row] for row in axes], open_)
+
+
+def written(mesh: str, axes: Iterable[Iterable[str]], open_: Iterable[bool]) -> str:
+    """A sharding in Shardy's syntax.
+
+    Args:
+      mesh: symbol of its mesh.
+      axes: for each dimension the axes that split it, as MLIR quotes them.
+      open_: for each dimension whether it may be split further.
+    """
     dims = (
-        "{" + ", ".join([*(f'"{axis}"' for axis in row), *["?"] * more]) + "}"
-        for row, more in zip(axes, open_, strict=True)
+        "{" + ", ".join([*row, *["?"] * more]) + "}" for row, more in zip(axes, open_, strict=True)
     )
-    return f"#sdy.sharding<@{PLAN_MESH}, [{', '.join(dims)}]>"
+    return f"#sdy.sharding<@{mesh}, [{', '.join(dims)}]>"

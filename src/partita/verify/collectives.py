@@ -84,15 +84,6 @@ def found_collectives(module: HloModule, runs: Executions | None = None) -> list
     return list(Reader(module, runs or executions(module)).found())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Payload:
-    """One operand of a collective, and what becomes of it."""
-
-    bytes: int
-    cut: bool = False
-    padded: bool = False
-
-
 class Reader:
     """Reads the collectives of one compiled program."""
 

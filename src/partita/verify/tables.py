@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from partita.cost.estimate import StepTime
 from partita.mesh import Mesh
-from partita.text import Table, Text, seconds, size
+from partita.text import Text, new_table, seconds, size
 from partita.verify.collectives import HloCollective
 from partita.verify.comparison import Comparison
 from partita.verify.cycles import axes_of
@@ -21,7 +21,7 @@ def collectives(comparison: Comparison, mesh: Mesh) -> RenderableType:
     rows = comparison.rows()
     if not rows:
         return Text("Collectives: none, predicted or compiled")
-    table = _table("Collectives per step", "kind", "group", "bytes", "predicted", "compiled", "")
+    table = new_table("Collectives per step", "kind", "group", "bytes", "predicted", "compiled", "")
     for collective, predicted, compiled in rows:
         remark = comparison.remark(collective)
         table.add_row(
@@ -52,7 +52,7 @@ def collectives_data(comparison: Comparison, mesh: Mesh) -> list[dict[str, Any]]
 
 def memory(predicted: Memory, compiled: Memory | None) -> RenderableType:
     """Memory predicted and compiled; the latter is missing if the program did not fit."""
-    table = _table("Memory per device", "what", "predicted", "compiled", "ratio")
+    table = new_table("Memory per device", "what", "predicted", "compiled", "ratio")
     for name in (*(field.name for field in dataclasses.fields(Memory)), "peak"):
         wanted = getattr(predicted, name)
         if compiled is None:
@@ -70,7 +70,7 @@ def memory_data(found: Memory) -> dict[str, int]:
 
 def time(estimate: StepTime, found: StepTime) -> RenderableType:
     """Time predicted, and by the compiler's own estimate."""
-    table = _table("Time of a step", "what", "predicted", "by the compiler", "ratio")
+    table = new_table("Time of a step", "what", "predicted", "by the compiler", "ratio")
     for label, name in (
         ("step time (overlapped)", "step_time"),
         ("serial time", "serial_time"),
@@ -101,11 +101,3 @@ def _ratio(predicted: float, compiled: float) -> str:
     if predicted == compiled:
         return "1.00"
     return f"{predicted / compiled:.2f}" if compiled else "-"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-    for column in columns:
-        left = column in ("kind", "group", "what", "")
-        table.add_column(column, justify="left" if left else "right")
-    return table

@@ -1,10 +1,10 @@
 """A decoder and its Adam train step, in plain JAX and Optax: the model of Llama, Gemma, Mixtral,
 Qwen, GPT-OSS, DeepSeek and GPT.
 
-A layer has two parts. One mixes positions (`partita.models.attention`); one works on each position
-alone (`partita.models.feed_forward`). A configuration holds both, with their options. The layers
-are stacked, for `lax.scan` with rematerialization, or unrolled. Parameters are kept in float32 and
-used in `dtype`. The model knows nothing of how it is partitioned.
+A layer has two parts. One mixes positions (`parts.attention`); one works on each position alone
+(`parts.feed_forward`). A configuration holds both, with their options. The layers are stacked, for
+`lax.scan` with rematerialization, or unrolled. Parameters are kept in float32 and used in `dtype`.
+The model knows nothing of how it is partitioned.
 
 A family of decoders is a file with presets, each a `Decoder`: see `llama.py`.
 
@@ -21,10 +21,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
-from partita.models.attention import Alternation, Mixing, Varying
-from partita.models.feed_forward import FeedForward
-from partita.models.layers import Learned, Norm, Weights
+from partita.models.parts import layers, training
+from partita.models.parts.attention import Alternation, Mixing, Varying
+from partita.models.parts.feed_forward import FeedForward
+from partita.models.parts.layers import Learned, Norm, Weights
 
 Params = dict[str, Any]
 

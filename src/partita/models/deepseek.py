@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from partita.models import decoder
-from partita.models.attention import LatentAttention
 from partita.models.decoder import Decoder, Leading
-from partita.models.feed_forward import Experts, Gated, Routing, chosen, logits, routed
-from partita.models.layers import Weights
+from partita.models.parts.attention import LatentAttention
+from partita.models.parts.feed_forward import Experts, Gated, Routing, chosen, logits, routed
+from partita.models.parts.layers import Weights
 
 MODEL = decoder.MODEL
 

@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
-from partita.models.layers import Learned
-from partita.models.training import Input
+from partita.models.parts import layers, training
+from partita.models.parts.layers import Learned
+from partita.models.parts.training import Input
 from partita.models.vit import patches
 
 Params = dict[str, Any]

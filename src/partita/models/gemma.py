@@ -8,10 +8,10 @@ to the output projection.
 from __future__ import annotations
 
 from partita.models import decoder
-from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Ends, Norms
-from partita.models.feed_forward import Gated, geglu
-from partita.models.layers import not_after, rms_norm_from_one
+from partita.models.parts.attention import Attention
+from partita.models.parts.feed_forward import Gated, geglu
+from partita.models.parts.layers import not_after, rms_norm_from_one
 
 MODEL = decoder.MODEL
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import jax
 
 from partita.models import decoder
-from partita.models.attention import Alternation, Attention
 from partita.models.decoder import Decoder, Ends, Norms
-from partita.models.feed_forward import Gated, geglu
-from partita.models.layers import rms_norm
+from partita.models.parts.attention import Alternation, Attention
+from partita.models.parts.feed_forward import Gated, geglu
+from partita.models.parts.layers import rms_norm
 
 MODEL = decoder.MODEL
 

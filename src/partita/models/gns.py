@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
-from partita.models.training import Input
+from partita.models.parts import layers, training
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

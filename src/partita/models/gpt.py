@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from partita.models import decoder
-from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Ends
-from partita.models.feed_forward import Plain
+from partita.models.parts.attention import Attention
+from partita.models.parts.feed_forward import Plain
 
 MODEL = decoder.MODEL
 

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from partita.models import decoder
-from partita.models.attention import Alternation, Attention
 from partita.models.decoder import Decoder
-from partita.models.feed_forward import Experts, Routing, balance, chosen, logits, routed
-from partita.models.layers import MASKED, Weights
 from partita.models.llama import NORMS
+from partita.models.parts.attention import Alternation, Attention
+from partita.models.parts.feed_forward import Experts, Routing, balance, chosen, logits, routed
+from partita.models.parts.layers import MASKED, Weights
 
 MODEL = decoder.MODEL
 

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from partita.models import layers, training
-from partita.models.feed_forward import Gated
-from partita.models.training import Input
+from partita.models.parts import layers, training
+from partita.models.parts.feed_forward import Gated
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 
 from partita.models import decoder
-from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Norms
-from partita.models.feed_forward import Gated
-from partita.models.layers import not_after, rms_norm
+from partita.models.parts.attention import Attention
+from partita.models.parts.feed_forward import Gated
+from partita.models.parts.layers import not_after, rms_norm
 
 MODEL = decoder.MODEL
 

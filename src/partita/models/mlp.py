@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from partita.models import layers, training
-from partita.models.training import Input
+from partita.models.parts import layers, training
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

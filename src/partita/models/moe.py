@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from partita.models import decoder
-from partita.models.attention import Attention
 from partita.models.decoder import Decoder
-from partita.models.feed_forward import (
+from partita.models.llama import NORMS
+from partita.models.parts.attention import Attention
+from partita.models.parts.feed_forward import (
     Experts,
     Gated,
     Routing,
@@ -24,8 +25,7 @@ from partita.models.feed_forward import (
     softmax_choice,
     swiglu_behind,
 )
-from partita.models.layers import Weights, not_after
-from partita.models.llama import NORMS
+from partita.models.parts.layers import Weights, not_after
 
 MODEL = decoder.MODEL
 

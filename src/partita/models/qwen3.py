@@ -7,9 +7,9 @@ mixture of SwiGLU experts and a loss that balances their load.
 from __future__ import annotations
 
 from partita.models import decoder
-from partita.models.attention import Attention
 from partita.models.decoder import Decoder, Ends
-from partita.models.feed_forward import Experts, FeedForward, Gated, by_softmax
+from partita.models.parts.attention import Attention
+from partita.models.parts.feed_forward import Experts, FeedForward, Gated, by_softmax
 
 MODEL = decoder.MODEL
 

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from partita.models import training
-from partita.models.convolutions import convolve
+from partita.models.parts import training
+from partita.models.parts.convolutions import convolve
 
 Params = dict[str, Any]
 Weights = dict[str, jax.Array]

@@ -20,11 +20,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import convolutions, layers, stack, training
-from partita.models.convolutions import UNet
-from partita.models.feed_forward import Gated
-from partita.models.layers import Learned
-from partita.models.training import Input
+from partita.models.parts import convolutions, layers, stack, training
+from partita.models.parts.convolutions import UNet
+from partita.models.parts.feed_forward import Gated
+from partita.models.parts.layers import Learned
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

@@ -16,11 +16,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from partita.models import decoder, layers
-from partita.models.attention import Varying
+from partita.models import decoder
 from partita.models.decoder import Decoder, Ends
-from partita.models.feed_forward import Gated, geglu
-from partita.models.layers import Learned, Norm, Weights
+from partita.models.parts import layers
+from partita.models.parts.attention import Varying
+from partita.models.parts.feed_forward import Gated, geglu
+from partita.models.parts.layers import Learned, Norm, Weights
 
 MODEL = decoder.MODEL
 

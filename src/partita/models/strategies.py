@@ -67,17 +67,15 @@ def schedule(preset: str, name: str, budget: int = BUDGET) -> Schedule:
     Raises:
       ModelError: no such preset, or no such schedule.
     """
-    if name == "data-parallel":
-        return Schedule("data=8", (data_parallel(),))
-    if name == "fsdp":
-        return Schedule("data=8", (data_parallel(), fsdp()))
-    if name == "tensor-parallel":
-        return Schedule("data=2,model=4", (data_parallel(), *tensor_parallel(preset)))
-    if name == "automatic":
-        return Schedule("data=4,model=2", (AutomaticPartition(budget=budget),))
-    raise ModelError(
-        f"no schedule {name!r}{closest(name, SCHEDULES)}; expected {', '.join(SCHEDULES)}"
-    )
+    known: dict[str, tuple[str, tuple[Tactic, ...]]] = {
+        "data-parallel": ("data=8", (data_parallel(),)),
+        "fsdp": ("data=8", (data_parallel(), fsdp())),
+        "tensor-parallel": ("data=2,model=4", (data_parallel(), *tensor_parallel(preset))),
+        "automatic": ("data=4,model=2", (AutomaticPartition(budget=budget),)),
+    }
+    if name not in known:
+        raise ModelError(f"no schedule {name!r}{closest(name, known)}; expected {', '.join(known)}")
+    return Schedule(*known[name])
 
 
 def data_parallel() -> Tactic:

@@ -20,9 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, stack, training
-from partita.models.layers import Learned
-from partita.models.training import Input
+from partita.models.parts import layers, stack, training
+from partita.models.parts.layers import Learned
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

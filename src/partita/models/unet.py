@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import convolutions, layers, training
-from partita.models.convolutions import UNet
-from partita.models.training import Input
+from partita.models.parts import convolutions, layers, training
+from partita.models.parts.convolutions import UNet
+from partita.models.parts.training import Input
 
 Params = dict[str, Any]
 

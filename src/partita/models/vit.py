@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training
-from partita.models.layers import Learned, Weights
+from partita.models.parts import layers, training
+from partita.models.parts.layers import Learned, Weights
 
 Params = dict[str, Any]
 

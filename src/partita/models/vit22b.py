@@ -18,8 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers, training, vit
-from partita.models.layers import Learned, Weights
+from partita.models import vit
+from partita.models.parts import layers, training
+from partita.models.parts.layers import Learned, Weights
 from partita.models.vit import ViTConfig
 
 Params = dict[str, Any]

@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers
-from partita.models.layers import Learned, Norm, Weights
+from partita.models.parts import layers
+from partita.models.parts.layers import Learned, Norm, Weights
 
 
 class Varying(NamedTuple):

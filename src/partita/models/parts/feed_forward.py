@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers
-from partita.models.layers import Learned, Weights
+from partita.models.parts import layers
+from partita.models.parts.layers import Learned, Weights
 
 
 class FeedForward(Protocol):

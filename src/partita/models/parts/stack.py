@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
-from partita.models import layers
-from partita.models.layers import Learned, Norm
+from partita.models.parts import layers
+from partita.models.parts.layers import Learned, Norm
 
 Params = dict[str, Any]
 

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.models import layers
+from partita.models.parts import layers
 
 Params = dict[str, Any]
 Weights = dict[str, jax.Array]

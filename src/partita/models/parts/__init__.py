@@ -1,0 +1,1 @@
+"""What built-in models are made of: train steps, attention, feed-forwards, stacks, U-Nets."""

@@ -1,4 +1,7 @@
-"""Operations of ATen: what the table computes is what torch computes."""
+"""Operations of ATen: what the table computes is what torch computes.
+
+Those that are not in the table torch takes apart when a module is captured: `TAKEN_APART`.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
 
 from partita.torch.capture import capture
 from partita.torch.operations import OPERATIONS
@@ -132,7 +136,92 @@ CASES = [
     (A.arange.start_step, (1, 9, 2)),
     (A.full.default, ([2, 3], 1.5)),
 ]  # fmt: skip
-FIRST_ONLY = {"max_pool2d_with_indices", "_native_batch_norm_legit_no_training"}
+
+TAKEN_APART = [
+    *((getattr(A, name).default, (X,)) for name in (
+        "square sgn isfinite all zeros_like ones_like alias_copy conj_physical contiguous positive "
+        "real"
+    ).split()),
+    (A.imag.default, (torch.complex(X, Y),)),
+    (A.to.dtype, (X, torch.int32)),
+    (A.to.device, (X, torch.device("cpu"), torch.float32)),
+    (A.to.dtype_layout, (X,), {"dtype": torch.float32}),
+    (A.clamp_max.default, (X, 0.1)),
+    (A.clamp_min.Tensor, (X, Y)),
+    (A.where.ScalarSelf, (MASK, 1.0, X)),
+    (A.where.Scalar, (MASK, 1.0, 2.0)),
+    (A.floor_divide.Scalar, (INTEGERS, 4)),
+    (A._unsafe_view.default, (CUBE, [8, 6])),
+    (A._reshape_alias.default, (CUBE, [8, 6], [6, 1])),
+    (A.unsqueeze_copy.default, (X, 1)),
+    (A.squeeze_copy.dims, (numbers(1, 4, 1), [0, 2])),
+    (A.expand_copy.default, (numbers(1, 6), [4, -1])),
+    (A.diagonal_copy.default, (X, 1)),
+    (A.split_with_sizes_copy.default, (X, [1, 5], 1)),
+    (A.all.dims, (MASK, [0, 1])),
+    (A.norm.Scalar, (X, 3)),
+    (A._unsafe_index_put.default, (X, [places(4, 3)], numbers(3, 6), True)),
+    (A.nll_loss2d_forward.default,
+     (IMAGES, places(4, 2, 8, 8), None, 1, -100)),
+    (A.upsample_nearest2d.vec, (IMAGES, [16, 16], None)),
+    (A.eye.default, (3,)),
+    (A.zeros.default, ([2, 3],)),
+    (A.new_zeros.default, (X, [2, 3])),
+    (A.new_ones.default, (X, [2, 3])),
+    (A.fill.Tensor, (X, torch.tensor(2.5))),
+    (A.rsub.Tensor, (X, Y), {"alpha": 2}),
+    (A.floor_divide.default, (INTEGERS, 4)),
+    (A.true_divide.Tensor, (X, Y)),
+    (A.clamp_min.default, (X, 0.1)),
+    (A.clamp_max.Tensor, (X, Y)),
+    (A.where.ScalarOther, (MASK, X, 2.0)),
+    (A.masked_fill.Tensor, (X, MASK, torch.tensor(2.0))),
+    (A.lerp.Tensor, (X, Y, POSITIVE)),
+    (A.addcdiv.default, (X, X, POSITIVE), {"value": 2}),
+    (A.log_sigmoid_forward.default, (X,)),
+    (A.transpose.int, (CUBE, 0, -1)),
+    (A.t.default, (X,)),
+    (A.reshape.default, (CUBE, [8, 6])),
+    (A.squeeze.default, (numbers(1, 4, 1),)),
+    (A.squeeze.dim, (numbers(1, 4, 1), -1)),
+    (A.concat.default, ([X, Y], 1)),
+    (A.chunk.default, (X, 4, 1)),
+    (A.split.sizes, (X, [2, 4], 1)),
+    (A.flatten.using_ints, (CUBE, 1)),
+    (A.repeat_interleave.self_int, (X, 2, 1)),
+    (A.triu.default, (X, -1)),
+    (A.all.dim, (MASK, 1)),
+    (A.std.correction, (X, [1]), {"correction": 1}),
+    (A.norm.ScalarOpt_dim, (X, 2, [1])),
+    (A._safe_softmax.default, (X, 1)),
+    (A.mv.default, (X, numbers(6))),
+    (A.dot.default, (X[0], Y[0])),
+    (A.inner.default, (X, Y)),
+    (A.outer.default, (X[0], Y[1])),
+    (A.baddbmm.default, (numbers(2, 4, 3), CUBE, numbers(2, 6, 3)), {"beta": 0.5, "alpha": 2}),
+    (A.index_copy.default, (X, 1, torch.tensor([4, 0]), numbers(4, 2))),
+    (A._unsafe_index.Tensor, (X, [None, places(6, 5)])),
+    (A.nll_loss_forward.default, (X, torch.tensor([1, -100, 3, 5]), None, 1, -100)),
+    (A._fused_rms_norm.default, (CUBE, [6], numbers(6), 1e-6)),
+    (A.upsample_nearest1d.default, (CUBE, [12])),
+    (A.upsample_nearest3d.default, (numbers(1, 2, 2, 2, 2), [4, 4, 4])),
+    (A.avg_pool1d.default, (CUBE, [2])),
+    (A.adaptive_avg_pool1d.default, (CUBE, [3])),
+    (A.max_pool2d.default, (IMAGES, [2, 2])),
+    (A.arange.start, (1, 9)),
+    (A.arange.default, (9,)),
+    (A.linspace.default, (0.0, 1.0, 5)),
+    (A.eye.m, (3, 4)),
+    (A.ones.default, ([2, 3],)),
+    (A.fill.Scalar, (X, 2.5)),
+    (A.new_full.default, (X, [2, 3], 2.5)),
+]  # fmt: skip
+FIRST_ONLY = {
+    "log_sigmoid_forward",
+    "max_pool2d_with_indices",
+    "_native_batch_norm_legit_no_training",
+    "_fused_rms_norm",
+}
 """Nobody but a backward of torch reads the others."""
 
 
@@ -148,12 +237,41 @@ def label(case):
     return str(case[0]).removeprefix("aten.")
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+class Called(torch.nn.Module):
+    """A module that calls one operation; its inputs are the tensors among the arguments."""
+
+    def __init__(self, overload, args, kwargs):
+        super().__init__()
+        self.overload, self.kwargs = overload, kwargs
+        self.leaves, self.structure = pytree.tree_flatten(args)
+
+    def tensors(self):
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    def forward(self, *tensors):
+        left = iter(tensors)
+        leaves = [next(left) if isinstance(e, torch.Tensor) else e for e in self.leaves]
+        return self.overload(*pytree.tree_unflatten(leaves, self.structure), **self.kwargs)
+
+
+def captured(overload, args, kwargs):
+    module = Called(overload, args, kwargs)
+    tensors = module.tensors() or [torch.zeros(1)]
+    step = forward(capture(module, tensors, {}))
+    given = [jnp.asarray(t.numpy()).astype(s.dtype) for t, s in zip(tensors, step.args[4])]  # noqa: B905
+    made, _ = step.fn((), (), (), (), tuple(given))
+    return made if len(made) > 1 else made[0]
+
+
+@pytest.mark.parametrize("case", [*CASES, *TAKEN_APART], ids=label)
 def test_an_operation_is_that_of_torch(case):
     overload, args, kwargs = (*case, {})[:3]
     theirs = overload(*args, **kwargs)
     with jax.default_matmul_precision("highest"):
-        ours = OPERATIONS[str(overload)](*map(as_array, args), **kwargs)
+        if (function := OPERATIONS.get(str(overload))) is not None:
+            ours = function(*map(as_array, args), **kwargs)
+        else:
+            ours = captured(overload, args, kwargs)
     if isinstance(theirs, torch.Tensor):
         theirs, ours = [theirs], [ours[0] if isinstance(ours, tuple) else ours]
     if overload.overloadpacket.__name__ in FIRST_ONLY:

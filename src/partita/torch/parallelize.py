@@ -184,24 +184,23 @@ def _hook(module: nn.Module, planned: ModulePlacements) -> None:
 
         module.register_forward_pre_hook(before)
     if len(planned.outputs) == 1:
-        (out_of,) = planned.outputs
-
-        def after(_: nn.Module, __: Any, made: Any) -> Any:
-            return _moved(made, out_of) if isinstance(made, DTensor) else made
-
-        module.register_forward_hook(after)
+        _moves_output(module, planned.outputs[0])
         module.register_forward_hook(_reduces_gradients)
 
 
 def _read_alike(plan: Distribution, path: str, module: nn.Module) -> None:
     """Redistributes what a module makes once, for all that read it alike."""
     if path in plan.read:
-        target = plan.read[path]
+        _moves_output(module, plan.read[path])
 
-        def after(_: nn.Module, __: Any, made: Any) -> Any:
-            return _moved(made, target) if isinstance(made, DTensor) else made
 
-        module.register_forward_hook(after)
+def _moves_output(module: nn.Module, target: Placements) -> None:
+    """Redistributes what comes out of a module."""
+
+    def after(_: nn.Module, __: Any, made: Any) -> Any:
+        return _moved(made, target) if isinstance(made, DTensor) else made
+
+    module.register_forward_hook(after)
 
 
 def _moved(tensor: DTensor, planned: Placements) -> DTensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -109,25 +110,18 @@ class TorchPlan:
             layer = layer_of(path)
             return scopes.get(layer, layer) + path.removeprefix(layer)
 
-        return {
-            path: ModulePlacements(
-                tuple(
-                    uses.read(values[node], scope(path))
-                    for node in found.inputs.get(path, ())
-                    if node in values
-                ),
-                tuple(
-                    uses.kept(values[node])
-                    for node in found.outputs.get(path, ())
-                    if node in values
-                ),
-                tuple(
-                    uses.kept(values[node]) for node in found.inputs.get(path, ()) if node in values
-                ),
-            )
-            for path in self.captured.paths
-            if path in found.inputs or path in found.outputs
-        }
+        def placed(nodes: Sequence[torch.fx.Node], of: Callable[[int], Placements]) -> Any:
+            return tuple(of(values[node]) for node in nodes if node in values)
+
+        made: dict[str, ModulePlacements] = {}
+        for path in self.captured.paths:
+            if path in found.inputs or path in found.outputs:
+                inputs, outputs = found.inputs.get(path, ()), found.outputs.get(path, ())
+                read = functools.partial(uses.read, scope=scope(path))
+                made[path] = ModulePlacements(
+                    placed(inputs, read), placed(outputs, uses.kept), placed(inputs, uses.kept)
+                )
+        return made
 
     @cached_property
     def used_placements(self) -> Mapping[str, tuple[Placement, ...]]:

@@ -84,7 +84,7 @@ def _windows(x: Any, kernel: Sequence[int], stride: Sequence[int], padding: Sequ
     return (*ones, *kernel), (*ones, *(_each(stride, count) if stride else kernel)), pads
 
 
-@aten("max_pool2d_with_indices max_pool2d max_pool3d_with_indices")
+@aten("max_pool2d_with_indices max_pool3d_with_indices")
 def _max_pool(
     x: Any,
     kernel: Sequence[int],
@@ -99,7 +99,7 @@ def _max_pool(
     return made, jnp.zeros(made.shape, jnp.int32)  # nobody but the backward reads the indices
 
 
-@aten("avg_pool1d avg_pool2d avg_pool3d")
+@aten("avg_pool2d avg_pool3d")
 def _avg_pool(
     x: Any,
     kernel: Sequence[int],
@@ -120,7 +120,7 @@ def _avg_pool(
     return total / jax.lax.reduce_window(jnp.ones_like(x), 0.0, jax.lax.add, *windows)
 
 
-@aten("_adaptive_avg_pool2d adaptive_avg_pool1d _adaptive_avg_pool3d")
+@aten("_adaptive_avg_pool2d _adaptive_avg_pool3d")
 def _adaptive_avg_pool(x: Any, shape: Sequence[int]) -> Any:
     count = len(shape)
     for number, size in enumerate(shape):

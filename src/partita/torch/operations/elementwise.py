@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from partita.torch.operations.registry import aten
+from partita.torch.operations.registry import aten, table
 from partita.torch.operations.types import converted, wide
 
 _UNARY: dict[str, Any] = {
@@ -21,7 +21,6 @@ _UNARY: dict[str, Any] = {
     "atanh": jnp.arctanh,
     "bitwise_not": jnp.bitwise_not,
     "ceil": jnp.ceil,
-    "conj_physical": jnp.conj,
     "_conj": jnp.conj,
     "cos": jnp.cos,
     "cosh": jnp.cosh,
@@ -31,8 +30,6 @@ _UNARY: dict[str, Any] = {
     "exp2": jnp.exp2,
     "expm1": jnp.expm1,
     "floor": jnp.floor,
-    "imag": jnp.imag,
-    "isfinite": jnp.isfinite,
     "isinf": jnp.isinf,
     "isnan": jnp.isnan,
     "log": jnp.log,
@@ -41,19 +38,16 @@ _UNARY: dict[str, Any] = {
     "log2": jnp.log2,
     "logical_not": jnp.logical_not,
     "neg": jnp.negative,
-    "real": jnp.real,
     "reciprocal": jnp.reciprocal,
     "relu": jax.nn.relu,
     "round": jnp.round,
     "rsqrt": jax.lax.rsqrt,
     "sigmoid": jax.nn.sigmoid,
-    "sgn": jnp.sign,
     "sign": jnp.sign,
     "silu": jax.nn.silu,
     "sin": jnp.sin,
     "sinh": jnp.sinh,
     "sqrt": jnp.sqrt,
-    "square": jnp.square,
     "tan": jnp.tan,
     "tanh": jnp.tanh,
     "trunc": jnp.trunc,
@@ -69,7 +63,6 @@ _BINARY: dict[str, Any] = {
     "bitwise_right_shift": jnp.right_shift,
     "bitwise_xor": jnp.bitwise_xor,
     "eq": jnp.equal,
-    "floor_divide": jnp.floor_divide,
     "fmod": jnp.fmod,
     "ge": jnp.greater_equal,
     "gt": jnp.greater,
@@ -83,6 +76,7 @@ _BINARY: dict[str, Any] = {
     "ne": jnp.not_equal,
     "remainder": jnp.remainder,
 }
+_OVERLOADS = ("default", "Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar")
 
 
 def _float(value: Any) -> Any:
@@ -91,22 +85,20 @@ def _float(value: Any) -> Any:
     return value.astype(jnp.float32) if exact else value
 
 
-def _unary(name: str, function: Any) -> None:
-    if name in _OF_FLOATS:
-        aten(name)(lambda x: function(_float(x)))
-    else:
-        aten(name)(lambda x: function(x))
+def _of_floats(function: Any) -> Any:
+    return lambda x: function(_float(x))
 
 
-def _binary(name: str, function: Any) -> None:
-    overloads = ("default", "Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar")
-    aten(" ".join(f"{name}.{overload}" for overload in overloads))(lambda a, b: function(a, b))
-
-
-for _name, _function in _UNARY.items():
-    _unary(_name, _function)
-for _name, _function in _BINARY.items():
-    _binary(_name, _function)
+table({name: _of_floats(f) if name in _OF_FLOATS else f for name, f in _UNARY.items()})
+table({" ".join(f"{name}.{each}" for each in _OVERLOADS): f for name, f in _BINARY.items()})
+table(
+    {
+        "complex": jax.lax.complex,
+        "copysign.Tensor copysign.Scalar": jnp.copysign,
+        "mul.Tensor mul.Scalar": jnp.multiply,
+        "where.self": jnp.where,
+    }
+)
 
 
 @aten("add.Tensor add.Scalar")
@@ -121,17 +113,7 @@ def _sub(a: Any, b: Any, alpha: Any = 1) -> Any:
     return jnp.subtract(a, b if alpha == 1 else alpha * b)
 
 
-@aten("rsub.Tensor rsub.Scalar")
-def _rsub(a: Any, b: Any, alpha: Any = 1) -> Any:
-    return jnp.subtract(b, a if alpha == 1 else alpha * a)
-
-
-@aten("mul.Tensor mul.Scalar")
-def _mul(a: Any, b: Any) -> Any:
-    return jnp.multiply(a, b)
-
-
-@aten("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode true_divide.Tensor")
+@aten("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode")
 def _div(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return jnp.floor_divide(a, b)
@@ -152,55 +134,15 @@ def _pow(a: Any, b: Any) -> Any:
     return jnp.power(a, b)
 
 
-@aten("where.self where.ScalarOther where.ScalarSelf where.Scalar")
-def _where(condition: Any, a: Any, b: Any) -> Any:
-    return jnp.where(condition, a, b)
-
-
-@aten("masked_fill.Scalar masked_fill.Tensor")
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    return jnp.where(mask, jnp.asarray(value, x.dtype), x)
-
-
 @aten("clamp clamp.Tensor")
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     x = x if min is None else jnp.maximum(x, min)
     return x if max is None else jnp.minimum(x, max)
 
 
-@aten("clamp_min clamp_min.Tensor")
-def _clamp_min(x: Any, least: Any) -> Any:
-    return jnp.maximum(x, least)
-
-
-@aten("clamp_max clamp_max.Tensor")
-def _clamp_max(x: Any, most: Any) -> Any:
-    return jnp.minimum(x, most)
-
-
 @aten("hardtanh")
 def _hardtanh(x: Any, least: float = -1.0, most: float = 1.0) -> Any:
     return jnp.clip(x, least, most)
-
-
-@aten("lerp.Scalar lerp.Tensor")
-def _lerp(a: Any, b: Any, weight: Any) -> Any:
-    return a + weight * (b - a)
-
-
-@aten("addcmul")
-def _addcmul(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
-    return x + value * a * b
-
-
-@aten("addcdiv")
-def _addcdiv(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
-    return x + value * a / b
-
-
-@aten("copysign.Tensor copysign.Scalar")
-def _copysign(a: Any, b: Any) -> Any:
-    return jnp.copysign(a, b)
 
 
 @aten("gelu")
@@ -218,38 +160,12 @@ def _leaky_relu(x: Any, slope: Any = 0.01) -> Any:
     return jnp.where(x > 0, x, x * slope)
 
 
-@aten("softplus")
-def _softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
-    scaled = x * beta
-    return jnp.where(scaled > threshold, x, jax.nn.softplus(scaled) / beta)
-
-
-@aten("hardsigmoid")
-def _hardsigmoid(x: Any) -> Any:
-    return jnp.clip(x + 3, 0, 6) / 6
-
-
-@aten("hardswish")
-def _hardswish(x: Any) -> Any:
-    return x * jnp.clip(x + 3, 0, 6) / 6
-
-
-@aten("mish")
-def _mish(x: Any) -> Any:
-    return x * jnp.tanh(jax.nn.softplus(x))
-
-
-@aten("log_sigmoid_forward")
-def _log_sigmoid(x: Any) -> Any:
-    return jax.nn.log_sigmoid(x), jnp.zeros((0,), x.dtype)
-
-
-@aten("_to_copy to.dtype to.dtype_layout to.device prims.convert_element_type")
+@aten("_to_copy prims.convert_element_type")
 def _to(x: Any, dtype: Any = None, **_: Any) -> Any:
     return converted(x, dtype if isinstance(dtype, torch.dtype) else None)
 
 
-@aten("clone alias contiguous lift_fresh lift_fresh_copy detach_copy alias_copy positive")
+@aten("clone alias lift_fresh lift_fresh_copy detach_copy")
 def _same(x: Any, **_: Any) -> Any:
     return x
 
@@ -257,11 +173,6 @@ def _same(x: Any, **_: Any) -> Any:
 @aten("copy")
 def _copy(x: Any, source: Any, non_blocking: bool = False) -> Any:
     return jnp.broadcast_to(source, x.shape).astype(x.dtype)
-
-
-@aten("detach")
-def _detach(x: Any) -> Any:
-    return jax.lax.stop_gradient(x)
 
 
 @aten("view_as_complex")
@@ -273,11 +184,6 @@ def _view_as_complex(x: Any) -> Any:
 @aten("view_as_real")
 def _view_as_real(x: Any) -> Any:
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-
-@aten("complex")
-def _complex(real: Any, imaginary: Any) -> Any:
-    return jax.lax.complex(real, imaginary)
 
 
 @aten("polar")

@@ -19,7 +19,7 @@ def _embedding(weight: Any, indices: Any, padding: int = -1, *_: Any) -> Any:
     return weight[indices]
 
 
-@aten("index.Tensor _unsafe_index.Tensor")
+@aten("index.Tensor")
 def _index(x: Any, indices: Sequence[Any]) -> Any:
     return x[tuple(slice(None) if i is None else i for i in indices)]
 
@@ -37,22 +37,10 @@ def _gather(x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     return jnp.take_along_axis(x[within], index, dim)
 
 
-@aten("index_put _unsafe_index_put")
+@aten("index_put")
 def _index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     at = x.at[tuple(slice(None) if i is None else i for i in indices)]
     return at.add(values) if accumulate else at.set(values)
-
-
-@aten("index_add")
-def _index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    at = (slice(None),) * (dim % x.ndim)
-    return x.at[(*at, index)].add(source if alpha == 1 else alpha * source)
-
-
-@aten("index_copy")
-def _index_copy(x: Any, dim: int, index: Any, source: Any) -> Any:
-    at = (slice(None),) * (dim % x.ndim)
-    return x.at[(*at, index)].set(source)
 
 
 def _places(index: Any, dim: int) -> tuple[Any, ...]:
@@ -102,6 +90,6 @@ def _bucketize(x: Any, bounds: Any, *, right: bool = False, **_: Any) -> Any:
     return jnp.searchsorted(bounds, x, side="right" if right else "left")
 
 
-@aten("nonzero masked_select unique _unique2 unique_dim item _local_scalar_dense")
+@aten("nonzero masked_select unique _unique2 unique_dim _local_scalar_dense")
 def _dependent(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("the shape of its result depends on the numbers")

@@ -21,6 +21,14 @@ def _picked(logits: Any, target: Any, ignored: int) -> tuple[Any, Any]:
     return jnp.squeeze(rows, 1), counts
 
 
+def _reduced(losses: Any, reduction: int, count: Any) -> Any:
+    """Losses as they are, their sum, or that over a count."""
+    if reduction == _NONE:
+        return losses
+    total = jnp.sum(losses)
+    return total if reduction == _SUM else total / count
+
+
 @aten("cross_entropy_loss")
 def _cross_entropy(
     logits: Any,
@@ -41,22 +49,7 @@ def _cross_entropy(
     else:
         picked, counts = _picked(logs, target, ignore_index)
         losses = jnp.where(counts, -picked, 0)
-    if reduction == _NONE:
-        return losses
-    total = jnp.sum(losses)
-    return total if reduction == _SUM else total / jnp.sum(counts.astype(losses.dtype))
-
-
-@aten("nll_loss_forward nll_loss2d_forward")
-def _nll_loss(logs: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
-    if weight is not None:
-        raise NotImplementedError("nll_loss with class weights")
-    picked, counts = _picked(logs, target, ignore_index)
-    losses, count = jnp.where(counts, -picked, 0), jnp.sum(counts.astype(logs.dtype))
-    if reduction == _NONE:
-        return losses, jnp.zeros((), logs.dtype)
-    total = jnp.sum(losses)
-    return (total if reduction == _SUM else total / count), count
+    return _reduced(losses, reduction, jnp.sum(counts.astype(losses.dtype)))
 
 
 @aten("mse_loss")

@@ -43,15 +43,10 @@ def _native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps
 
 @aten("rms_norm")
 def _rms_norm(x: Any, shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-    return _fused_rms_norm(x, shape, weight, eps)[0]
-
-
-@aten("_fused_rms_norm")
-def _fused_rms_norm(x: Any, shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
     eps = float(ml_dtypes.finfo(x.dtype).eps) if eps is None else eps
     dims, x = tuple(range(x.ndim - len(shape), x.ndim)), wide(x)
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x), dims, keepdims=True) + eps)
-    return _scaled(x * inverse, weight, None), inverse
+    return _scaled(x * inverse, weight, None)
 
 
 @aten("group_norm")
@@ -61,9 +56,7 @@ def _group_norm(
     batch, channels, *rest = x.shape
     grouped = jnp.reshape(wide(x), (batch, groups, channels // groups, *rest))
     made, _, _ = _normal(grouped, tuple(range(2, grouped.ndim)), eps)
-    shape = (channels,) + (1,) * len(rest)
-    given = (None if each is None else jnp.reshape(each, shape) for each in (weight, bias))
-    return _scaled(jnp.reshape(made, x.shape), *given)
+    return _scaled(jnp.reshape(made, x.shape), *_by_channel(x, weight, bias))
 
 
 @aten("native_group_norm")

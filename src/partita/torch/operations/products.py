@@ -7,12 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from partita.torch.operations.registry import aten
+from partita.torch.operations.registry import aten, table
 
-
-@aten("mm bmm matmul mv dot inner")
-def _matmul(a: Any, b: Any) -> Any:
-    return jnp.matmul(a, b)
+table({"mm bmm matmul": jnp.matmul})
 
 
 @aten("linear")
@@ -21,16 +18,11 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return made if bias is None else made + bias
 
 
-@aten("addmm addmv baddbmm")
+@aten("addmm addmv")
 def _addmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     made = jnp.matmul(a, b)
     made = made if alpha == 1 else alpha * made
     return made + (bias if beta == 1 else beta * bias)
-
-
-@aten("outer")
-def _outer(a: Any, b: Any) -> Any:
-    return jnp.outer(a, b)
 
 
 @aten("einsum")

@@ -7,63 +7,69 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.torch.operations.registry import aten
+from partita.torch.operations.registry import aten, table
 from partita.torch.operations.types import converted, wide
 
 
 def _dims(dims: Any) -> Any:
-    if dims is None or dims == []:
-        return None
-    return dims if isinstance(dims, int) else tuple(dims)
+    """Dimensions to reduce: one, several, or None for all."""
+    return dims if isinstance(dims, int) else tuple(dims or ()) or None
 
 
-@aten("sum sum.dim_IntList")
-def _sum(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return jnp.sum(wide(converted(x, dtype)), _dims(dims), keepdims=keepdim)
+def _over(function: Any) -> Any:
+    """A reduction over some dimensions, or all of them."""
+
+    def reduce(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
+        return function(x, _dims(dims), keepdims=keepdim)
+
+    return reduce
 
 
-@aten("mean mean.dim")
-def _mean(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return jnp.mean(wide(converted(x, dtype)), _dims(dims), keepdims=keepdim)
+def _in_type(function: Any, type_: Any = wide) -> Any:
+    """The same, in a given type, or in one of enough bits."""
+
+    def reduce(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        return function(type_(converted(x, dtype)), _dims(dims), keepdims=keepdim)
+
+    return reduce
 
 
-@aten("amax")
-def _amax(x: Any, dims: Any = (), keepdim: bool = False) -> Any:
-    return jnp.max(x, _dims(list(dims)), keepdims=keepdim)
+def _extreme(value: Any, place: Any) -> Any:
+    """The largest or smallest element; along a dimension, with its place."""
+
+    def reduce(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return value(x)
+        return value(x, dim, keepdims=keepdim), place(x, dim, keepdims=keepdim)
+
+    return reduce
 
 
-@aten("amin")
-def _amin(x: Any, dims: Any = (), keepdim: bool = False) -> Any:
-    return jnp.min(x, _dims(list(dims)), keepdims=keepdim)
+def _shares(function: Any) -> Any:
+    """A softmax, whose third argument is a type, or whether the type of 16 bits is kept."""
+
+    def softmax(x: Any, dim: int, dtype: Any = None) -> Any:
+        return function(wide(converted(x, None if isinstance(dtype, bool) else dtype)), dim)
+
+    return softmax
 
 
-@aten("max max.dim")
-def _max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    if dim is None:
-        return jnp.max(x)
-    return jnp.max(x, dim, keepdims=keepdim), jnp.argmax(x, dim, keepdims=keepdim)
-
-
-@aten("min min.dim")
-def _min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    if dim is None:
-        return jnp.min(x)
-    return jnp.min(x, dim, keepdims=keepdim), jnp.argmin(x, dim, keepdims=keepdim)
-
-
-@aten("any any.dim any.dims")
-def _any(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
-    return jnp.any(x, _dims(dims), keepdims=keepdim)
-
-
-@aten("all all.dim all.dims")
-def _all(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
-    return jnp.all(x, _dims(dims), keepdims=keepdim)
-
-
-@aten("prod prod.dim_int")
-def _prod(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return jnp.prod(converted(x, dtype), dim, keepdims=keepdim)
+table(
+    {
+        "amax": _over(jnp.max),
+        "amin": _over(jnp.min),
+        "any any.dim any.dims": _over(jnp.any),
+        "argmax": _over(jnp.argmax),
+        "argmin": _over(jnp.argmin),
+        "log_softmax.int _log_softmax": _shares(jax.nn.log_softmax),
+        "max max.dim": _extreme(jnp.max, jnp.argmax),
+        "mean mean.dim": _in_type(jnp.mean),
+        "min min.dim": _extreme(jnp.min, jnp.argmin),
+        "prod prod.dim_int": _in_type(jnp.prod, lambda x: x),
+        "softmax.int _softmax": _shares(jax.nn.softmax),
+        "sum.dim_IntList": _in_type(jnp.sum),
+    }
+)
 
 
 @aten("var.correction")
@@ -73,25 +79,10 @@ def _var(x: Any, dims: Any = None, *, correction: Any = 1, keepdim: bool = False
     )
 
 
-@aten("std.correction")
-def _std(x: Any, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    return jnp.sqrt(_var(x, dims, correction=correction, keepdim=keepdim))
-
-
 @aten("var_mean.correction")
 def _var_mean(x: Any, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
     mean = jnp.mean(wide(x), _dims(dims), keepdims=keepdim)
     return _var(x, dims, correction=correction, keepdim=keepdim), mean
-
-
-@aten("argmax")
-def _argmax(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return jnp.argmax(x, dim, keepdims=keepdim)
-
-
-@aten("argmin")
-def _argmin(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return jnp.argmin(x, dim, keepdims=keepdim)
 
 
 @aten("cumsum")
@@ -105,12 +96,7 @@ def _cumprod(x: Any, dim: int, *, dtype: Any = None) -> Any:
     return jnp.cumprod(converted(x, dtype), dim) if x.ndim else x
 
 
-@aten("logsumexp")
-def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:
-    return jax.scipy.special.logsumexp(x, axis=_dims(dims), keepdims=keepdim)
-
-
-@aten("linalg_vector_norm norm.Scalar norm.ScalarOpt_dim")
+@aten("linalg_vector_norm")
 def _norm(
     x: Any, ord: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -120,18 +106,6 @@ def _norm(
     if ord == float("inf"):
         return jnp.max(jnp.abs(x), axes, keepdims=keepdim)
     return jnp.sum(jnp.abs(x) ** ord, axes, keepdims=keepdim) ** (1 / ord)
-
-
-@aten("softmax.int _softmax _safe_softmax")
-def _softmax(x: Any, dim: int, dtype: Any = None) -> Any:
-    x = wide(x) if isinstance(dtype, bool) else wide(converted(x, dtype))
-    return jax.nn.softmax(x, dim)
-
-
-@aten("log_softmax.int _log_softmax")
-def _log_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
-    x = wide(x) if isinstance(dtype, bool) else wide(converted(x, dtype))
-    return jax.nn.log_softmax(x, dim)
 
 
 @aten("topk")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 Function = Callable[..., Any]
@@ -38,3 +38,9 @@ def aten(names: str) -> Callable[[_F], _F]:
     return operation(
         *(f"aten.{name if '.' in name else f'{name}.default'}" for name in names.split())
     )
+
+
+def table(rows: Mapping[str, Function]) -> None:
+    """Registers functions that compute what operations of ATen do, of the same arguments."""
+    for names, function in rows.items():
+        aten(names)(function)

@@ -10,22 +10,11 @@ import torch
 
 from partita.errors import UnsupportedError
 
-_TYPES = {
-    torch.float64: jnp.float64,
-    torch.float32: jnp.float32,
-    torch.float16: jnp.float16,
-    torch.bfloat16: jnp.bfloat16,
-    torch.float8_e4m3fn: jnp.float8_e4m3fn,
-    torch.float8_e5m2: jnp.float8_e5m2,
-    torch.int64: jnp.int64,
-    torch.int32: jnp.int32,
-    torch.int16: jnp.int16,
-    torch.int8: jnp.int8,
-    torch.uint8: jnp.uint8,
-    torch.bool: jnp.bool_,
-    torch.complex64: jnp.complex64,
-    torch.complex128: jnp.complex128,
-}
+_TYPES = frozenset(
+    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 bool "
+    "complex64 complex128".split()
+)
+"""Element types that torch and JAX call alike."""
 
 
 def jax_type(dtype: torch.dtype) -> Any:
@@ -34,9 +23,10 @@ def jax_type(dtype: torch.dtype) -> Any:
     Raises:
       UnsupportedError: JAX has none like it.
     """
-    if dtype not in _TYPES:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _TYPES:
         raise UnsupportedError(f"tensors of {dtype} cannot be planned")
-    return jax.dtypes.canonicalize_dtype(_TYPES[dtype])
+    return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
 
 
 def converted(value: Any, dtype: torch.dtype | None) -> Any:

@@ -166,6 +166,25 @@ def test_in_a_loop():
     assert (op.times, op.region) == (3, program.operations[sine].region)
 
 
+def test_a_loop_that_carries_what_is_made_again_has_changed():
+    def fn(x):
+        def body(carry, _):
+            inner = jnp.tanh(carry)
+            return inner, jnp.sin(jnp.cos(inner) @ inner + inner)
+
+        return jax.lax.scan(body, x, None, length=3)
+
+    program = program_of(fn, SQUARE)
+    (tanh,) = made_by(program, "tanh")
+    last = max(use for use, _ in program.uses()[tanh] if program.operations[use].region)
+    after = recompute(program, [tanh], last)
+    check(after.program)
+    carry = next(op for op in program.operations if tanh in op.operands[1:] and not op.region)
+    carried = after.program.operations[after.operations[carry.index]]
+    assert carried.operands[1] == made_by(after.program, "tanh")[1]
+    assert carried.index in after.changed
+
+
 def test_maps_of_several_passes_lead_from_the_first_program():
     program = program_of(two_layers, SQUARE, SQUARE, SQUARE)
     first, last = made_by(program, "tanh")
@@ -194,3 +213,21 @@ def test_what_cannot_be_recomputed(values, before, message):
     program = program_of(two_layers, SQUARE, SQUARE, SQUARE)
     with pytest.raises(ValueError, match=message):
         recompute(program, values(program), before)
+
+
+@pytest.mark.parametrize("preset", ["mlp", "llama-tiny"])
+def test_every_kind_of_operation_of_a_model(preset):
+    model = models.build(preset)
+    program = program_of(model.fn, *model.args)
+    uses = program.uses()
+    kinds = {(op.kind, op.region): op for op in program.operations if op.results}
+    done = 0
+    for op in kinds.values():
+        last = max((use for use, _ in uses[op.results[0]]), default=0)
+        try:
+            after = recompute(program, op.results, last)
+        except ValueError:
+            continue
+        check(after.program)
+        done += 1
+    assert done > len(kinds) / 2

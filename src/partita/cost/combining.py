@@ -1,27 +1,32 @@
-"""Time that combining collectives saves in a lowering: one latency instead of several.
+"""Small collectives that a compiler combines into one: they wait once for the network, not each.
 
-`partita.cost.combine` says what a compiler makes of a program, instruction by instruction. That is
-too slow for a search, so here collectives are counted by their values. Those along the same axes,
-in the same loop, are combined if none needs another:
+XLA combines collectives of one kind over the same devices that do not depend on each other. Sums
+must have the same type, gathers the same dimension, and their results at most a number of bytes.
+The hardware file lists the kinds. A plan keeps every collective separate, as it is given to XLA.
+This module counts what XLA makes of them, for the step time and for the report.
+
+Collectives are counted by their values, which is quick enough for a search. Those along the same
+axes, in the same loop, are combined if none needs another:
 
 - Sums with as many sums after them, on the longest path to the end of the program, do not need each
   other: one that needs another has one fewer. So the sums of all weights' gradients become one, and
   those of activations, layer after layer, do not.
 - Gathers with as many sums before them do not need each other either: all weights.
 
-Other collectives that a compiler combines are assumed to stay separate.
+Other collectives that a compiler combines are assumed to stay separate, and it may leave some of
+these separate: `tests/cost/test_combining.py` compares with XLA.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from partita.analysis import ClassGraph
 from partita.cost.collectives import Interconnect
-from partita.cost.combine import alike
+from partita.cost.estimate import Together, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.timing import Timing
 from partita.spmd.steps import Step
@@ -54,6 +59,8 @@ class Combining:
         self._graph = graph
         self._timing = timing
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._kind_of: list[tuple[str, tuple[str, ...]]] = []
+        """Kind and axes of the collectives of each group."""
         self._latencies: list[dict[int, float]] = []
         """Seconds of latency of one collective on each link, by group."""
         self._times: list[int] = []
@@ -92,6 +99,28 @@ class Combining:
                 links[link] += fewer * beside * seconds / total
         return exposed, links
 
+    def combined(
+        self, parts: Iterable[Part], traffic: Mapping[tuple[str, tuple[str, ...]], Traffic]
+    ) -> Mapping[tuple[str, tuple[str, ...]], Together]:
+        """Returns the collectives after combining, by kind and axes, for the kinds that a compiler
+        combines.
+
+        Args:
+          parts: of all plans of a lowering.
+          traffic: all its collectives, each counted separately.
+        """
+        found = {
+            key: Together(each.count, each.seconds)
+            for key, each in traffic.items()
+            if key[0] in self._kinds
+        }
+        for group, fewer, runs, _ in self._fewer(parts):
+            apart, latency = found[self._kind_of[group]], sum(self._latencies[group].values())
+            found[self._kind_of[group]] = Together(
+                apart.count - round(fewer * runs), apart.seconds - fewer * runs * latency
+            )
+        return found
+
     def shares(self, parts: Iterable[Part]) -> dict[int, tuple[float, dict[int, float]]]:
         """Returns the saved share of each latency, and the latency on each link, by group."""
         return {group: (fewer, self._latencies[group]) for group, fewer, _, _ in self._fewer(parts)}
@@ -127,12 +156,13 @@ class Combining:
         return _Place(program.home(value), program.defined_times(value), level)
 
     def _group(self, step: Step, place: _Place) -> int:
-        key = (*alike(step), place)
+        key = (*_alike(step), place)
         if key not in self._numbers:
             self._numbers[key] = len(self._latencies)
             latency: dict[int, float] = {}
             for link, seconds in self._network.by_link(step.kind, step.axes, 0):
                 latency[link] = latency.get(link, 0.0) + seconds
+            self._kind_of.append((step.kind, self._network.mesh.axis_names(step.axes)))
             self._latencies.append(latency)
             self._times.append(place.times)
         return self._numbers[key]
@@ -149,3 +179,9 @@ class Combining:
             )
             self._places[key] = list(found.items())
         return self._places[key]
+
+
+def _alike(step: Step) -> tuple[object, ...]:
+    """Returns a key that is equal for collectives that may be combined."""
+    summed = (step.combine, step.dtype) if step.collective.reduces else (step.dim,)
+    return (step.kind, step.axes, *summed)

@@ -22,6 +22,16 @@ class Traffic:
 
 
 @dataclasses.dataclass(frozen=True)
+class Together:
+    """All collectives of one kind over the same axes, after a compiler has combined some."""
+
+    count: int
+    """Number of runs per step."""
+    seconds: float
+    """Time in seconds, summed."""
+
+
+@dataclasses.dataclass(frozen=True)
 class StepTime:
     """Time of one step, in seconds."""
 

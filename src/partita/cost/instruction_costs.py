@@ -178,9 +178,7 @@ class InstructionCosts:
     @cached_property
     def _combined(self) -> Mapping[int, tuple[float, dict[int, float]]]:
         """Share of each latency that combining saves, and the latencies by link, by group."""
-        table, numbers = self._cost.table, self._cost.numbers
-        chosen = numbers[table.combined[numbers]].tolist()
-        return self._model.combining.shares(p for n in chosen for p in table.costs[n].parts)
+        return self._model.combining.shares(self._cost.parts)
 
     @cached_property
     def _excess(self) -> tuple[int, Mapping[int, float]]:

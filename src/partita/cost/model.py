@@ -17,7 +17,7 @@ from partita.analysis import Analysis, Between, ClassGraph
 from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.combining import Combining, Part
 from partita.cost.compute import ComputeModel
-from partita.cost.estimate import Estimate, StepTime, Traffic
+from partita.cost.estimate import Estimate, StepTime, Together, Traffic
 from partita.cost.hardware import Hardware
 from partita.cost.loops import Loops
 from partita.cost.memory import Copies, MemoryModel
@@ -64,6 +64,12 @@ class Cost:
     def plans(self) -> list[PlanCost]:
         """Cost of every value class's plan."""
         return [self.table.costs[number] for number in self.numbers.tolist()]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Collectives that may be combined with others."""
+        combined = self.numbers[self.table.combined[self.numbers]].tolist()
+        return [part for number in combined for part in self.table.costs[number].parts]
 
     @property
     def live(self) -> np.ndarray:
@@ -261,6 +267,11 @@ class CostModel:
             round(self.memory.with_host([plan.layout for plan in lowering.plans])),
             self.offload.traffic(lowering.forms),
         )
+
+    def combined(self, lowering: Lowering, estimate: Estimate) -> Mapping[_Kind, Together]:
+        """Returns the collectives of a lowering as its step time counts them: after a compiler has
+        combined them, by kind and axes as in the estimate's traffic."""
+        return self.combining.combined(self.cost(lowering).parts, estimate.traffic)
 
     def _waiting(self, forms: Sequence[OpForm]) -> float:
         """Returns the seconds of all collectives inside manual computations."""

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from partita.analysis.describe import Colors
-from partita.cost import Estimate, Hardware, Interconnect, Together, after_combining, interconnect
+from partita.cost import Estimate, Hardware, Interconnect, Together, interconnect
 from partita.cost.footprint import Footprint, footprint
 from partita.cost.idle_axes import IdleAxis, idle_axes
 from partita.cost.instruction_costs import InstructionCosts
@@ -138,7 +138,7 @@ class Scheduled:
     def combined(self) -> Mapping[tuple[str, tuple[str, ...]], Together]:
         """Collectives after a compiler has combined them, by kind and axes as in
         `estimate.traffic`."""
-        return after_combining(self.spmd, self.hardware)
+        return self.stage.cost_model.combined(self.lowering, self.estimate)
 
     @property
     def most_memory(self) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from partita.cost.compilers import compiler, compilers
 from partita.cost.files import FOLDER, decode, device_type_of, device_types, encode, load
 from partita.cost.hardware import (
     ALONE,
+    ROW,
     UNPADDED,
     Efficiency,
     Hardware,
@@ -299,6 +302,53 @@ def test_a_file_says_what_the_compiler_does(write):
         load(write(told.replace("all_gather", "all_gathers")))
 
 
+def test_a_file_has_the_rules_of_the_compiler_that_it_names(write):
+    named = 'compiler = "xla_gpu"\n' + USER_FILE
+    hardware, h100 = load(write(named)), load("h100")
+    assert hardware.kernels.costly == h100.kernels.costly
+    assert hardware.combined == h100.combined and hardware.combine == h100.combine
+    assert hardware.kernels.held_longer is None  # stated by the files of some devices
+    told = load(write('overlapped = ["all_gather"]\n' + named + KERNELS))
+    assert told.overlapped == ("all_gather",) and told.kernels.fuse_products
+    assert told.kernels.source == "seen" and told.kernels.library_products
+    with pytest.raises(HardwareError, match="unknown compiler 'xla_gpus'; did you mean 'xla_gpu'"):
+        load(write(named.replace("xla_gpu", "xla_gpus")))
+
+
+def test_a_figure_replaces_that_of_the_compiler_as_a_whole(write):
+    named = 'compiler = "xla_tpu"\nprefetch = { value = 3, source = "seen" }\n' + USER_FILE
+    assert load(write(named)).prefetch == Figure(3, "seen")
+    with pytest.raises(HardwareError, match="missing required field `source`"):
+        load(write(named.replace(', source = "seen" }', " }", 1)))
+
+
+def test_what_differs_from_the_compiler_is_written(write):
+    told = 'compiler = "xla_gpu"\n' + USER_FILE + "\n[kernels]\nzeros_first = false\n"
+    text = encode(load(write(told)))
+    assert "zeros_first = false" in text and "scatters_apart" not in text
+    assert "overlap_window" not in text and 'compiler = "xla_gpu"' in text
+    assert decode(text, "my_chip", "the text") == load(write(told))
+
+
+RULES = [(each.name, rule) for each in compilers() for rule in each.rules]
+
+
+@pytest.mark.parametrize(("name", "rule"), RULES, ids=lambda each: getattr(each, "name", each))
+def test_a_rule_can_be_switched_off(name, rule):
+    """On some device type it changes something, and another time off nothing more."""
+    known = [load(each) for each in device_types() if load(each).compiler == name]
+    changed = [each for each in known if rule.without(each) != each]
+    assert changed and rule.does and rule.shown_by and re.fullmatch(r"20\d\d-\d\d-\d\d", rule.since)
+    for each in changed:
+        assert rule.without(rule.without(each)) == rule.without(each)
+
+
+def test_experiments_are_there():
+    """Tests that rules name exist."""
+    named = {path for _, rule in RULES for path in re.findall(r"tests/[\w/]+\.py", rule.shown_by)}
+    assert named and all((Path(__file__).parents[2] / path).exists() for path in named)
+
+
 def test_loaded_hardware_is_returned(write):
     hardware = load(write(USER_FILE))
     assert load(hardware) is hardware
@@ -407,10 +457,11 @@ def test_every_figure_has_a_unit_and_is_an_entry():
 @pytest.mark.parametrize("name", device_types())
 def test_what_depends_on_the_compiler_is_stated(name):
     """No device type that we ship relies on the defaults for the files of users."""
-    text = (FOLDER / f"{name}.toml").read_text()
+    hardware, text = load(name), (FOLDER / f"{name}.toml").read_text()
     for field in ("overlap_window", "prefetch", "regather_window", "combine", "latency_bytes"):
-        assert f"\n[{field}]\n" in text
-    assert ("\n[kernels.longest_row]\n" in text) == load(name).kernels.fuse_products
+        ruled = field in compiler(hardware.compiler).table()
+        assert ruled != (f"\n[{field}]\n" in text)
+    assert (hardware.kernels.longest_row != ROW) == hardware.kernels.fuse_products
 
 
 @pytest.mark.parametrize(

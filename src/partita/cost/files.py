@@ -1,7 +1,7 @@
 """Hardware files: the known device types, and reading and writing of their files.
 
 The device types that partita knows are in the folder `device_types`, one TOML file each; users
-write their own in the same form.
+write their own in the same form. What a file does not state is as its compiler has it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from partita import files
-from partita.cost.hardware import Hardware
+from partita.cost.compilers import compiler
+from partita.cost.hardware import PLAIN, Hardware
 from partita.cost.schema import Figure
 from partita.errors import HardwareError, closest
 from partita.options import wrong
@@ -131,10 +132,24 @@ def decode(text: str, name: str, where: str) -> Hardware:
             f"the hardware file {where!r} has a field `name`; remove it, the file name is the name"
         )
     try:
-        return msgspec.convert({"name": name, **table}, Hardware)
+        rules = compiler(str(table.get("compiler", PLAIN))).table()
+    except HardwareError as error:
+        raise HardwareError(f"the hardware file {where!r} is not valid: {error}") from error
+    try:
+        return msgspec.convert({"name": name, **_merged(rules, table)}, Hardware)
     except msgspec.ValidationError as error:
         problem = _with_dtype(str(error), table).replace("`$.", "`")
         raise HardwareError(f"the hardware file {where!r} is not valid: {problem}") from error
+
+
+def _merged(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a table with defaults for what it does not state; a figure is stated as a whole."""
+    found = {**defaults, **table}
+    for key, value in defaults.items():
+        stated = table.get(key)
+        if isinstance(value, dict) and isinstance(stated, dict) and "value" not in value:
+            found[key] = _merged(value, stated)
+    return found
 
 
 def _with_dtype(problem: str, table: dict[str, Any]) -> str:
@@ -150,8 +165,8 @@ def _with_dtype(problem: str, table: dict[str, Any]) -> str:
 
 
 def encode(hardware: Hardware) -> str:
-    """Returns the text of a hardware file, without default values."""
-    stated = _stated(hardware)
+    """Returns the text of a hardware file, without default values and those of its compiler."""
+    stated = _deviating(hardware, compiler(hardware.compiler).table())
     del stated["name"]  # the file's
     return "\n".join(_lines(stated, "")) + "\n"
 
@@ -164,6 +179,19 @@ def _stated(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _stated(each) for key, each in value.items()}
     return [_stated(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _deviating(table: msgspec.Struct, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a table as plain data, without what a compiler's rules say."""
+    found = _stated(table)
+    for name, rule in rules.items():
+        value = getattr(table, name)
+        if isinstance(rule, dict) and "value" not in rule:
+            found[name] = _deviating(value, rule)
+        elif name != "compiler":
+            found[name] = msgspec.json.decode(msgspec.json.encode(value))
+    same = {name for name, value in found.items() if value == {} or value == rules.get(name)}
+    return {name: value for name, value in found.items() if name not in same - {"compiler"}}
 
 
 def _made(field: msgspec.structs.FieldInfo) -> Any:

@@ -238,6 +238,9 @@ class XlaTarget(Table, frozen=True):
             )
 
 
+PLAIN = "plain"
+"""Compiler of hardware files that name none."""
+
 ALONE = Kernels(False, "assumption: products have kernels of their own, as the file does not say")
 
 UNPADDED = TileShape(*[Figure(1, "assumption: nothing is padded, as the file states no tile")] * 2)
@@ -265,9 +268,13 @@ ALL_OF_IT = Figure(1, "assumption: a program can use all of it, as the file does
 class Hardware(Table, frozen=True):
     """One device type.
 
+    What its compiler does is in the package `compilers`: the rules of the one that a file names are
+    the values of fields that it leaves out. "If the file does not state it" is of `plain`.
+
     Attributes:
         name: of the device type, or the stem of the user's file.
         description: which product, and what counts as one device.
+        compiler: a compiler of `partita.cost.compilers`.
         memory: bytes of a device.
         memory_bandwidth: bytes/s.
         peak_flops: dense FLOP/s by element type: some of bf16, f16, f32, f64, f8, s8.
@@ -343,6 +350,7 @@ class Hardware(Table, frozen=True):
     xla_target: XlaTarget | None = None
     device_kind: str = ""
     platform: Literal["tpu", "cuda", "rocm", "cpu", ""] = ""
+    compiler: str = PLAIN
     source: str = ""
 
     def __post_init__(self) -> None:

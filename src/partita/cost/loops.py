@@ -1,10 +1,10 @@
 """Collectives in loop bodies: they overlap with the work of one iteration, and no more.
 
 A collective of an iteration cannot begin before the iteration, nor end after it. It overlaps with
-the part of the iteration that does not depend on it (`partita.cost.independent`). Compute waits for
-a gather for the first product of the body, and for the sum that the body ends with, however long
-the step as a whole computes. The consequences were looked up in compiled programs
-(`tests/verify/test_loop_schedules.py`).
+the part of the iteration that does not depend on it (`partita.cost.independent`).
+Compute waits for a gather for the first product of the body, and for the sum that the body ends
+with, however long the step as a whole computes. The consequences were looked up in compiled
+programs (`tests/verify/test_loop_schedules.py`).
 """
 
 from __future__ import annotations

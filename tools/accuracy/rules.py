@@ -93,7 +93,7 @@ def _priced(done: Scheduled, hardware: Hardware) -> tuple[float, float]:
     """Returns the seconds of the step that searches compare, and the most bytes at its peak."""
     context, lowering = done.stage.context, done.lowering
     model = CostModel(lowering.graph, context.analysis, context.mesh, hardware, done.stage.capacity)
-    found = model.cost(lowering, again=False)
+    found = model.cost(lowering, choose=False)
     held = hardware.kernels.held_longer
     fixed = model.memory.arguments(found.kept) + model.memory.constants
     more = held.value * (found.peak - fixed) if held is not None else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.cost.compilers.base import NONE, Compiler, Rule, figure
+from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 _KERNELS = "tests/verify/test_gpu_kernels.py"
 _LOOPS = "tests/verify/test_loop_schedules.py"
@@ -73,7 +74,7 @@ COMPILER = Compiler(
             "reduce-scatters the gradient of a layer in the next iteration",
             _KERNELS,
             "2026-11-29",
-            sets={"kernels.late_in_loops": ["reduce_scatter"]},
+            sets={"kernels.late_in_loops": [REDUCE_SCATTER.name]},
         ),
         Rule(
             "bfloat16 widened",
@@ -139,7 +140,7 @@ COMPILER = Compiler(
             "the programs that XLA's GPU compiler makes of the models of make accuracy",
             "2026-11-29",
             sets={
-                "combined": ["all_gather", "all_reduce", "reduce_scatter"],
+                "combined": [ALL_GATHER.name, ALL_REDUCE.name, REDUCE_SCATTER.name],
                 "combine": figure(
                     31457287,
                     "XLA, xla/service/collective_utils.h: kDefaultAllReduceCombineThreshold, the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita.cost.compilers.base import NONE, Compiler, Rule, figure
+from partita.program.collectives import COLLECTIVE_PERMUTE
 
 _PROGRAMS = (
     "the programs that XLA's TPU compiler makes for v5e and v5p of the models of make accuracy "
@@ -72,7 +73,7 @@ COMPILER = Compiler(
             "waits for all kinds of collectives but these",
             _PROGRAMS,
             "2026-11-28",
-            sets={"overlapped": ["collective_permute"]},
+            sets={"overlapped": [COLLECTIVE_PERMUTE.name]},
         ),
         Rule(
             "overlap window",

@@ -23,9 +23,8 @@ from partita.planning.prepare import Prepared
 from partita.program.fingerprint import fingerprint
 from partita.search import Problem, SearchState
 from partita.search.bounds.bound import lower_bound, relaxed_problem
-from partita.search.promising import promising
 from partita.search.refine import local_actions
-from partita.search.relaxed_starts import relaxed_starts
+from partita.search.relaxed_starts import promising, relaxed_starts
 from partita.search.starts import followers
 from partita.tactics import AutomaticPartition
 
@@ -135,7 +134,7 @@ def check_relaxed_problem(problem: Problem, count: int = STATES, seed: int = 0) 
     promising(problem, relaxed, found[:DESCENTS], problem.evaluations + 2 * DESCENTS)
     bound = lower_bound(problem, 1, relaxed)
     assert bound is not None
-    relaxed_starts(problem, 1, problem.evaluations + DESCENTS, bound)
+    relaxed_starts(problem, bound, 1, problem.evaluations + DESCENTS)
     times = [state.cost.time.step_time for state in problem.states]
     assert bound.seconds <= min(times) * (1 + 1e-9)
     return len(found)

@@ -201,11 +201,10 @@ def test_with_circles_it_is_never_more_after_any_number_of_passes(seed):
 def test_what_comes_up_on_the_way_to_a_bound_can_be_started_from(name):
     p = problem(*PROGRAMS[name], "a=2,b=2")
     bound = lower_bound(p)
-    starts = relaxed_starts(p, 3, 1000, bound)
-    assert 1 <= len(starts) <= 3
-    states = [p.replay(moves) for moves in starts]
+    states = relaxed_starts(p, bound, 3, 1000)
+    assert 1 <= len(states) <= 3
     assert min(state.cost.time.step_time for state in states) >= bound.seconds
     # Where the actions are made one by one, they lead to the same layouts.
-    for moves, state in zip(starts, states, strict=True):
-        one_by_one = [action for move in moves for action in move.decisions]
+    for state in states:
+        one_by_one = [action for move in state.moves for action in move.decisions]
         assert p.replay(one_by_one).tiling == state.tiling

@@ -8,8 +8,8 @@ import pytest
 from partita.decisions import DecisionGroup
 from partita.search.bounds.descent import Descent, Descents
 from partita.search.bounds.relaxed import Relaxed
-from partita.search.promising import promising
 from partita.search.refine import polish
+from partita.search.relaxed_starts import promising
 from partita.search.simplified import changed
 from partita.search.starts import best_starts
 from partita.tiling import local_type

@@ -7,8 +7,7 @@ import pytest
 from partita.decisions import DecisionGroup, ShardClass, ShardColor
 from partita.decisions.group import HARD
 from partita.search.problem import NOISE
-from partita.search.relaxed_starts import class_by_class
-from partita.search.simplified import FEW, changed, covering, simplified
+from partita.search.simplified import FEW, changed, class_by_class, covering, simplified
 from searching import SIZES, mlp
 
 

@@ -8,6 +8,7 @@ single choices and of pairs; not an integer program finds them but message passi
 from __future__ import annotations
 
 from partita.search import Problem, SearchState, iterated_search
+from partita.search.bounds import lower_bound
 from partita.search.protocol import SearchProgress
 from partita.search.relaxed_starts import relaxed_starts
 
@@ -18,5 +19,7 @@ STARTS = 2
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """The best of what is proposed is where the search starts, too."""
     limit = problem.evaluations + budget
-    problem.starts = relaxed_starts(problem, STARTS, limit)
+    bound = lower_bound(problem) if problem.axes and problem.everything else None
+    starts = relaxed_starts(problem, bound, STARTS, limit) if bound else []
+    problem.starts = tuple(start.moves for start in starts)
     return iterated_search(problem, limit - problem.evaluations, seed, progress)

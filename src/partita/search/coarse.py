@@ -20,7 +20,7 @@ from partita.decisions import DecisionGroup, ShardClass, ShardColor
 from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.search.problem import Move, Problem, SearchState
-from partita.search.relaxed_starts import class_by_class
+from partita.search.simplified import class_by_class
 from partita.tiling import LAYOUTS, Axes, Layout, Tiling
 
 MESHES = 2

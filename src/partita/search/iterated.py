@@ -18,8 +18,10 @@ The plans found there are starts, too.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
+from collections.abc import Callable, Iterable
 
 from partita.decisions import DecisionGroup, ShardClass
 from partita.mesh import Mesh
@@ -30,10 +32,9 @@ from partita.search.bounds.relaxed import Relaxed
 from partita.search.coarse import Coarse, coarsened
 from partita.search.history import HistoryHeuristic
 from partita.search.problem import NOISE, Move, Problem, Rank, SearchState
-from partita.search.promising import promising
 from partita.search.protocol import SearchProgress, register
 from partita.search.refine import CHANGES, climb, polish
-from partita.search.relaxed_starts import relaxed_starts
+from partita.search.relaxed_starts import Promise, promising, relaxed_starts
 from partita.search.simplified import simplified
 from partita.search.starts import best_starts, followers
 
@@ -93,10 +94,8 @@ IDLE = 40
 @register("iterated")
 def search(problem: Problem, budget: int, seed: int, progress: SearchProgress) -> SearchState:
     """Returns the best of all states seen. Only the disturbances are random."""
-    looking = _Search(problem, budget, progress)
     if problem.moves:
-        usual = looking.systematic()
-        looking.disturb(random.Random(seed), usual)
+        _Search(problem, budget, progress, random.Random(seed)).run()
     return problem.best
 
 
@@ -106,6 +105,7 @@ class _Search:
         problem: Problem,
         budget: int,
         progress: SearchProgress,
+        rng: random.Random | None = None,
         most: int | None = None,
         known: dict[Mesh, Problem] | None = None,
     ) -> None:
@@ -115,18 +115,25 @@ class _Search:
           problem: the problem to search.
           budget: the most states to evaluate.
           progress: called now and then.
+          rng: chooses the disturbances; None for a search without them.
           most: the most states, those on coarser meshes included; by default the budget.
           known: cache of problems on coarser meshes, from other searches.
         """
-        self.problem, self.budget, self.progress = problem, budget, progress
+        self.problem, self.budget, self.progress, self.rng = problem, budget, progress, rng
         self.most = problem.evaluations + (budget if most is None else most)
         self.known = {} if known is None else known
         """Cache of problems by coarser mesh, those of other searches included."""
         self.effort = min(budget, EFFORT << len(problem.axes))
-        self.limit = problem.evaluations + self.effort
-        """Most states that may have been evaluated in all for now."""
+        self.usual = self.limit = problem.evaluations + self.effort
+        """Most states that may have been evaluated in all: without gains, and for now."""
         self.end = problem.evaluations + budget
         """Most states that may have been evaluated in all at the end."""
+        self.first = problem.start
+        """Empty plan, refined."""
+        self.candidates: list[Promise] = []
+        """Starts to polish."""
+        self.starts: list[SearchState] = []
+        """Starts whose moves to change, best first."""
         self.plain = problem.start
         """Best state without changes of single classes."""
         self.optima: list[SearchState] = []
@@ -135,87 +142,22 @@ class _Search:
         self.patience = PATIENCE << 2 * max(0, len(problem.axes) - MOST_AXES)
         self.idle = self.improved = 0
 
-    def systematic(self) -> int:
-        """Searches from all starts, without random changes.
+    def run(self) -> None:
+        """Goes through all phases; the first ones only if no other search does."""
+        for phase in PHASES:
+            if not (self.problem.share and phase in ALONE):
+                phase(self)
 
-        Returns:
-          The number of evaluations, in all, after which it takes gains to go on.
-        """
+    def refine_empty(self) -> None:
+        """Refines the empty plan for a short while: good plans come from here soonest."""
         problem = self.problem
-        skipped, count = problem.share * POLISHED, DESCENDED if self._relaxes() else POLISHED
-        first, coarser = problem.start, list[SearchState]()
-        if not problem.share:  # before all else: good plans come from here sooner
-            soon = problem.evaluations + FIRST // max(1, len(problem.graph.ops))
-            until = min(soon, self._share(EMPTY))
-            first = climb(problem, first, until, self.progress)
-            self._polish(first, until)
-            coarser = self._from_coarser()
-            self._climb(first, self._share(EMPTY))
-        starts = best_starts(problem, skipped + count, self._share(PRICING))[skipped:]
-        for start in self._polished([*starts, *coarser])[:CLIMBED]:
-            self._climb(start, self._share(CLIMBING / CLIMBED))
-        usual, self.limit = self.limit, self.end
-        if not self._proven():
-            self._ahead()
-        return usual
+        soon = problem.evaluations + FIRST // max(1, len(problem.graph.ops))
+        until = min(soon, self._share(EMPTY))
+        self.first = climb(problem, self.first, until, self.progress)
+        self._polish(self.first, until)
 
-    def disturb(self, rng: random.Random, usual: int) -> None:
-        """Changes the best plan at random, up to `usual` evaluations and on as long as that helps.
-
-        Ends before if it finds no new states.
-        """
-        problem = self.problem
-        self.improved = min(problem.evaluations, usual - self.patience)
-        spent = {self._change: 0, self._disturb: 0}
-        while not self._done():
-            before = problem.evaluations, problem.best
-            turn = min(spent, key=spent.__getitem__)
-            turn(rng)
-            spent[turn] += max(TRY, problem.evaluations - before[0])
-            self._note(*before)
-
-    def _relaxes(self) -> bool:
-        """Returns whether this problem has a relaxed problem that is worth its time."""
-        problem = self.problem
-        small = self.budget < RELAXING or len(problem.axes) > MOST_AXES
-        return not small and not problem.share and problem.everything
-
-    def _polished(self, starts: list[SearchState]) -> list[SearchState]:
-        """Returns starts that were polished, those with the best results first.
-
-        Plans near the lower bound count as starts.
-        """
-        problem = self.problem
-        pairs = [(start, start) for start in starts]
-        relaxed = relaxed_problem(problem) if self._relaxes() else None
-        if relaxed:
-            promises = promising(problem, relaxed, starts, self._share(PRICING))
-            pairs = [(each.start, each.best) for each in promises]
-            pairs += [(state, state) for state in self._relaxed(relaxed)]
-        pairs.sort(key=lambda pair: problem.rank(pair[1]))
-        polished: dict[int, tuple[Rank, SearchState]] = {}
-        until = self._share(POLISHING)
-        for start, state in pairs[: 2 * POLISHED]:
-            if len(polished) == POLISHED or problem.evaluations >= until:
-                break
-            state = simplified(problem, state)
-            if state.key not in polished:
-                found = self._polish(state, until)
-                polished[state.key] = problem.rank(found), self._climbable(start, state)
-        return [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
-
-    def _climbable(self, start: SearchState, simple: SearchState) -> SearchState:
-        """Returns a start, or the moves of its simplified form if it decides every class by itself.
-
-        The moves of such a start cannot be changed.
-        """
-        if not any(isinstance(move, DecisionGroup) for move in start.moves):
-            return start
-        moves = [move for move in plain(simple.moves) if not isinstance(move, DecisionGroup)]
-        return self.problem.replay(moves, self.limit)
-
-    def _from_coarser(self) -> list[SearchState]:
-        """Returns the best few plans of each coarser mesh, read on this mesh.
+    def search_coarser(self) -> None:
+        """Searches coarser meshes; the best few plans of each, read on this mesh, are candidates.
 
         Evaluations there count for the total, but not as effort here.
         """
@@ -226,15 +168,111 @@ class _Search:
             if not there.evaluations:
                 room = int(AWAY * (self.most - before)) // (len(every) - number)
                 budget = min(COARSE, self.effort // 2, room)
-                _Search(there, budget, told, room, self.known).systematic()
+                _Search(there, budget, told, None, room, self.known).run()
             best = [simplified(there, state) for state in there.proposals(READ)]
             told(there.evaluations, there.best)
             spent = problem.evaluations - before
             self.end = min(self.end + spent, self.most)
-            self.limit = min(self.limit + spent, self.end)
+            self.usual = self.limit = min(self.limit + spent, self.end)
             for state in best:
                 found += (problem.replay(moves, self.limit) for moves in coarse.moves(state))
-        return problem.different(found, POLISHED)
+        self._add(problem.different(found, POLISHED))
+
+    def refine_empty_further(self) -> None:
+        """Refines the empty plan as long as that helps."""
+        self._climb(self.first, self._share(EMPTY))
+
+    def price_starts(self) -> None:
+        """Evaluates starts; the best ones are candidates."""
+        skipped = self.problem.share * POLISHED
+        count = skipped + (DESCENDED if self._relaxes() else POLISHED)
+        before, self.candidates = self.candidates, []
+        self._add(best_starts(self.problem, count, self._share(PRICING))[skipped:])
+        self.candidates += before
+
+    def descend(self) -> None:
+        """Orders candidates by what becomes of them if every class chooses its own layout."""
+        if self.relaxed:
+            starts = [each.start for each in self.candidates]
+            self.candidates = promising(self.problem, self.relaxed, starts, self._share(PRICING))
+
+    def bound(self) -> None:
+        """Works out the lower bound; plans near it are candidates."""
+        problem = self.problem
+        bound = lower_bound(problem, relaxed=self.relaxed) if self.relaxed else None
+        if bound is not None:
+            problem.least = bound.seconds
+            self._add(relaxed_starts(problem, bound, RELAXED, self._share(PRICING)))
+
+    def polish_candidates(self) -> None:
+        """Polishes the best candidates; they are the starts whose moves are changed next."""
+        problem, until = self.problem, self._share(POLISHING)
+        polished: dict[int, tuple[Rank, SearchState]] = {}
+        best = sorted(self.candidates, key=lambda each: problem.rank(each.best))
+        for each in best[: 2 * POLISHED]:
+            if len(polished) == POLISHED or problem.evaluations >= until:
+                break
+            state = simplified(problem, each.best)
+            if state.key not in polished:
+                found = self._polish(state, until)
+                polished[state.key] = problem.rank(found), self._climbable(each.start, state)
+        self.starts = [start for _, start in sorted(polished.values(), key=lambda each: each[0])]
+
+    def refine_starts(self) -> None:
+        """Changes the moves of the best starts."""
+        for start in self.starts[:CLIMBED]:
+            self._climb(start, self._share(CLIMBING / CLIMBED))
+
+    def look_ahead(self) -> None:
+        """Continues with best-first search, past plans that are worse, and polishes the best."""
+        problem, self.limit = self.problem, self.end
+        if self._proven():
+            return
+        until = self._share(AHEAD)
+        found = best_first(problem, self.optima, until, self.progress, self._adapted)
+        until = self._share(AGAIN)
+        for state in problem.different(found, POLISHED):
+            if self._near(state, problem.best):
+                self._polish(state, until)
+
+    def disturb(self) -> None:
+        """Changes the best plan at random, up to the usual evaluations, and on as that helps.
+
+        Ends before if it finds no new states.
+        """
+        problem, self.limit = self.problem, self.end
+        self.improved = min(problem.evaluations, self.usual - self.patience)
+        spent = {self._change: 0, self._disturb: 0}
+        while self.rng and not self._done():
+            before = problem.evaluations, problem.best
+            turn = min(spent, key=spent.__getitem__)
+            turn(self.rng)
+            spent[turn] += max(TRY, problem.evaluations - before[0])
+            self._note(*before)
+
+    def _relaxes(self) -> bool:
+        """Returns whether this problem has a relaxed problem that is worth its time."""
+        problem = self.problem
+        small = self.budget < RELAXING or len(problem.axes) > MOST_AXES
+        return not small and not problem.share and problem.everything
+
+    @functools.cached_property
+    def relaxed(self) -> Relaxed | None:
+        """Relaxed problem, if it is worth its time."""
+        return relaxed_problem(self.problem) if self._relaxes() else None
+
+    def _add(self, starts: Iterable[SearchState]) -> None:
+        self.candidates += (Promise(start, start) for start in starts)
+
+    def _climbable(self, start: SearchState, simple: SearchState) -> SearchState:
+        """Returns a start, or the moves of its simplified form if it decides every class by itself.
+
+        The moves of such a start cannot be changed.
+        """
+        if not any(isinstance(move, DecisionGroup) for move in start.moves):
+            return start
+        moves = [move for move in plain(simple.moves) if not isinstance(move, DecisionGroup)]
+        return self.problem.replay(moves, self.limit)
 
     def _telling(self, coarse: Coarse) -> SearchProgress:
         """Returns the progress function for a search on a coarser mesh, which passes progress on.
@@ -254,26 +292,6 @@ class _Search:
             self.progress(problem.evaluations, problem.best)
 
         return told
-
-    def _relaxed(self, relaxed: Relaxed) -> list[SearchState]:
-        """Returns plans near the lower bound, with free layouts for every class."""
-        problem = self.problem
-        bound = lower_bound(problem, relaxed=relaxed)
-        if bound is None:
-            return []
-        problem.least = bound.seconds
-        found = relaxed_starts(problem, RELAXED, self._share(PRICING), bound)
-        return [problem.replay(moves) for moves in found]
-
-    def _ahead(self) -> None:
-        """Continues with best-first search, past plans that are worse, and polishes the best."""
-        problem = self.problem
-        until = self._share(AHEAD)
-        found = best_first(problem, self.optima, until, self.progress, self._adapted)
-        until = self._share(AGAIN)
-        for state in problem.different(found, POLISHED):
-            if self._near(state, problem.best):
-                self._polish(state, until)
 
     def _adapted(self, state: SearchState) -> SearchState:
         """Adapts a plan if it is near the best; returns others unchanged."""
@@ -343,6 +361,24 @@ class _Search:
         self.plain = min(self.plain, climbed, key=problem.rank)
         if self._near(climbed, self.plain):
             self._polish(climbed, self.limit)
+
+
+PHASES: tuple[Callable[[_Search], None], ...] = (
+    _Search.refine_empty,
+    _Search.search_coarser,
+    _Search.refine_empty_further,
+    _Search.price_starts,
+    _Search.descend,
+    _Search.bound,
+    _Search.polish_candidates,
+    _Search.refine_starts,
+    _Search.look_ahead,
+    _Search.disturb,
+)
+"""The phases of the search, in order."""
+
+ALONE = PHASES[:3]
+"""Phases that only one of several searches goes through: the others would do the same."""
 
 
 def _kicked(problem: Problem, moves: list[Move], rng: random.Random) -> list[Move]:

@@ -8,12 +8,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from partita.analysis import Analysis, ClassGraph
+from partita.analysis import Analysis, ClassGraph, OpClass, ValueClass
 from partita.cost import Cost, CostModel, Hardware
-from partita.decisions import Decision, ShardColor
+from partita.decisions import Decision, ShardClass, ShardColor
 from partita.mesh import Mesh
 from partita.search.avoided import Avoided
 from partita.spmd import Lowerer, Lowering
@@ -38,6 +39,9 @@ that keep it."""
 
 Move = Decision
 """One move: a decision over classes, or several of them together."""
+
+ClassNode = tuple[Literal["op", "value"], int]
+"""A class of operations or of values."""
 
 Rank = tuple[int, float, float, int]
 """Rank of a plan among others, smaller is better; see `Problem.rank`."""
@@ -180,6 +184,28 @@ class Problem:
     def parts(self, propagation: Propagation, move: ShardColor) -> list[frozenset[Node]]:
         """Returns the connected parts of a move's propagation, numbered as in its `without`."""
         return self.propagator.parts(propagation, move.sums)
+
+    def node(self, place: int) -> ClassNode:
+        """Returns the class at a place of a tiling's row."""
+        count = len(self.graph.ops)
+        return ("op", place) if place < count else ("value", place - count)
+
+    def differing(self, before: Tiling, after: Tiling) -> list[ClassNode]:
+        """Returns the classes whose layouts differ between two tilings."""
+        return list(map(self.node, np.flatnonzero(before.row != after.row).tolist()))
+
+    def class_move(self, node: ClassNode, axis: int, place: int) -> ShardClass:
+        """Returns the move that gives an axis of a class another place."""
+        kind, index = node
+        classes: Sequence[OpClass | ValueClass] = (
+            self.graph.ops if kind == "op" else self.graph.values
+        )
+        return ShardClass(kind, classes[index].members[0], axis, place)
+
+    def class_of(self, move: ShardClass) -> ClassNode:
+        """Returns the class that a move is about."""
+        numbers = self.graph.op_class if move.kind == "op" else self.graph.value_class
+        return move.kind, numbers[move.member]
 
     def time(self, state: SearchState) -> float:
         """Returns the step time in seconds, given the share of hideable time that is hidden."""

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Literal
 
 import msgspec
-import numpy as np
 
 from partita.decisions import EVERY_COLOR, NOWHERE, ShardClass, ShardColor
 from partita.search.neighbourhood import Moves, multi_axis_changes
-from partita.search.problem import Problem, SearchState
+from partita.search.problem import ClassNode, Problem, SearchState
 from partita.search.protocol import SearchProgress, register
 from partita.search.small_values import replicate_small_values
 from partita.search.starts import followers
@@ -125,19 +123,15 @@ def polish(
                 gains.append((problem.rank(after), action))
         if not gains:
             break
-        within = {_node(problem, action) for _, action in gains}
+        within = {problem.class_of(action) for _, action in gains}
         for _, action in sorted(gains):
             if problem.evaluations >= limit:
                 break
             after = problem.step(best, action)
             if after is not None and problem.better(after, best):
                 best = after
-                within |= _near(problem, _node(problem, action))
+                within |= _near(problem, problem.class_of(action))
     return best
-
-
-ClassNode = tuple[Literal["op", "value"], int]
-"""A class of operations or of values."""
 
 
 def local_actions(
@@ -163,27 +157,16 @@ def local_actions(
     for kind, index in nodes:
         if within is None or (kind, index) in within:
             given = problem.propagator.layout(problem.start.tiling, (kind, index, 0))
-            member = (graph.ops if kind == "op" else graph.values)[index].members[0]
             for axis in problem.axes:
                 if not uses_axis(given, axis):
                     for place in range(NOWHERE, len(given)):
-                        yield ShardClass(kind, member, axis, place)
+                        yield problem.class_move((kind, index), axis, place)
 
 
 def _around_changes(problem: Problem, a: SearchState, b: SearchState) -> set[ClassNode]:
     """Returns the classes whose layouts differ between two states, and those near them."""
-    count = a.tiling.count
-    places = np.flatnonzero(a.tiling.row != b.tiling.row).tolist()
-    nodes: list[ClassNode] = [
-        ("op", place) if place < count else ("value", place - count) for place in places
-    ]
+    nodes = problem.differing(a.tiling, b.tiling)
     return set().union(*(_near(problem, node) for node in nodes))
-
-
-def _node(problem: Problem, action: ShardClass) -> ClassNode:
-    graph = problem.graph
-    numbers = graph.op_class if action.kind == "op" else graph.value_class
-    return action.kind, numbers[action.member]
 
 
 def _near(problem: Problem, node: ClassNode) -> set[ClassNode]:

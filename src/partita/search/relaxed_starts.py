@@ -1,57 +1,69 @@
-"""Starts of a search from the relaxed problem: a layout for each class, as one move.
+"""Starts by the relaxed problem, in which every class chooses its own layout.
 
-The relaxation finds plans that no small number of color moves describes. `class_by_class` writes
-such a plan as one group of decisions about single classes, from which a search can continue.
+The cost of a start predicts badly what a search makes of it. Most of the cost may come from a few
+classes that can change: say, operations that do not suit the one color group that leads along all
+axes. So starts are ordered by the best plan that a descent from each reaches.
+
+Near the lower bound there are plans that no small number of color moves describes. They are starts,
+too, each as one group of decisions about single classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+import dataclasses
+from collections.abc import Iterable
 
-import numpy as np
+from partita.search.bounds import Bound
+from partita.search.bounds.descent import Descents
+from partita.search.bounds.relaxed import Relaxed
+from partita.search.problem import Problem, SearchState
+from partita.search.simplified import class_by_class
 
-from partita.decisions import DecisionGroup, ShardClass
-from partita.search.bounds import Bound, lower_bound
-from partita.search.problem import Move, Problem
-from partita.tiling import LAYOUTS, Tiling
-
-
-def class_by_class(problem: Problem, tiling: Tiling) -> DecisionGroup:
-    """Returns the move from the start of a problem to a tiling, as far as classes can follow.
-
-    A class that has an axis at the start keeps it.
-    """
-    return DecisionGroup(tuple(_actions(problem, tiling)))
+WEIGHT = 0.95
+"""Weight of compute against links in the relaxed problem; below 1, so that links count, too."""
 
 
-def relaxed_starts(
-    problem: Problem, count: int, limit: int, bound: Bound | None = None
-) -> tuple[tuple[Move, ...], ...]:
-    """Returns the best different plans found on the way to a lower bound, as moves to start from.
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """A start, and the best plan that a descent from it reaches."""
 
-    Each is evaluated.
+    start: SearchState
+    best: SearchState
+    """The better of the start and the ends of descents from it, all evaluated."""
+
+
+def promising(
+    problem: Problem, relaxed: Relaxed, starts: Iterable[SearchState], limit: int
+) -> list[Promise]:
+    """Returns starts, ordered by the best plan that a descent from each reaches.
 
     Args:
       problem: the problem to search.
+      relaxed: its relaxed problem.
+      starts: the starts to order.
+      limit: the most states that may have been evaluated in all.
+    """
+    descents, found = Descents(relaxed, WEIGHT), list[Promise]()
+    for start in starts:
+        best = start
+        for tiling in descents.tilings(start.lowering):
+            if problem.evaluations >= limit:
+                break
+            end = problem.step(start, class_by_class(problem, tiling, start.tiling))
+            if end is not None and problem.better(end, best):
+                best = end
+        found.append(Promise(start, best))
+    return sorted(found, key=lambda promise: problem.rank(promise.best))
+
+
+def relaxed_starts(problem: Problem, bound: Bound, count: int, limit: int) -> list[SearchState]:
+    """Returns the best different plans found on the way to a lower bound.
+
+    Args:
+      problem: the problem to search.
+      bound: its lower bound.
       count: the most plans to return.
       limit: the most states that may have been evaluated in all.
-      bound: the lower bound of the problem, if it is known.
     """
-    if not problem.everything or not problem.axes:
-        return ()
-    bound = bound or lower_bound(problem)
-    moves = [(class_by_class(problem, tiling),) for tiling in (bound.tilings if bound else ())]
-    states = [problem.replay(each, limit) for each in moves]
-    return tuple(state.moves for state in problem.different(states, count))
-
-
-def _actions(problem: Problem, tiling: Tiling) -> Iterator[ShardClass]:
-    graph, start = problem.graph, problem.start.tiling
-    for place in np.flatnonzero(start.row != tiling.row).tolist():
-        old, new = (LAYOUTS.all[each.row[place]] for each in (start, tiling))
-        held = {axis for axes in old for axis in axes}  # what had an axis before keeps it
-        kind: Literal["op", "value"] = "op" if place < start.count else "value"
-        of = graph.ops[place] if kind == "op" else graph.values[place - start.count]
-        for dim, axes in enumerate(new):
-            yield from (ShardClass(kind, of.members[0], a, dim) for a in axes if a not in held)
+    moves = [class_by_class(problem, tiling) for tiling in bound.tilings]
+    return problem.different([problem.replay((move,), limit) for move in moves], count)

@@ -12,11 +12,9 @@ import math
 from collections.abc import Iterator
 
 import msgspec
-import numpy as np
 
 from partita.decisions import NOWHERE, DecisionGroup, ShardClass, ShardColor
-from partita.search.problem import NOISE, Move, Problem, SearchState
-from partita.search.refine import ClassNode
+from partita.search.problem import NOISE, ClassNode, Move, Problem, SearchState
 from partita.search.starts import followers
 from partita.tiling import LAYOUTS, Axes, Layout, Node, Tiling
 
@@ -94,12 +92,21 @@ def _right(tiling: Tiling, target: Tiling, node: Node, axis: int) -> int:
     return 1 if _prefix(here, there) == here else -1
 
 
+def class_by_class(problem: Problem, after: Tiling, before: Tiling | None = None) -> DecisionGroup:
+    """Returns the move to a tiling, by default from the start, as far as classes can follow.
+
+    A class that has an axis at the start keeps it.
+    """
+    start = problem.start.tiling
+    return DecisionGroup(tuple(changed(problem, before or start, after)))
+
+
 def changed(problem: Problem, before: Tiling, after: Tiling) -> Iterator[ShardClass]:
     """Yields the local actions that lead from one tiling to another, class by class.
 
     A class that has an axis at the start of the problem keeps it.
     """
-    for node in _differing(before, after):
+    for node in problem.differing(before, after):
         yield from _moved(problem, node, _layout(before, node), _layout(after, node))
 
 
@@ -108,7 +115,7 @@ def _without_needless(problem: Problem, state: SearchState, tiling: Tiling) -> S
 
     Half of the classes that differ are tried at once, then quarters, and so on.
     """
-    nodes = list(_differing(state.tiling, tiling))
+    nodes = problem.differing(state.tiling, tiling)
     size, left = len(nodes), state
     while size and nodes:
         size = math.ceil(size / 2)
@@ -148,11 +155,6 @@ def _as_good(problem: Problem, state: SearchState, other: SearchState) -> bool:
     return problem.time(state) <= problem.time(other) * (1 + NOISE)
 
 
-def _differing(before: Tiling, after: Tiling) -> Iterator[ClassNode]:
-    for place in np.flatnonzero(before.row != after.row).tolist():
-        yield ("op", place) if place < before.count else ("value", place - before.count)
-
-
 def _layout(tiling: Tiling, node: ClassNode) -> Layout:
     kind, index = node
     place = index if kind == "op" else tiling.count + index
@@ -161,10 +163,8 @@ def _layout(tiling: Tiling, node: ClassNode) -> Layout:
 
 def _moved(problem: Problem, node: ClassNode, old: Layout, new: Layout) -> Iterator[ShardClass]:
     """Yields the actions that change the layout of a class."""
-    kind, index = node
-    member = (problem.graph.ops if kind == "op" else problem.graph.values)[index].members[0]
     for axis, place in _steps(old, new, _layout(problem.start.tiling, node)):
-        yield ShardClass(kind, member, axis, place)
+        yield problem.class_move(node, axis, place)
 
 
 @functools.cache

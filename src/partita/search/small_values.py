@@ -41,7 +41,7 @@ def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iter
 
     Classes that had the axis before the search keep it.
     """
-    graph, tiling, given = problem.graph, state.tiling, problem.start.tiling
+    tiling, given = state.tiling, problem.start.tiling
 
     def takes(row: np.ndarray) -> np.ndarray:
         numbers, each = np.unique(row, return_inverse=True)
@@ -50,8 +50,5 @@ def _leaving(problem: Problem, state: SearchState, axis: int, size: int) -> Iter
     places = np.flatnonzero((tiling.row != given.row) & (problem.largest <= size))
     places = places[takes(tiling.row[places]) & ~takes(given.row[places])]
     first = np.searchsorted(places, tiling.count)
-    for place in places[first:].tolist():
-        value = graph.values[place - tiling.count]
-        yield ShardClass("value", value.members[0], axis, NOWHERE)
-    for place in places[:first].tolist():
-        yield ShardClass("op", graph.ops[place].members[0], axis, NOWHERE)
+    for place in (*places[first:].tolist(), *places[:first].tolist()):
+        yield problem.class_move(problem.node(place), axis, NOWHERE)

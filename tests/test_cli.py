@@ -21,7 +21,7 @@ from typer.main import get_command
 import partita as pt
 from partita import cli, cost, models
 from partita.cli.planned import Planning
-from partita.cost.schema import entries
+from partita.cost.devices.schema import entries
 from partita.search import ALGORITHMS
 from partita.verify import Comparison, HloCollective
 

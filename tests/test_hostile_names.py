@@ -94,7 +94,7 @@ def shapes():
 def hardware(tmp_path_factory):
     """A device type of the user's, with a name that is as bad."""
     path = tmp_path_factory.mktemp("types") / f"{EVIL.replace('/', '|')}.toml".replace("\x00", "")
-    source = Path(cost.__file__).parent / "device_types" / "cpu.toml"
+    source = Path(cost.__file__).parent / "devices" / "device_types" / "cpu.toml"
     _, rest = source.read_text().split("\n", 1)
     path.write_text(f"description = {json.dumps(EVIL)}\n{rest}")
     return path

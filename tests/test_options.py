@@ -12,7 +12,7 @@ import pytest
 import partita as pt
 from checks import array, planner
 from partita.cost.calibrate import calibrate
-from partita.cost.stopwatch import Budget
+from partita.cost.devices.stopwatch import Budget
 
 X = array(8, 8)
 BASE = {"mesh": "data=2", "hardware": "cpu"}

@@ -24,7 +24,7 @@ import partita
 from partita import cost, models
 from partita.analysis import Analysis, analyse, fold
 from partita.cost import Cost, CostModel
-from partita.cost.fusion import analyse_fusion
+from partita.cost.kernels.fusion import analyse_fusion
 from partita.decisions import Context, Stage
 from partita.garbage import paused
 from partita.mesh import Mesh

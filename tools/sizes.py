@@ -17,7 +17,7 @@ from rich.console import Console
 
 from partita import models
 from partita.cli import run
-from partita.cost.products import points
+from partita.cost.kernels.products import points
 from partita.models.sizes import FILE, Size
 from partita.program.ir import Program
 from partita.stablehlo.importer import import_stablehlo

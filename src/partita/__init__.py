@@ -13,8 +13,8 @@ from partita import startup as _startup  # noqa: F401  first: it acts while the 
 from partita.api import jit, plan
 from partita.confirm import Confirmation, Confirmed, confirm
 from partita.cost import Estimate, Hardware, Traffic
-from partita.cost.footprint import Alive, Footprint
-from partita.cost.idle_axes import IdleAxis
+from partita.cost.compute.idle_axes import IdleAxis
+from partita.cost.memory.footprint import Alive, Footprint
 from partita.decisions import Action, Stage
 from partita.errors import (
     ArgumentError,

@@ -15,8 +15,8 @@ import numpy as np
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Together
-from partita.cost.footprint import Footprint
-from partita.cost.idle_axes import IdleAxis
+from partita.cost.compute.idle_axes import IdleAxis
+from partita.cost.memory.footprint import Footprint
 from partita.errors import FormerName, TacticError
 from partita.escape import printed
 from partita.files import write

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from partita.cost import interconnect, load
-from partita.cost.hardware import Efficiency, Hardware, Network
-from partita.cost.schema import Figure
+from partita.cost.devices.hardware import Efficiency, Hardware, Network
+from partita.cost.devices.schema import Figure
 from partita.errors import MeshError
 from partita.mesh import Mesh
 from partita.program import TensorType

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 from partita.cost import CostModel
-from partita.cost.hardware import Efficiency, Hardware, Products, TileShape
-from partita.cost.network import Network
-from partita.cost.schema import Figure
+from partita.cost.devices.hardware import Efficiency, Hardware, Products, TileShape
+from partita.cost.devices.network import Network
+from partita.cost.devices.schema import Figure
 
 FLOPS, BANDWIDTH = 1e12, 1e12
 MATMUL, MEMORY, GATHER, CONVOLUTION = 0.8, 0.5, 0.125, 0.4

@@ -10,7 +10,8 @@ import pytest
 
 import partita as pt
 from partita import cli
-from partita.cost import device_type_of, device_types, files, load
+from partita.cost import device_type_of, device_types, load
+from partita.cost.devices import files
 
 BETTER = """\
 description = "A chip of next year"

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from partita.cost import load
+from partita.cost.devices.hardware import Figure
 from partita.cost.estimate import StepTime
-from partita.cost.hardware import Figure
 
 TIME = StepTime(10.0, 1.0, (4.0, 12.0))
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from partita.cost.fitting import TimedCollective, TimedProduct, fit_collective, fit_products
+from partita.cost.devices.fitting import TimedCollective, TimedProduct, fit_collective, fit_products
 
 SIZES = [2**power for power in range(15, 31)]
 

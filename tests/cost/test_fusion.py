@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import partita as pt
 from partita.analysis import analyse
-from partita.cost.fusion import analyse_fusion
-from partita.cost.hardware import ALONE, Kernels
+from partita.cost.devices.hardware import ALONE, Kernels
+from partita.cost.kernels.fusion import analyse_fusion
 
 
 @pytest.fixture

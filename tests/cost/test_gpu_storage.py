@@ -7,8 +7,8 @@ import pytest
 import gpu_kernels
 from partita.analysis import Between, analyse
 from partita.cost import CostModel, load
-from partita.cost.fusion import analyse_fusion
-from partita.cost.timing import Timing
+from partita.cost.kernels.fusion import analyse_fusion
+from partita.cost.kernels.timing import Timing
 
 
 @pytest.fixture

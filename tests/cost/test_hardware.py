@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from partita.cost.compilers import compiler, compilers
-from partita.cost.files import FOLDER, decode, device_type_of, device_types, encode, load
-from partita.cost.hardware import (
+from partita.cost.devices.files import FOLDER, decode, device_type_of, device_types, encode, load
+from partita.cost.devices.hardware import (
     ALONE,
     ROW,
     UNPADDED,
@@ -18,7 +18,7 @@ from partita.cost.hardware import (
     Hardware,
     Network,
 )
-from partita.cost.schema import Figure, entries
+from partita.cost.devices.schema import Figure, entries
 from partita.errors import HardwareError
 from partita.spmd import COLLECTIVES
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import partita as pt
 from checks import array, planner
 from partita import models
-from partita.cost.intervals import COMPUTE
+from partita.cost.timeline.intervals import COMPUTE
 from partita.models.strategies import data_parallel, fsdp, tensor_parallel
 
 SCHEDULES = {

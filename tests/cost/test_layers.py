@@ -10,9 +10,9 @@ from jax import lax
 import partita as pt
 from decoding import WAYS, decoder
 from partita.cost import load
-from partita.cost.copies import Copying
-from partita.cost.layers import Copied, Filled, Laid, Used
-from partita.cost.timing import Timing
+from partita.cost.compute.copies import Copying
+from partita.cost.kernels.layers import Copied, Filled, Laid, Used
+from partita.cost.kernels.timing import Timing
 from partita.program.ir import TensorType
 
 V5E = load("tpu_v5e")

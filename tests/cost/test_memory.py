@@ -11,10 +11,10 @@ import pytest
 import partita as pt
 from checks import array
 from partita.cost import CostModel, load
-from partita.cost.fusion import analyse_fusion
-from partita.cost.hardware import ALONE, UNPADDED, TileShape
-from partita.cost.memory import padded
-from partita.cost.schema import Figure
+from partita.cost.devices.hardware import ALONE, UNPADDED, TileShape
+from partita.cost.devices.schema import Figure
+from partita.cost.kernels.fusion import analyse_fusion
+from partita.cost.memory.model import padded
 from partita.program.ir import TensorType
 from partita.spmd import COLLECTIVES
 

@@ -11,8 +11,8 @@ from jax import lax
 
 from partita.analysis import analyse, discrete, fold
 from partita.cost import CostModel
-from partita.cost.hardware import Efficiency, Hardware, Network
-from partita.cost.schema import Figure
+from partita.cost.devices.hardware import Efficiency, Hardware, Network
+from partita.cost.devices.schema import Figure
 from partita.mesh import Mesh
 from partita.spmd import COLLECTIVES, Lowerer
 from partita.tiling import Propagator, Tiling, assignment, untiled

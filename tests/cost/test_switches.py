@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from partita.cost import interconnect, load
-from partita.cost.files import decode, encode
-from partita.cost.hardware import Efficiency, Hardware
-from partita.cost.network import CollectiveTime, Network
-from partita.cost.schema import Figure
+from partita.cost.devices.files import decode, encode
+from partita.cost.devices.hardware import Efficiency, Hardware
+from partita.cost.devices.network import CollectiveTime, Network
+from partita.cost.devices.schema import Figure
 from partita.errors import HardwareError
 from partita.mesh import Mesh
 

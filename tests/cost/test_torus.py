@@ -7,7 +7,7 @@ import math
 import pytest
 
 from partita.cost import interconnect, load
-from partita.cost.torus import equal_sides, lay
+from partita.cost.network.torus import equal_sides, lay
 from partita.mesh import Mesh
 from partita.planning.meshes import networks_of
 from partita.planning.shapes import Used, candidates

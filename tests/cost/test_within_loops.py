@@ -11,8 +11,8 @@ import partita as pt
 from checks import array
 from partita.analysis import analyse
 from partita.cost import load
-from partita.cost.schema import Figure
-from partita.cost.timing import Timing
+from partita.cost.devices.schema import Figure
+from partita.cost.kernels.timing import Timing
 
 V5E = load("tpu_v5e")
 LAYERS, DEPTH, WIDTH = 8, 64, 1024

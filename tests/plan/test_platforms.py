@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import partita as pt
 from checks import array, assert_same, numbers, planner, runs_as_the_original
 from partita.cost import device_types, load
-from partita.cost.files import FOLDER
+from partita.cost.devices.files import FOLDER
 
 plan = planner(mesh="data=2")
 ROWS = pt.ManualPartition({"x": 0}, axis="data")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import partita as pt
 from checks import array, planner
 from partita import models
-from partita.cost.files import FOLDER
+from partita.cost.devices.files import FOLDER
 from partita.decisions.layouts import from_runs, runs
 from partita.saved.schema import PlanTable, encode
 from partita.stablehlo.rules import registry as custom

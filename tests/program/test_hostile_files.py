@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import partita as pt
-from partita.cost import files as cost_files
 from partita.cost import load
+from partita.cost.devices import files as cost_files
 from partita.saved import schema
 from partita.stablehlo import inlining, reading
 from partita.stablehlo.internals import export_schema, exported_nodes

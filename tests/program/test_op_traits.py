@@ -13,7 +13,7 @@ import pytest
 
 import partita as pt
 from checks import assert_same, numbers, planner
-from partita.cost.fusion import analyse_fusion
+from partita.cost.kernels.fusion import analyse_fusion
 from partita.emit.spmd import emit
 from partita.program import op_traits
 from partita.program.op_traits import OPERATIONS, Traits, traits

@@ -16,7 +16,7 @@ import pytest
 
 import partita as pt
 from checks import array
-from partita.cost.collectives import interconnect
+from partita.cost.network.collectives import interconnect
 from partita.emit.collectives import EMITTERS, collective
 from partita.emit.spmd import emit
 from partita.program import collectives

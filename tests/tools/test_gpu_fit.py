@@ -9,7 +9,7 @@ import pytest
 from tools.gpu import fit
 
 from partita.cost import load
-from partita.cost.fitting import fit_collective, fit_products
+from partita.cost.devices.fitting import fit_collective, fit_products
 
 DEVICES = list(fit.MEASURED_AS)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")

@@ -9,7 +9,7 @@ import pytest
 
 import partita as pt
 from partita.cost import load
-from partita.cost.collectives import interconnect
+from partita.cost.network.collectives import interconnect
 from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.spmd import Collective

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from partita import cost
-from partita.cost.collectives import interconnect
+from partita.cost.network.collectives import interconnect
 from partita.mesh import Mesh
 from partita.verify.hlo import parse
 from partita.verify.kernels import Kernels

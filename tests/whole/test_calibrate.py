@@ -6,8 +6,8 @@ import pytest
 import partita as pt
 from partita.cost import load
 from partita.cost.calibrate import calibrate
-from partita.cost.measured_network import SIZES, network, timed
-from partita.cost.stopwatch import Budget
+from partita.cost.devices.measured_network import SIZES, network, timed
+from partita.cost.devices.stopwatch import Budget
 
 QUICK = Budget(seconds=0.01, runs=2)
 

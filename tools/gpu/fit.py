@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partita.cost import Hardware, interconnect, load
-from partita.cost.fitting import TimedCollective, TimedProduct, fit_collective, fit_products
+from partita.cost.devices.fitting import TimedCollective, TimedProduct, fit_collective, fit_products
 from partita.mesh import Mesh
 from partita.text import seconds as in_seconds
 

@@ -13,7 +13,7 @@ from partita import cost
 from partita.cli.options import JsonOption
 from partita.cli.output import show, show_json
 from partita.cost.calibrate import calibrate as measure
-from partita.cost.stopwatch import Budget
+from partita.cost.devices.stopwatch import Budget
 from partita.report import hardware as report
 from partita.text import Text, console
 

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import msgspec
 
-from partita.cost import measured_device, measured_network
-from partita.cost.files import decode, device_type_of, encode, load
-from partita.cost.fitting import TimedCollective, fit_collective
-from partita.cost.hardware import Efficiency, Hardware, Products
-from partita.cost.network import CollectiveTime, Network
-from partita.cost.schema import Figure
-from partita.cost.stopwatch import Budget
+from partita.cost.devices import measured_device, measured_network
+from partita.cost.devices.files import decode, device_type_of, encode, load
+from partita.cost.devices.fitting import TimedCollective, fit_collective
+from partita.cost.devices.hardware import Efficiency, Hardware, Products
+from partita.cost.devices.network import CollectiveTime, Network
+from partita.cost.devices.schema import Figure
+from partita.cost.devices.stopwatch import Budget
 from partita.errors import HardwareError
 from partita.files import write
 from partita.stablehlo.internals import platform_of

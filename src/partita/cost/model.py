@@ -14,17 +14,17 @@ from itertools import accumulate
 import numpy as np
 
 from partita.analysis import Analysis, Between, ClassGraph
-from partita.cost.collectives import Interconnect, interconnect
-from partita.cost.combining import Combining, Part
-from partita.cost.compute import ComputeModel
+from partita.cost.compute.model import ComputeModel
+from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Estimate, StepTime, Together, Traffic
-from partita.cost.hardware import Hardware
-from partita.cost.loops import Loops
-from partita.cost.memory import Copies, MemoryModel
-from partita.cost.offload import OffloadModel
+from partita.cost.kernels.timing import Timing
+from partita.cost.memory.model import Copies, MemoryModel
+from partita.cost.memory.regather import Again, Gathered, Regathering
+from partita.cost.network.collectives import Interconnect, interconnect
+from partita.cost.network.combining import Combining, Part
+from partita.cost.network.offload import OffloadModel
 from partita.cost.plan_costs import Column, Inside, PlanCost, PlanTable, total
-from partita.cost.regather import Again, Gathered, Regathering
-from partita.cost.timing import Timing
+from partita.cost.schedule.loops import Loops
 from partita.mesh import Mesh
 from partita.spmd import Known, Lowering, ValuePlan
 from partita.spmd.manual_collectives import collectives_inside

@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from partita.analysis import Between
-from partita.cost.combining import Part
-from partita.cost.memory import Copies
-from partita.cost.regather import Again
+from partita.cost.memory.model import Copies
+from partita.cost.memory.regather import Again
+from partita.cost.network.combining import Part
 from partita.sparse import Rows
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Inside:
     """Move in the body of a loop that can overlap with other work of the iteration."""
 
     rows: np.ndarray
-    """Row number of every member's independent work, see `partita.cost.independent`."""
+    """Row number of every member's independent work, see `partita.cost.schedule.independent`."""
     seconds: np.ndarray
     """Seconds of each member, `[members, links]`."""
     together: tuple[object, ...]

@@ -14,7 +14,7 @@ from typing import Any
 from partita.analysis import Analysis, Between, ClassGraph, discrete
 from partita.analysis.describe import Colors, describe
 from partita.cost import CostModel, Hardware
-from partita.cost.timing import Timing
+from partita.cost.kernels.timing import Timing
 from partita.exclusive import Exclusive
 from partita.mesh import Mesh
 from partita.program import Operation, Program

@@ -10,10 +10,10 @@ from typing import Any
 
 from partita.analysis.describe import Colors
 from partita.cost import Estimate, Hardware, Interconnect, Together, interconnect
-from partita.cost.footprint import Footprint, footprint
-from partita.cost.idle_axes import IdleAxis, idle_axes
-from partita.cost.instruction_costs import InstructionCosts
-from partita.cost.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
+from partita.cost.compute.idle_axes import IdleAxis, idle_axes
+from partita.cost.memory.footprint import Footprint, footprint
+from partita.cost.timeline.instruction_costs import InstructionCosts
+from partita.cost.timeline.intervals import ITERATIONS, MOST_INTERVALS, Timeline, timeline
 from partita.decisions import Context, Decision, GatherAgain, Stage, apply, gathers
 from partita.errors import FormerName
 from partita.escape import printed

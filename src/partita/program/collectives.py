@@ -3,8 +3,8 @@
 An entry says what a collective does, how its data travel and how compiled programs write it. Every
 module that handles collectives looks here: the lowering for payloads, the cost model for how data
 travel, emission for attributes, validation for what devices hold afterwards, verification for
-opcodes. `partita.cost.collectives` has the cost of each way of travelling. No other module spells
-the name of a kind.
+opcodes. `partita.cost.network.collectives` has the cost of each way of travelling. No other module
+spells the name of a kind.
 """
 
 from __future__ import annotations

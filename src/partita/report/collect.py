@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from partita.cost import Estimate
-from partita.cost.footprint import Footprint
-from partita.cost.intervals import Timeline
+from partita.cost.memory.footprint import Footprint
+from partita.cost.timeline.intervals import Timeline
 from partita.explain import explain
 from partita.explain.collectives import CollectiveExplanation
 from partita.planning.meshes import MeshCandidate

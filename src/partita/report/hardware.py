@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from partita.cost import Hardware
-from partita.cost.schema import Entry, entries
+from partita.cost.devices.schema import Entry, entries
 from partita.text import Table, quantity
 
 

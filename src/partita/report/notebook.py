@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.cost.intervals import COMPUTE, Timeline
+from partita.cost.timeline.intervals import COMPUTE, Timeline
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
 from partita.report.collect import collect

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.cost.intervals import ITERATIONS, Timeline
+from partita.cost.timeline.intervals import ITERATIONS, Timeline
 from partita.errors import TacticError
 from partita.escape import printed
 from partita.options import integer, wrong

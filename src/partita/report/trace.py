@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from partita.cost.intervals import COMPUTE, Interval, Timeline
+from partita.cost.timeline.intervals import COMPUTE, Interval, Timeline
 from partita.files import write
 from partita.planning.schedule import Scheduled
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from partita.cost.collectives import interconnect
 from partita.cost.estimate import StepTime
+from partita.cost.network.collectives import interconnect
 from partita.escape import printed
 from partita.text import Text, new_table, plain, seconds, size
 from partita.verify.check import collectives_of, verify

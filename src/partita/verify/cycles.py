@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partita.cost import Hardware
-from partita.cost.collectives import Interconnect, interconnect
 from partita.cost.estimate import StepTime
-from partita.cost.transfer_time import Part
+from partita.cost.network.collectives import Interconnect, interconnect
+from partita.cost.network.transfer_time import Part
 from partita.mesh import Mesh
 from partita.tiling import Axes
 from partita.verify.collectives import Found, HloCollective

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from partita.cost.memory import padded
+from partita.cost.memory.model import padded
 from partita.tiling import local_type
 from partita.verify.predicted import Predicted
 

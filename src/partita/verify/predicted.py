@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from partita.cost import Estimate, Hardware
-from partita.cost.intervals import Timeline
+from partita.cost.timeline.intervals import Timeline
 from partita.mesh import Mesh
 from partita.program import Program
 from partita.run.executable import Form

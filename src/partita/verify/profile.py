@@ -21,7 +21,7 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from partita import files
-from partita.cost.intervals import COMPUTE, Timeline
+from partita.cost.timeline.intervals import COMPUTE, Timeline
 from partita.errors import FileError
 from partita.escape import printed
 from partita.program.collectives import COLLECTIVES

@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 
 from partita.cost import Hardware
-from partita.cost.collectives import interconnect
 from partita.cost.estimate import StepTime
+from partita.cost.network.collectives import interconnect
 from partita.mesh import Mesh
 from partita.verify.collectives import Reader
 from partita.verify.cycles import collective_seconds

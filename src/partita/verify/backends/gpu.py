@@ -19,8 +19,8 @@ from jax.experimental import topologies
 from jax.stages import Lowered
 
 from partita import cost
+from partita.cost.devices.hardware import XlaTarget
 from partita.cost.estimate import StepTime
-from partita.cost.hardware import XlaTarget
 from partita.errors import VerifyError
 from partita.mesh import Mesh
 from partita.program.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from partita.analysis import Analysis
-from partita.cost.bf16_widening import widened
-from partita.cost.fusion import Fusion, analyse_fusion
-from partita.cost.hardware import Hardware
-from partita.cost.kernel_order import KernelOrder
-from partita.cost.layers import Layers
+from partita.cost.devices.hardware import Hardware
+from partita.cost.kernels.bf16_widening import widened
+from partita.cost.kernels.fusion import Fusion, analyse_fusion
+from partita.cost.kernels.layers import Layers
+from partita.cost.kernels.order import KernelOrder
 from partita.program.ir import Operation, Value, bits
 from partita.program.op_traits import BARRIER, CARRY
 

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from functools import cached_property
 
-from partita.cost.fusion import Fusion
+from partita.cost.kernels.fusion import Fusion
 from partita.program.ir import Value
 from partita.program.op_traits import CARRY
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from partita.analysis import Between, ClassGraph
 from partita.analysis.purpose import purposes
-from partita.cost.memory import Copies, MemoryModel, changes, joined
-from partita.cost.timing import Timing
+from partita.cost.kernels.timing import Timing
+from partita.cost.memory.model import Copies, MemoryModel, changes, joined
 from partita.errors import FileError
 from partita.escape import printed
 from partita.spmd import Lowering

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from partita.cost.network import CollectiveTime, Network
+from partita.cost.devices.network import CollectiveTime, Network
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

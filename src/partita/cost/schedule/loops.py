@@ -1,7 +1,7 @@
 """Collectives in loop bodies: they overlap with the work of one iteration, and no more.
 
 A collective of an iteration cannot begin before the iteration, nor end after it. It overlaps with
-the part of the iteration that does not depend on it (`partita.cost.independent`).
+the part of the iteration that does not depend on it (`partita.cost.schedule.independent`).
 Compute waits for a gather for the first product of the body, and for the sum that the body ends
 with, however long the step as a whole computes. The consequences were looked up in compiled
 programs (`tests/verify/test_loop_schedules.py`).
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph
-from partita.cost.hardware import Hardware
-from partita.cost.independent import IndependentWork, loop_body
+from partita.cost.devices.hardware import Hardware
+from partita.cost.kernels.timing import Timing
 from partita.cost.plan_costs import Inside, PlanTable
-from partita.cost.timing import Timing
+from partita.cost.schedule.independent import IndependentWork, loop_body
 from partita.program.collectives import ALL_GATHER
 from partita.spmd.steps import Step
 

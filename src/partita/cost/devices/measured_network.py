@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy.optimize import nnls
 
-from partita.cost.fitting import TimedCollective
-from partita.cost.stopwatch import Budget, best_of
+from partita.cost.devices.fitting import TimedCollective
+from partita.cost.devices.stopwatch import Budget, best_of
 from partita.program.collectives import (
     ALL_GATHER,
     ALL_REDUCE,

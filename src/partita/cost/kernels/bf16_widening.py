@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from partita.cost.fusion import Fusion
+from partita.cost.kernels.fusion import Fusion
 from partita.program.ir import Operation
 
 NARROW, WIDE = "bf16", "f32"

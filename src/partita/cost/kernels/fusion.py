@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 from functools import cached_property
 
-from partita.cost.hardware import Kernels
-from partita.cost.storage import Storage, computes_operands
+from partita.cost.devices.hardware import Kernels
+from partita.cost.kernels.storage import Storage, computes_operands
 from partita.program.ir import Program
 
 

@@ -7,8 +7,8 @@ of float32. An array in tiles of two rows takes 2.6 times as long as one in tile
 
 from __future__ import annotations
 
-from partita.cost.hardware import TileShape, VectorUnit
-from partita.cost.layers import Copied, Copy, Filled, Laid, Used
+from partita.cost.devices.hardware import TileShape, VectorUnit
+from partita.cost.kernels.layers import Copied, Copy, Filled, Laid, Used
 from partita.program.ir import TensorType, bits
 
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from partita.analysis import OpClass
-from partita.cost.compute import ComputeModel
+from partita.cost.compute.model import ComputeModel
 from partita.escape import printed
 from partita.mesh import Mesh
 from partita.spmd import Lowering

@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from partita.cost.products import of_single_row
+from partita.cost.kernels.products import of_single_row
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CARRY
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from partita.cost.schema import (
+from partita.cost.devices.schema import (
     MOST_COUNTED,
     Bytes,
     BytesPerSecond,

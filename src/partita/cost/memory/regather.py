@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.analysis import Between
 from partita.cost.estimate import StepTime
-from partita.cost.memory import Copies
+from partita.cost.memory.model import Copies
 from partita.sparse import Rows
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.cost.fitting import TimedProduct, fit_products
-from partita.cost.stopwatch import Budget, best_of, rate
+from partita.cost.devices.fitting import TimedProduct, fit_products
+from partita.cost.devices.stopwatch import Budget, best_of, rate
 
 ROW = 256
 """Elements of the rows that are gathered."""

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from partita.analysis import ClassGraph
-from partita.cost.collectives import Interconnect
+from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Together, Traffic
-from partita.cost.hardware import Hardware
-from partita.cost.timing import Timing
+from partita.cost.kernels.timing import Timing
+from partita.cost.network.collectives import Interconnect
 from partita.spmd.steps import Step
 
 Part = tuple[int, int, int, float]

@@ -19,8 +19,8 @@ import msgspec
 
 from partita import files
 from partita.cost.compilers import compiler
-from partita.cost.hardware import PLAIN, Hardware
-from partita.cost.schema import Figure
+from partita.cost.devices.hardware import PLAIN, Hardware
+from partita.cost.devices.schema import Figure
 from partita.errors import HardwareError, closest
 from partita.options import wrong
 

@@ -13,8 +13,8 @@ import itertools
 import re
 from typing import Annotated, Literal
 
-from partita.cost.network import Network
-from partita.cost.schema import (
+from partita.cost.devices.network import Network
+from partita.cost.devices.schema import (
     Bytes,
     BytesPerSecond,
     Figure,

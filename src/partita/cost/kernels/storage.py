@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from partita.cost.calls import Calls, library_calls
-from partita.cost.hardware import Kernels
+from partita.cost.devices.hardware import Kernels
+from partita.cost.kernels.calls import Calls, library_calls
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT, Traits
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partita.analysis import ClassGraph
+from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Traffic
-from partita.cost.hardware import Hardware
-from partita.cost.timing import Timing
+from partita.cost.kernels.timing import Timing
 from partita.mesh import Mesh
 from partita.spmd.reshard import shards
 from partita.tiling import OpForm

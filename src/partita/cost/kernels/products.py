@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from partita.cost.hardware import TileShape
+from partita.cost.devices.hardware import TileShape
 from partita.program.ir import Operation, Value
 from partita.program.rule import Rule
 

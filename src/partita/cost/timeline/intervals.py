@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from partita.cost.estimate import Estimate
-from partita.cost.instruction_costs import InstructionCosts, Seconds
+from partita.cost.timeline.instruction_costs import InstructionCosts, Seconds
 from partita.escape import printed
 from partita.spmd import SpmdProgram
 from partita.spmd.instructions import Case, Hold, Instruction, Run, While

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from partita.cost.relayouts import laid_anew
+from partita.cost.kernels.relayouts import laid_anew
 from partita.program.ir import Operation, Program
 from partita.program.op_traits import CONSTRAINT
 

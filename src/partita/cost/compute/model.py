@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.analysis import ClassGraph, OpClass
-from partita.cost.copies import Copying
-from partita.cost.hardware import Hardware
-from partita.cost.layers import Copy
-from partita.cost.products import contracted, filling, of_single_row, points
-from partita.cost.timing import Timing
+from partita.cost.compute.copies import Copying
+from partita.cost.devices.hardware import Hardware
+from partita.cost.kernels.layers import Copy
+from partita.cost.kernels.products import contracted, filling, of_single_row, points
+from partita.cost.kernels.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import Operation, Work
 from partita.spmd.reshard import shards

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from partita.analysis import Between, ClassGraph
-from partita.cost.hardware import ALONE, UNPADDED, Kernels, TileShape
-from partita.cost.products import made_feature, read_feature
-from partita.cost.stacked_layers import LayerOf, laid_anew, layers_read
-from partita.cost.timing import Timing
+from partita.cost.devices.hardware import ALONE, UNPADDED, Kernels, TileShape
+from partita.cost.kernels.products import made_feature, read_feature
+from partita.cost.kernels.stacked_layers import LayerOf, laid_anew, layers_read
+from partita.cost.kernels.timing import Timing
 from partita.mesh import Mesh
 from partita.program.ir import TensorType
 from partita.sparse import Rows

@@ -5,7 +5,7 @@ networks works on one after the other, each on what the one before has left. An 
 on the fast network first, so that the slow one only sees a share.
 
 How the data of each kind of collective travel is in `partita.program.collectives`; how long each
-way of travelling takes on one network in `partita.cost.transfer_time`.
+way of travelling takes on one network in `partita.cost.network.transfer_time`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from partita.cost.hardware import Hardware
-from partita.cost.network import Network
-from partita.cost.torus import Along, lay
-from partita.cost.transfer_time import Part, TransferStage, TransferTime, stages
+from partita.cost.devices.hardware import Hardware
+from partita.cost.devices.network import Network
+from partita.cost.network.torus import Along, lay
+from partita.cost.network.transfer_time import Part, TransferStage, TransferTime, stages
 from partita.errors import MeshError, closest
 from partita.mesh import Mesh
 from partita.program.collectives import (

@@ -1,0 +1,1 @@
+"""Compute time: a roofline per kernel, copies, and axes along which all devices do the same."""

@@ -1,0 +1,1 @@
+"""Network time: how long collectives and moves to the host take, alone and combined."""

@@ -1,0 +1,1 @@
+"""Overlap in loops: which work of an iteration hides its collectives."""

@@ -1,0 +1,1 @@
+"""One step in time: the cost of every instruction, and when each runs."""

@@ -21,6 +21,7 @@ from typer.main import get_command
 import partita as pt
 from partita import cli, cost, models
 from partita.cli.planned import Planning
+from partita.cost.devices.files import FOLDER
 from partita.cost.devices.schema import entries
 from partita.search import ALGORITHMS
 from partita.verify import Comparison, HloCollective
@@ -329,7 +330,7 @@ def test_lines_are_not_wrapped_where_there_is_no_terminal(partita, plan, monkeyp
 
 def test_a_hardware_file(plan, tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text((cost.files.FOLDER / "cpu.toml").read_text())
+    path.write_text((FOLDER / "cpu.toml").read_text())
     assert "(8 x mine)" in plan(hardware=path).out
 
 

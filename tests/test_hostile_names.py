@@ -307,9 +307,8 @@ TYPES = {"rich.console": {"Console", "Group", "RenderableType"}}
 
 OTHERS = {
     "report/progress.py": {"rich.progress"},
-    "cli/simulate.py": {"rich.markup"},
     "cli/confirm.py": {"rich.markup"},  # typer takes the help of options as markup
-    "cli/verify.py": {"rich.markup"},
+    "cli/options.py": {"rich.markup"},
 }
 
 OF_NO_NAMES = {"TensorType", "Reach", "Rule", "Tiling", "UnknownNameError"}

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from partita import cost
+from partita.cost.devices.schema import Figure
 from partita.cost.network.collectives import interconnect
 from partita.mesh import Mesh
 from partita.verify.hlo import parse
@@ -139,7 +140,7 @@ dim_labels=b01f_01io->b01f, custom_call_target="__cudnn$conv{target}"
   ROOT %r = {result}{{3,2,1,0}} get-tuple-element(%k), index=0
 }}
 """
-    slow = msgspec.structs.replace(H100, peak_flops={"bf16": cost.schema.Figure(1e9, "test")})
+    slow = msgspec.structs.replace(H100, peak_flops={"bf16": Figure(1e9, "test")})
     module = parse(text)
     entry = module.computations["main"]
     flops = 2 * (8 * 32 * 32 * 128) * 9 * 64

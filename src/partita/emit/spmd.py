@@ -35,7 +35,7 @@ def emit(spmd: SpmdProgram, platform: str = "") -> Any:
     if spmd.mesh.devices == 1:
         return whole(spmd.program, spmd.mesh)
     module = mlir.parse(spmd.program.module)
-    _Emitter(spmd, module, platform or spmd.program.platform).run()
+    SpmdWriter(spmd, module, platform or spmd.program.platform).run()
     mlir.run_passes(module, "symbol-dce")  # functions that are called no more
     module.operation.verify()
     return module
@@ -62,7 +62,7 @@ def per_value(layouts: Sequence[Layout], mesh: Mesh) -> Any:
     return ir.Attribute.parse(f"#sdy.sharding_per_value<[{inner}]>")
 
 
-class _Emitter(Writer):
+class SpmdWriter(Writer):
     """Writes what each device runs: local types, collectives."""
 
     def __init__(self, spmd: SpmdProgram, module: Any, platform: str) -> None:

@@ -17,6 +17,7 @@ from partita.decisions.gather_again import GatherAgain, gathers
 from partita.decisions.group import DecisionGroup
 from partita.decisions.layouts import Layouts
 from partita.decisions.members import NOWHERE, ShardClass, take_each
+from partita.decisions.microbatches import Microbatches
 from partita.decisions.references import LOST, Refers, Row
 from partita.decisions.stage import Context, Progress, Stage, read_one_by_one, silent
 from partita.decisions.values import Request, ShardValues, in_order, named_roles, sorted_roles
@@ -33,6 +34,7 @@ __all__ = [
     "DecisionGroup",
     "GatherAgain",
     "Layouts",
+    "Microbatches",
     "Progress",
     "Refers",
     "Request",

@@ -7,18 +7,18 @@ operation and value, what is pinned, and how much memory the plan may use.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from typing import Any
 
-from partita.analysis import Analysis, Between, ClassGraph, discrete
+from partita.analysis import Analysis, Between, ClassGraph, analyse, discrete
 from partita.analysis.describe import Colors, describe
 from partita.cost import CostModel, Hardware
 from partita.cost.kernels.timing import Timing
 from partita.exclusive import Exclusive
 from partita.mesh import Mesh
 from partita.program import Operation, Program
-from partita.tiling import Assignment, Propagator, Tiling, refold
+from partita.tiling import Assignment, Propagator, Tiling, refold, replicated
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, text) while a tactic works."""
@@ -43,11 +43,37 @@ class Context:
     """The results as a pytree, one leaf for each result of the program."""
     exclusive: Exclusive = dataclasses.field(default_factory=Exclusive, compare=False, repr=False)
     """Held by whoever works on plans of the program, which share caches."""
+    origin: Context | None = dataclasses.field(default=None, compare=False, repr=False)
+    """Context of the program that a decision has made this one of."""
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what is found again, and the callback, which is of this process."""
         known = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**known, "progress": silent}
+
+    @property
+    def traced(self) -> Program:
+        """The program as it was traced, before decisions changed it."""
+        return self.analysis.program if self.origin is None else self.origin.traced
+
+    def changing(self, decision: Hashable, change: Callable[[], Program]) -> Context:
+        """The context of the program that a decision makes of this one; made once.
+
+        Args:
+          decision: the decision.
+          change: makes the program.
+        """
+        known = self._changed.get(decision)
+        if known is None:
+            window = int(self.hardware.regather_window.value)
+            changed = analyse(change(), window)
+            known = dataclasses.replace(self, analysis=changed, origin=self)
+            self._changed[decision] = known
+        return known
+
+    @cached_property
+    def _changed(self) -> dict[Hashable, Context]:
+        return {}
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""
@@ -101,7 +127,16 @@ class Stage:
     def after(self, outcome: Any) -> Stage:
         """The stage that the `Outcome` of a tactic leads to."""
         memory = self.memory if outcome.memory is None else outcome.memory
-        return Stage(self.context, outcome.assignment, memory)
+        return Stage(outcome.context or self.context, outcome.assignment, memory)
+
+    def of(self, context: Context) -> Stage:
+        """The stage at which nothing is sharded of the program of another context."""
+        return Stage(context, replicated(context.analysis.program), self.memory)
+
+    @property
+    def is_first(self) -> bool:
+        """True if nothing has been decided of the program's layouts."""
+        return self.assignment == replicated(self.context.analysis.program)
 
     def at(self, assignment: Assignment) -> Stage:
         """The stage with other layouts."""

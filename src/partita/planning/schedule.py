@@ -94,9 +94,13 @@ class Scheduled:
         if position == len(self.history):
             return self.stage
         context, memory = self.stage.context, self.history[position].before.capacity
-        if position == 0:
-            return Stage(context, replicated(context.analysis.program), memory)
-        return Stage(context, self.history[position - 1].assignment, memory)
+        for entry in self.history[position:]:
+            if entry.context is not None and context.origin is not None:
+                context = context.origin
+        start = Stage(context, replicated(context.analysis.program), memory)
+        if position == 0 or self.history[position - 1].context is not None:
+            return start
+        return start.at(self.history[position - 1].assignment)
 
     @property
     def mesh(self) -> Mesh:
@@ -307,11 +311,12 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
     effects = (*_effect(before, after), *fused)
     said = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(Outcome)}
     said |= {"warnings": (*outcome.warnings, *effects), "more_refused": tuple}
+    changed = outcome.context is not None  # nothing is sharded of the new program
     return TacticReport(
         **said,
         tactic=tactic,
         name=tactic.name,
-        tiled=_tiled(before.stage, after),
+        tiled={} if changed else _tiled(before.stage, after),
         effects=effects,
         replicated_uses=added(after.replicated_uses, before.replicated_uses),
         collectives=after.lowering.counts(),
@@ -323,6 +328,8 @@ def _report(tactic: Tactic, outcome: Outcome, before: Scheduled, after: Schedule
 def _effect(before: Scheduled, after: Scheduled) -> tuple[str, ...]:
     """Why what a tactic has sharded may not be worth it, and where the axis ends."""
     old, new = before.stage.assignment, after.stage.assignment
+    if after.stage.context is not before.stage.context:
+        return ()
     told = effect(before.estimate, after.estimate)
     if not told or (old.ops, old.values) == (new.ops, new.values):
         return ()

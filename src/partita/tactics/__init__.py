@@ -9,8 +9,9 @@ from partita.tactics.fsdp import FullyShardedDataParallel
 from partita.tactics.logical import LogicalAxes
 from partita.tactics.manual import ManualPartition
 from partita.tactics.megatron import Megatron
+from partita.tactics.microbatch import Microbatch
 from partita.tactics.placement import place
-from partita.tactics.protocol import Blocked, Outcome, Refusal, Suggestion, Tactic
+from partita.tactics.protocol import Blocked, Outcome, Refusal, Suggestion, Tactic, changes_program
 from partita.tactics.sequence import SequenceParallel
 from partita.tactics.zero import ZeRO
 
@@ -26,6 +27,7 @@ __all__ = [
     "LogicalAxes",
     "ManualPartition",
     "Megatron",
+    "Microbatch",
     "Outcome",
     "Refusal",
     "Request",
@@ -34,6 +36,7 @@ __all__ = [
     "Suggestion",
     "Tactic",
     "ZeRO",
+    "changes_program",
     "in_turn",
     "joined",
     "place",

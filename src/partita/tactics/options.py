@@ -16,6 +16,10 @@ def _axis(value: Any, what: str) -> None:
     text(value, what, "the name of a mesh axis", TacticError)
 
 
+def _steps(value: Any, what: str) -> None:
+    integer(value, what, 1, TacticError)
+
+
 def _role(value: Any, what: str) -> None:
     if value is not None:
         integer(value, what, 0, TacticError)
@@ -38,6 +42,7 @@ def _memory(value: Any, what: str) -> None:
 
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
     "axis": _axis,
+    "steps": _steps,
     "resolve": _role,
     "patterns": _patterns,
     "optimizer": _patterns,

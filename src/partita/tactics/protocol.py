@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from partita.cost import Estimate
-from partita.decisions import Action, Decision, Stage
+from partita.decisions import Action, Context, Decision, Stage
 from partita.errors import FormerName
 from partita.escape import printed
 from partita.mesh import Mesh
@@ -115,6 +115,8 @@ class Outcome:
     """Finds further refusals, which takes time: called only for a plan that is taken."""
     search: SearchRecord | None = dataclasses.field(default=None, compare=False, repr=False)
     """Record of the search, if the tactic was one; not kept in plan files."""
+    context: Context | None = dataclasses.field(default=None, compare=False, repr=False)
+    """Context of the program after the tactic, if it has changed the program."""
 
     directives = FormerName("decided")
 
@@ -139,6 +141,15 @@ class Tactic(Protocol):
           AxisError, UnknownNameError, TacticError: if it does not fit the mesh or the program.
         """
         ...
+
+
+def changes_program(tactic: Tactic) -> bool:
+    """Returns whether a tactic has a true attribute `changes_program`.
+
+    It goes first then: what the program says itself of how it is sharded is said of the program
+    that it makes.
+    """
+    return bool(getattr(tactic, "changes_program", False))
 
 
 def searches(tactic: Tactic) -> bool:

@@ -274,8 +274,9 @@ def _retyped(
     stage = made.done.stage
     target = (made.hardware, stage.context.capacity)
     prepared = prepare(made.fn, args, kwargs, made.mesh, target, marked, hoist_from)
-    program = dataclasses.replace(prepared.program, given=made.program.given)
-    if fingerprint(program).digest != fingerprint(made.program).digest:
+    was = stage.context.traced
+    program = dataclasses.replace(prepared.program, given=was.given)
+    if fingerprint(program).digest != fingerprint(was).digest:
         return None
     traced = prepared.traced
     context = dataclasses.replace(stage.context, arguments=traced.arguments, results=traced.results)

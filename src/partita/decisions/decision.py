@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -68,6 +68,9 @@ class Decision(msgspec.Struct, frozen=True, tag_field=TAG):
     and says in `take` what then takes the axis, in a program that is folded into classes. Searches
     make moves of the latter kind.
     """
+
+    changes_program: ClassVar[bool] = False
+    """True for a kind whose stage is of another program, in which nothing is sharded."""
 
     @property
     def over_classes(self) -> bool:

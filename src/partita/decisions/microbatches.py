@@ -8,7 +8,7 @@ program.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ class Microbatches(Decision, frozen=True, tag="microbatches"):
     It goes before all decisions about layouts, which are of the program that it makes.
     """
 
+    changes_program: ClassVar[bool] = True
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     examples: tuple[tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**31)]], ...]
     """Arguments that hold examples, by name, and the dimension that counts them."""

@@ -63,22 +63,24 @@ class Context:
           decision: the decision.
           change: makes the program.
         """
-        known = self._changed.get(decision)
+        key = decision, self.mesh.devices
+        known = self._changed.get(key)
         if known is None:
-            window = int(self.hardware.regather_window.value)
-            changed = analyse(change(), window)
+            changed = analyse(change(), int(self.hardware.regather_window.value))
             known = dataclasses.replace(self, analysis=changed, origin=self)
-            self._changed[decision] = known
-        return known
+            self._changed[key] = known
+        return known if known.mesh == self.mesh else known.over(self.mesh)
 
     @cached_property
     def _changed(self) -> dict[Hashable, Context]:
+        """Contexts of the programs that decisions have made, by decision and number of devices."""
         return {}
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""
-        other = dataclasses.replace(self, mesh=mesh)
-        other.__dict__.update(timing=self.timing, colors=self.colors)
+        origin = None if self.origin is None else self.origin.over(mesh)
+        other = dataclasses.replace(self, mesh=mesh, origin=origin)
+        other.__dict__.update(timing=self.timing, colors=self.colors, _changed=self._changed)
         return other
 
     @cached_property

@@ -71,6 +71,7 @@ class SpmdWriter(Writer):
         self.spmd = spmd
 
     def run(self) -> None:
+        """Writes the function."""
         block = self.begin()
         self.declare_mesh()
         returned = [*self.original.entry_block.operations][-1].operation
@@ -82,6 +83,7 @@ class SpmdWriter(Writer):
         self.fill(body, self.spmd.instructions, self.spmd.results, "sdy.return")
 
     def type_of(self, buffer: int) -> Any:
+        """The local type of a buffer."""
         return self.build.type(self.spmd.buffers[buffer].type)
 
     def _manual(self, block: Any) -> tuple[Any, Any]:
@@ -104,6 +106,7 @@ class SpmdWriter(Writer):
         return manual, manual.regions[0].blocks.append(*types)
 
     def operate(self, item: Run) -> None:
+        """Writes one operation, device-local."""
         spmd, made = self.spmd, self.copy(item)
         operation, values = spmd.program.operations[item.op], spmd.program.values
         form = spmd.form(item.op)
@@ -122,5 +125,6 @@ class SpmdWriter(Writer):
             self.values[buffer] = result
 
     def reshard(self, item: Reshard) -> None:
+        """Writes one step of a reshard."""
         value = self.again(item)
         self.values[item.output] = EMITTERS[item.step.kind](self.build, value, item.step)

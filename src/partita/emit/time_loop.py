@@ -1,10 +1,10 @@
-"""A program that is split along one axis -> StableHLO on global values, with a loop over the axis.
+"""A program split along one axis -> StableHLO on global values, with a loop over the axis.
 
-The examples of an iteration are spread over the whole batch: of `groups` equal parts of a dimension,
-each gives an equal share to every iteration. So each of as many devices that have the parts does an
-equal share of every iteration, with examples that it has already. Groups are major, iterations
-minor; what an iteration makes is put back in the same places. With one group, the examples of an
-iteration are neighbours.
+The examples of an iteration are spread over the whole batch: of `groups` equal parts of a
+dimension, each gives an equal share to every iteration. So each of as many devices that have the
+parts does an equal share of every iteration, with examples that it has already. Groups are major,
+iterations minor; what an iteration makes is put back in the same places. With one group, the
+examples of an iteration are neighbours.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class _LoopWriter(SpmdWriter):
         build, loop = self.build, self.loop
         starts = [build.scalar(0), *map(self._start, self._carried())]
         types = [value.type for value in starts]
-        made = ir.Operation.create(
-            "stablehlo.while", results=types, operands=starts, regions=2
-        )
+        made = ir.Operation.create("stablehlo.while", results=types, operands=starts, regions=2)
         condition, body = (region.blocks.append(*types) for region in made.regions)
         with ir.InsertionPoint(condition):
             end = build.scalar(build.mesh.devices)
@@ -155,9 +153,7 @@ class _LoopWriter(SpmdWriter):
             build.counter, *carried = body.arguments
             self._take_arguments()
             self._write(loop.body)
-            after = [
-                self._carry(number, value) for number, value in enumerate(carried)
-            ]
+            after = [self._carry(number, value) for number, value in enumerate(carried)]
             hlo.return_([hlo.add(build.counter, build.scalar(1)), *after])
         build.leave(outside)
         self.values.update(self.whole)

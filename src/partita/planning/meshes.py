@@ -24,6 +24,7 @@ from partita.planning.shapes import AXES, Used, candidates, check_devices
 from partita.search import EnoughError
 from partita.tactics import Outcome, Tactic
 from partita.tactics.given import with_facts
+from partita.tactics.options import changing_first
 from partita.tactics.protocol import searches
 from partita.tiling import replicated
 
@@ -228,15 +229,19 @@ class _Trials:
     def plan(self, mesh: Mesh, tactics: tuple[Tactic, ...]) -> _Tried:
         """Applies tactics over a mesh."""
         self.progress.over(mesh, _plans(tactics))
-        context, outcomes = self.context.over(mesh), list[Outcome]()
-        schedule = tuple(with_facts(context.analysis.program, mesh, tactics))
-        stage = Stage(context, self.start)
+        outcomes = list[Outcome]()
+        stage = Stage(self.context.over(mesh), self.start)
+        changing, others = changing_first(tactics)
         with paused():
-            for tactic in schedule:
+            for tactic in changing:
+                outcomes.append(tactic.apply(stage))
+                stage = stage.after(outcomes[-1])
+            facts = with_facts(stage.context.analysis.program, mesh, others)
+            for tactic in facts:
                 outcomes.append(tactic.apply(stage))
                 stage = stage.after(outcomes[-1])
             _, estimate = lower_and_cost(stage)
-        return _Tried(mesh, tactics, schedule, tuple(outcomes), estimate)
+        return _Tried(mesh, tactics, (*changing, *facts), tuple(outcomes), estimate)
 
 
 def _budget(tactic: Any) -> int | None:

@@ -22,9 +22,9 @@ from partita.options import integer
 from partita.planning.schedule import Scheduled, run_schedule
 from partita.program import Program
 from partita.stablehlo.rewritten import for_devices
-from partita.tactics import AutomaticPartition, Tactic, changes_program
+from partita.tactics import AutomaticPartition, Tactic
 from partita.tactics.given import with_facts
-from partita.tactics.options import as_tactics, named_axes
+from partita.tactics.options import as_tactics, changing_first, named_axes
 from partita.text import parse_size
 
 
@@ -67,8 +67,7 @@ class Prepared:
           progress: called while a search runs.
           decides: whether what the program says is all there is, so that nothing stays open.
         """
-        changing = [each for each in tactics if changes_program(each)]
-        others = [each for each in tactics if not changes_program(each)]
+        changing, others = changing_first(tactics)
         done = run_schedule(self.context(progress), changing)
         for tactic in with_facts(done.program, self.mesh, others, decides=decides):
             done = done.then(tactic)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from partita.cost import Estimate
-from partita.decisions import Decision, Layouts, gathers, to_row
+from partita.decisions import Context, Decision, Layouts, gathers, to_row
 from partita.errors import FileError
 from partita.frontend.calling import Marked
 from partita.mesh import Mesh
@@ -76,7 +76,7 @@ def table(done: Scheduled, donated: Marked, closed_over: Sequence[np.ndarray]) -
         networks={name: laid for name, laid in zip(mesh.names, mesh.networks, strict=True) if laid},
         hardware=context.hardware.name,
         capacity=done.estimate.capacity,
-        program=_program(program, mesh, assigned, donated, closed_over),
+        program=_program(context, assigned, donated, closed_over),
         estimate=_estimate(done.estimate),
         collectives=collectives(done.spmd),
         layouts=digest(program, assigned, mesh),
@@ -136,14 +136,14 @@ def closed_over_constants(
 
 
 def _program(
-    program: Program,
-    mesh: Mesh,
+    context: Context,
     assigned: Assignment,
     donated: Marked,
     closed_over: Sequence[np.ndarray],
 ) -> ProgramTable:
-    found = fingerprint(program)
-    arguments, results = tensors(program, mesh, assigned)
+    program = context.analysis.program
+    found = fingerprint(context.traced)  # loading compares that; decisions change it again
+    arguments, results = tensors(program, context.mesh, assigned)
     return ProgramTable(
         name=program.name,
         fingerprint=found.digest,

@@ -19,10 +19,11 @@ from partita.decisions import (
     ShardValues,
     Stage,
     from_row,
+    kinds,
 )
-from partita.errors import FileError
+from partita.errors import FileError, TacticError
 from partita.planning.prepare import Prepared
-from partita.planning.schedule import Scheduled, run_schedule
+from partita.planning.schedule import Scheduled, unscheduled
 from partita.saved import keep
 from partita.saved.restore import Saved, check_form, numbered
 from partita.saved.schema import TacticTable
@@ -44,16 +45,39 @@ def rebase(saved: Saved, prepared: Prepared) -> tuple[Scheduled, tuple[NotKept, 
     Raises:
       FileError: the file numbers what there cannot be.
     """
-    context = prepared.context()
+    done, lost = unscheduled(prepared.context()), list[NotKept]()
     try:
-        tactics = [_again(saved, entry, context) for entry in saved.table.history]
+        others = []
+        for entry in saved.table.history:
+            changing = _changing(entry)
+            if changing is None:
+                others.append(entry)
+                continue
+            try:
+                done = done.then(changing)
+            except TacticError as error:
+                lost.append(NotKept(entry.name, str(error)))
+        context = done.stage.context
+        tactics = [_again(saved, entry, context) for entry in others]
         schedule: list[Tactic] = [again for again, _ in tactics]
         if not any(_keeps_given(again) for again, _ in tactics):
-            schedule = with_facts(context.analysis.program, context.mesh, schedule)
-        done = run_schedule(context, schedule)
+            schedule = with_facts(done.program, context.mesh, schedule)
+        for tactic in schedule:
+            done = done.then(tactic)
     except FileError as error:
         raise FileError(f"{str(saved.path)!r} cannot be rebased: {error}") from None
-    return done, (*(each for _, gone in tactics for each in gone), *_sharded_otherwise(saved, done))
+    lost += [each for _, gone in tactics for each in gone]
+    return done, (*lost, *_sharded_otherwise(saved, done))
+
+
+def _changing(entry: TacticTable) -> Recorded | None:
+    """The tactic of an entry whose decisions change the program; None for another."""
+    for row in entry.decided:
+        check_form(row)
+    kinds_of = kinds()
+    if not any(kinds_of[row["decision"]].changes_program for row in entry.decided):
+        return None
+    return Recorded(entry.name, tuple(map(from_row, entry.decided)))
 
 
 def _keeps_given(again: _Again) -> bool:
@@ -88,8 +112,6 @@ class _Again:
 
 def _again(saved: Saved, entry: TacticTable, context: Context) -> tuple[_Again, list[NotKept]]:
     """The tactic of an entry for another program, and what that has not."""
-    for row in entry.decided:
-        check_form(row)
     translator = Translator(saved.table, context, entry.name)
     layouts = [row for row in entry.decided if row.get("decision") == _LAYOUTS]
     rows = translator.decisions([row for row in entry.decided if row not in layouts])

@@ -13,7 +13,7 @@ import msgspec
 from partita import files
 from partita.cost import Estimate, Traffic
 from partita.decisions import Context, Decision, Refers, Row, Stage, apply, from_row, translated
-from partita.errors import AxisError, FileError, MeshError
+from partita.errors import AxisError, FileError, MeshError, TacticError
 from partita.frontend.trace import Traced
 from partita.mesh import Mesh
 from partita.planning.schedule import Scheduled, unscheduled
@@ -131,17 +131,16 @@ class Saved:
           FileError: the file splits the program in a way that is not possible, or this partita
             makes other layouts of the same decisions.
         """
-        program = context.analysis.program
         try:
             done = unscheduled(context)
             for entry in self.table.history:
                 done = done.then(_recorded(entry, done.stage))
             if self.table.gathered_again is not None:
-                again = [read(row, context) for row in self.table.gathered_again]
+                again = [read(row, done.stage.context) for row in self.table.gathered_again]
                 done = done.gathering_again(again)
-        except (FileError, AxisError) as error:
+        except (FileError, AxisError, TacticError) as error:
             raise FileError(f"{str(self.path)!r} cannot be applied: {error}") from None
-        said, assigned = self.table, done.stage.assignment
+        said, program, assigned = self.table, done.program, done.stage.assignment
         if (said.program.arguments, said.program.results) != keep.tensors(
             program, self.mesh, assigned
         ):

@@ -49,7 +49,9 @@ class Translator:
         self._program: Program = context.analysis.program
         self._anchors = {(row.color, row.role): row for row in table.anchors}
         self.gone: list[NotKept] = []
-        self._same = keep.text(fingerprint(self._program)) == table.program.text
+        self._same = keep.text(fingerprint(context.traced)) == table.program.text and (
+            context.origin is None or self._now == list(self._then)
+        )
         """True if the program is the same, except for what is known of its operations."""
 
     def decisions(self, rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -231,11 +233,16 @@ class Translator:
         return found.listed(length(found.order), "`operations`")
 
     @cached_property
+    def _now(self) -> list[str]:
+        """The operations of this program in short."""
+        return [in_short(self._program, op) for op in self._program.operations]
+
+    @cached_property
     def _operations(self) -> dict[int, int]:
         """Operations of the plan's program and their numbers in this one."""
         if not self._then:
             return {}
-        return aligned(self._then, [in_short(self._program, op) for op in self._program.operations])
+        return aligned(self._then, self._now)
 
     @cached_property
     def _producers(self) -> dict[int, tuple[int, int]]:

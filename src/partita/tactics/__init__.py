@@ -11,7 +11,7 @@ from partita.tactics.manual import ManualPartition
 from partita.tactics.megatron import Megatron
 from partita.tactics.microbatch import Microbatch
 from partita.tactics.placement import place
-from partita.tactics.protocol import Blocked, Outcome, Refusal, Suggestion, Tactic, changes_program
+from partita.tactics.protocol import Blocked, Outcome, Refusal, Suggestion, Tactic
 from partita.tactics.sequence import SequenceParallel
 from partita.tactics.zero import ZeRO
 
@@ -36,7 +36,6 @@ __all__ = [
     "Suggestion",
     "Tactic",
     "ZeRO",
-    "changes_program",
     "in_turn",
     "joined",
     "place",

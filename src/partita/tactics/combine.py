@@ -22,7 +22,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
     def every(field: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for o in outcomes for item in getattr(o, field)))
 
-    apart = ("assignment", "memory", "decided", "more_refused", "search")
+    apart = ("assignment", "memory", "decided", "more_refused", "search", "context")
     said = (field.name for field in dataclasses.fields(Outcome) if field.name not in apart)
     memory = [o.memory for o in outcomes if o.memory is not None]
     return Outcome(
@@ -32,6 +32,7 @@ def joined(outcomes: Sequence[Outcome], assignment: Assignment) -> Outcome:
         decided=tuple(decision for o in outcomes for decision in o.decided),
         more_refused=lambda: tuple(refusal for o in outcomes for refusal in o.more_refused()),
         search=next((o.search for o in outcomes if o.search is not None), None),
+        context=next((o.context for o in reversed(outcomes) if o.context is not None), None),
     )
 
 

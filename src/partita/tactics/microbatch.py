@@ -75,13 +75,15 @@ class Microbatch:
         else:
             requests = examples(stage, self.name, self.patterns, 0)
             found = [(request.value, request.dims[0]) for request in requests]
-        for value, dim in found:
-            if value not in names or not isinstance(dim, int):
-                raise TacticError(
-                    f"{self.name}: patterns say which dimension of an argument counts examples, "
-                    f"as in {{'batch*': 0}}; got {dim!r}"
-                )
-        return tuple((names[value], dim) for value, dim in found)
+        return tuple((names[value], self._checked(dim)) for value, dim in found if value in names)
+
+    def _checked(self, dim: object) -> int:
+        if isinstance(dim, int):
+            return dim
+        raise TacticError(
+            f"{self.name}: patterns say which dimension of an argument counts examples, as in "
+            f"{{'batch*': 0}}; got {dim!r}"
+        )
 
 
 def _rows(stage: Stage, name: str, dim: int) -> int:

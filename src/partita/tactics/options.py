@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from partita.errors import TacticError
 from partita.options import boolean, integer, one_or_several, text, texts, wrong
-from partita.tactics.protocol import Tactic
+from partita.tactics.protocol import Tactic, changes_program
 from partita.text import parse_size
 
 
@@ -95,6 +95,12 @@ def as_tactics(value: Any) -> list[Tactic]:
             expected = 'tactics, such as ManualPartition({"batch*": 0}, axis="data")'
             raise wrong("tactics", each, expected, TacticError)
     return tactics
+
+
+def changing_first(tactics: Sequence[Tactic]) -> tuple[list[Tactic], list[Tactic]]:
+    """The tactics that change the program, and the others, which are applied after them."""
+    changing = [each for each in tactics if changes_program(each)]
+    return changing, [each for each in tactics if not changes_program(each)]
 
 
 def named_axes(tactic: Tactic) -> tuple[str, ...]:

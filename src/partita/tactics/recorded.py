@@ -17,9 +17,20 @@ class Recorded:
     said: Outcome | None = dataclasses.field(default=None, repr=False)
     """Report of the tactic."""
 
+    @property
+    def changes_program(self) -> bool:
+        """True if a decision of it does."""
+        return any(each.changes_program for each in self.decided)
+
     def apply(self, stage: Stage) -> Outcome:
         """Applies the decisions."""
-        reached = apply(stage, self.decided).assignment
-        said = self.said or Outcome(reached)
+        after = apply(stage, self.decided)
+        said = self.said or Outcome(after.assignment)
         began = tuple(dict.fromkeys(actions(stage, self.decided)))
-        return dataclasses.replace(said, assignment=reached, decided=self.decided, actions=began)
+        return dataclasses.replace(
+            said,
+            assignment=after.assignment,
+            decided=self.decided,
+            actions=began,
+            context=None if after.context is stage.context else after.context,
+        )

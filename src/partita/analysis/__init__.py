@@ -4,7 +4,7 @@ from partita.analysis.classes import Analysis, ClassGraph, OpClass, Use, ValueCl
 from partita.analysis.conflicts import analyse_conflicts
 from partita.analysis.groups import analyse_groups
 from partita.analysis.names import analyse_names
-from partita.analysis.windows import Between
+from partita.analysis.windows import Between, Window
 from partita.program.ir import Program
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "OpClass",
     "Use",
     "ValueClass",
+    "Window",
     "analyse",
     "discrete",
     "fold",

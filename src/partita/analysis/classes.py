@@ -18,7 +18,7 @@ from functools import cached_property
 from partita.analysis.conflicts import Conflicts
 from partita.analysis.groups import Groups
 from partita.analysis.names import Names
-from partita.analysis.windows import Between, single_uses, use_windows
+from partita.analysis.windows import Between, Window, use_windows, windows_between
 from partita.program.ir import Operation, Program, Value
 
 ROUNDS = 1
@@ -33,9 +33,9 @@ class Use:
     """Index of the reading operation class."""
     number: int
     """Operand number."""
-    windows: tuple[int, ...]
-    """Number of its use window, by `Between`: uses of one window share a gathered copy, even if the
-    value is re-gathered."""
+    windows: tuple[Window, ...]
+    """Its use window, by `Between`: uses of one window share a gathered copy, even if the value is
+    re-gathered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,17 +105,21 @@ class Analysis:
     use). None if nothing is re-gathered."""
 
     @cached_property
-    def windows(self) -> tuple[list[list[int]], ...]:
-        """Number of the use window of each use of every value, by `Between`."""
-        together = [[0] * len(uses) for uses in self.uses]
+    def near(self) -> list[list[int]]:
+        """Number of the group of near uses of each use of every value."""
+        return [use_windows(self.program, uses, self.regather_window) for uses in self.uses]
+
+    @cached_property
+    def windows(self) -> tuple[list[list[Window]], ...]:
+        """Use window of each use of every value, by `Between`."""
         if self.regather_window is None:
+            together = [[Window(0)] * len(uses) for uses in self.uses]
             return tuple(together for _ in Between)
-        far = [use_windows(self.program, uses, self.regather_window) for uses in self.uses]
-        single = [
-            single_uses(self.program, value, uses, windows)
-            for value, (uses, windows) in enumerate(zip(self.uses, far, strict=True))
+        of_values = [
+            windows_between(self.program, value, uses, near)
+            for value, (uses, near) in enumerate(zip(self.uses, self.near, strict=True))
         ]
-        return together, far, single
+        return tuple([each[between] for each in of_values] for between in Between)
 
     def value_colors(self, value: int) -> tuple[int, ...]:
         """Returns the color group of every dimension of a value."""
@@ -217,11 +221,17 @@ def _refine(
 
 def _shared(analysis: Analysis, color: Sequence[int], value: int) -> Hashable:
     """Returns the uses of a value with their windows, grouped by shared gathered copy."""
-    _, far, single = (windows[value] for windows in analysis.windows)
+    windows = [each[value] for each in analysis.windows]
     together: dict[int, list[tuple[int, int, int]]] = {}
-    for (op, number), window, use in zip(analysis.uses[value], far, single, strict=True):
-        together.setdefault(use, []).append((color[op], number, window))
-    return tuple(sorted(tuple(sorted(uses)) for uses in together.values()))
+    in_loops: list[Hashable] = []
+    for (op, number), near, *of_use in zip(
+        analysis.uses[value], analysis.near[value], *windows, strict=True
+    ):
+        together.setdefault(of_use[Between.ALL].number, []).append((color[op], number, near))
+        if of_use[Between.EACH].body:
+            each = [(window.number, window.runs) for window in of_use]
+            in_loops.append((color[op], number, tuple(each)))
+    return tuple(sorted(tuple(sorted(uses)) for uses in together.values())), tuple(in_loops)
 
 
 def _build(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from partita.program.ir import Program
 
@@ -17,12 +18,32 @@ class Between(enum.IntEnum):
     """Uses that are more than the window of the device type apart."""
     ALL = 2
     """Any two uses, except those inside loops and branches, for which copies exist before."""
+    ITERATIONS = 3
+    """As `ALL`; and in loops around uses, iterations, and in each of them uses far apart."""
+    EACH = 4
+    """Any two uses, those in each iteration of loops around them included."""
+
+    @property
+    def in_loops(self) -> bool:
+        """True if copies are gathered in each iteration of the loops around uses."""
+        return self > Between.ALL
+
+
+class Window(NamedTuple):
+    """Use window of a value, in the region of the value itself or in the body of a loop."""
+
+    number: int
+    body: int = 0
+    """Region of the loop body that gathers the copy in each iteration; 0 if none does."""
+    runs: int = 1
+    """Number of times that the copy is gathered, for each time that the value is made."""
 
 
 def use_windows(
     program: Program, uses: Sequence[tuple[int, int]], regather_window: int | None
 ) -> list[int]:
-    """Returns the window number of each use of one value, in the order in which they are read."""
+    """Returns the number of the group of near uses that each use of one value belongs to, in the
+    order in which they are read."""
     if regather_window is None:
         return [0] * len(uses)
     window, previous, found = 0, None, []
@@ -35,27 +56,61 @@ def use_windows(
     return found
 
 
-def single_uses(
-    program: Program, value: int, uses: Sequence[tuple[int, int]], windows: Sequence[int]
-) -> list[int]:
-    """Returns window numbers with each window split into single uses, where possible.
+def windows_between(
+    program: Program, value: int, uses: Sequence[tuple[int, int]], near: Sequence[int]
+) -> tuple[list[Window], ...]:
+    """Returns the window of each use of one value, by `Between`.
 
-    Uses inside of loops and branches share with each other, since what they need is gathered
-    before these begin.
+    Uses inside of a loop or branch share with each other, since what they need is gathered before
+    it begins; if it is gathered in each iteration, those in inner loops and branches do.
+
+    Args:
+      program: the program.
+      value: the value.
+      uses: its uses, in the order in which they are read.
+      near: the group of near uses of each.
     """
-    if len(uses) < 2:
-        return [0] * len(uses)
     home = _home(program, value)
-    numbers: dict[tuple[int, int], int] = {}
-    found = []
-    for use, window in zip(uses, windows, strict=True):
+    ahead: dict[int, int] = {}
+    found: list[list[Window]] = [[] for _ in Between]
+    numbers: list[dict[Hashable, int]] = [{} for _ in Between]
+    for use, group in zip(uses, near, strict=True):
         at = program.read_at(*use)
-        inside = program.operations[at].region != home
-        found.append(numbers.setdefault((window, -1 if inside else at), len(numbers)))
-    return found
+        region = program.operations[at].region
+        loop, trips = _outermost_loop(program, program.home(value), region)
+        far = ahead.setdefault(loop, group) if loop else group
+        single = 0, far, at if region == home else -1
+        keys: list[Hashable] = [0, far, single, single, single]
+        body, runs = (loop, trips) if trips else (0, 1)
+        if body:
+            keys[Between.ITERATIONS] = body, group, -1
+            inner, _ = _outermost_loop(program, body, region)
+            keys[Between.EACH] = body, group, at if region == body else -1 - inner
+        for between, key in zip(Between, keys, strict=True):
+            number = numbers[between].setdefault(key, len(numbers[between]))
+            window = Window(number, body, runs) if between.in_loops else Window(number)
+            found[between].append(window)
+    return tuple(found)
 
 
 def _home(program: Program, value: int) -> int:
     """Returns the region that a value is defined in."""
     producer = program.values[value].producer
     return 0 if producer is None else program.operations[producer].region
+
+
+def _outermost_loop(program: Program, home: int, region: int) -> tuple[int, int]:
+    """Returns the outermost region inside of `home` that may run repeatedly, around or as a region,
+    and how often if that is known.
+
+    Both are 0 if there is none; the second one, if that is not the body of a loop, or only running
+    the loop tells how often.
+    """
+    around = program.around(region)
+    if home not in around:
+        return 0, 0
+    for inner in reversed(around[: around.index(home)]):
+        if program.regions[inner].repeats:
+            loop = program.bodies.get(inner)
+            return inner, (loop.trips or 0) if loop else 0
+    return 0, 0

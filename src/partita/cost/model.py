@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from partita.analysis import Analysis, Between, ClassGraph
+from partita.analysis import Analysis, Between, ClassGraph, Window
 from partita.cost.compute.model import ComputeModel
 from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Estimate, StepTime, Together, Traffic
@@ -54,11 +54,13 @@ class Cost:
     regathered: Mapping[int, Between]
     """Value classes that are gathered again, and between which uses."""
     table: PlanTable
+    moving: np.ndarray
+    """As `numbers`, but the plans that gather in loops for the classes that do."""
 
     def without_parts(self) -> Cost:
         """Returns the cost without its parts, to save memory; no other derives from it then."""
         none = np.zeros(0)
-        return dataclasses.replace(self, ops=none, numbers=none, changes=none)
+        return dataclasses.replace(self, ops=none, numbers=none, changes=none, moving=none)
 
     @property
     def plans(self) -> list[PlanCost]:
@@ -68,7 +70,7 @@ class Cost:
     @property
     def parts(self) -> list[Part]:
         """Collectives that may be combined with others."""
-        combined = self.numbers[self.table.combined[self.numbers]].tolist()
+        combined = self.moving[self.table.combined[self.moving]].tolist()
         return [part for number in combined for part in self.table.costs[number].parts]
 
     @property
@@ -82,6 +84,11 @@ class Cost:
         """Bytes of every value class's shard in its stored layout."""
         found: np.ndarray = self.table.kept[self.numbers]
         return found
+
+    @property
+    def captured(self) -> list[int]:
+        """Value classes that are gathered in the iterations of loops around their uses."""
+        return [index for index, between in self.regathered.items() if between.in_loops]
 
 
 class CostModel:
@@ -159,42 +166,99 @@ class CostModel:
           choose: whether to gather again what takes too much memory, where nothing is decided
             of it.
         """
-        table, forms, base = self._table, lowering.forms, base or self._nothing()
+        table, base = self._table, base or self._nothing()
         seconds, numbers = self._priced(lowering)
+        kept = table.kept[numbers]
+        fixed = self.memory.arguments(kept) + self.memory.constants
+        changes = self._changes(base.numbers, base.changes, numbers)
+        live = changes.cumsum()
+        time = self._time(seconds, lowering.forms, numbers)
+        found, moving = Gathered(time, max(0.0, float(live.max())), {}), numbers
+        room, decided = self.capacity - fixed, dict(lowering.tiling.gathers)
+        if decided or (choose and found.peak > room):
+            gathered = table.again[numbers].nonzero()[0].tolist()
+            ways = {index: table.ways[numbers[index]] for index in gathered}
+            found = self._gathered(live, room, found, ways, decided, choose)
+            number = {
+                index: next(way.number for way in ways[index] if way.between is between)
+                for index, between in found.regathered.items()
+                if between.in_loops
+            }
+            if number:  # now that they are known, what they overlap with is, too
+                moving = numbers.copy()
+                moving[list(number)] = list(number.values())
+                live = self._changes(numbers, changes, moving).cumsum()
+                time = self._time(seconds, lowering.forms, moving, list(number))
+                in_loops = {index: found.regathered[index] for index in number}
+                others = {
+                    i: way for i, way in ways.items() if i in found.regathered.keys() - number
+                }
+                start = Gathered(time, max(0.0, float(live.max())), in_loops)
+                choice = Regathering(live, room, start, others, table.buffers)
+                found, _ = choice.decided(found.regathered)
+        peak = fixed + found.peak
+        return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table, moving)
+
+    def _time(
+        self,
+        seconds: np.ndarray,
+        forms: Sequence[OpForm],
+        numbers: np.ndarray,
+        captured: Sequence[int] = (),
+    ) -> StepTime:
+        """Returns the time of a step.
+
+        Args:
+          seconds: of every operation class.
+          forms: of them.
+          numbers: of the plan of every value class.
+          captured: the value classes whose plans gather in loops around their uses.
+        """
+        table = self._table
         moved = total(table.moved[numbers[table.moves[numbers]]]).tolist()
         compute = total(seconds).item() + moved[0]
         exposed, hidden = self._waiting(forms) + moved[1], tuple(moved[2:])
         saved, beside = self._combined(numbers[table.combined[numbers]])
         exposed, hidden = exposed - saved, tuple(map(operator.sub, hidden, beside))
-        if over := self.loops.excess(seconds, numbers, table):
+        if over := self.loops.excess(seconds, numbers, table, captured):
             exposed += max(over)
             hidden = tuple(max(h - more, 0.0) for h, more in zip(hidden, over, strict=True))
         offloaded = self.offload.seconds(forms)
         if offloaded is not None:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
-        kept = table.kept[numbers]
-        fixed = self.memory.arguments(kept) + self.memory.constants
-        changes = self._changes(base, numbers)
-        live = changes.cumsum()
-        found = Gathered(StepTime(compute, exposed, hidden), max(0.0, float(live.max())), {})
-        room, decided = self.capacity - fixed, dict(lowering.tiling.gathers)
-        if decided or (choose and found.peak > room):
-            gathered = table.again[numbers].nonzero()[0].tolist()
-            ways = {index: table.ways[numbers[index]] for index in gathered}
-            open_ = {index: ways.pop(index) for index in gathered if index not in decided}
-            if ways:
-                choice = Regathering(live, room, found, ways, table.buffers)
-                found, live = choice.decided(decided)
-            if choose and found.peak > room:
-                found = Regathering(live, room, found, open_, table.buffers).best()
-        peak = fixed + found.peak
-        return Cost(seconds, numbers, changes, found.time, peak, found.regathered, table)
+        return StepTime(compute, exposed, hidden)
+
+    def _gathered(
+        self,
+        live: np.ndarray,
+        room: float,
+        kept: Gathered,
+        ways: Mapping[int, tuple[Again, ...]],
+        decided: Mapping[int, int],
+        choose: bool,
+    ) -> Gathered:
+        """Returns the step that gathers again as decided, and where memory asks for it more; in
+        loops only if it does not fit otherwise."""
+        buffers, found = self._table.buffers, kept
+        fixed = {index: each for index, each in ways.items() if index in decided}
+        if fixed:
+            found, live = Regathering(live, room, found, fixed, buffers).decided(decided)
+        start, open_ = found, {i: each for i, each in ways.items() if i not in decided}
+        ahead = {i: tuple(w for w in each if not w.between.in_loops) for i, each in open_.items()}
+        if choose and found.peak > room:
+            some = {index: each for index, each in ahead.items() if len(each) > 1}
+            found = Regathering(live, room, start, some, buffers).best()
+        if choose and found.peak > room and ahead != open_:
+            other = Regathering(live, room, start, open_, buffers).best()
+            found = other if other.peak < found.peak else found
+        return found
 
     def _nothing(self) -> Cost:
         """Returns the cost of no operation and no value, to start from."""
         numbers = np.zeros(len(self.graph.values), dtype=np.int32)
         seconds, copied = np.zeros(len(self.graph.ops)), np.zeros(self.memory.size)
-        return Cost(seconds, numbers, copied, StepTime(0, 0, ()), 0, {}, self._table)
+        time = StepTime(0, 0, ())
+        return Cost(seconds, numbers, copied, time, 0, {}, self._table, numbers)
 
     def _priced(self, lowering: Lowering) -> tuple[np.ndarray, np.ndarray]:
         """Returns seconds by operation class, and the table number of each value class's plan."""
@@ -224,14 +288,15 @@ class CostModel:
             self._saved[key] = self.combining.saved(part for cost in costs for part in cost.parts)
         return self._saved[key]
 
-    def _changes(self, base: Cost, numbers: np.ndarray) -> np.ndarray:
-        """Returns the difference array of live bytes by position, derived from that of other plans.
+    def _changes(self, base: np.ndarray, of_base: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Returns the difference array of live bytes by position for plans with these numbers,
+        derived from that of other plans.
 
         Bytes are whole numbers, so the result does not depend on the order of addition.
         """
-        table, differ = self._table, (base.numbers != numbers).nonzero()[0]
-        old, new = base.numbers[differ], numbers[differ]
-        found = base.changes.copy()
+        table, differ = self._table, (base != numbers).nonzero()[0]
+        old, new = base[differ], numbers[differ]
+        found = of_base.copy()
         rows = np.concatenate([table.copies[new], table.copies[old]])
         table.buffers.add(found, rows, np.repeat([1.0, -1.0], len(differ)))
         self.memory.kept.add(found, differ, table.kept[new] - table.kept[old])
@@ -245,9 +310,9 @@ class CostModel:
     def estimate(self, cost: Cost, lowering: Lowering) -> Estimate:
         """Returns the full estimate of a cost, with the traffic of the whole program."""
         traffic: dict[_Kind, Traffic] = {}
-        for index, step, repeats in lowering.regathering(cost.regathered).steps():
+        for index, step, windows in lowering.regathering(cost.regathered).steps():
             if step.is_collective:
-                times = repeats * self._times[index]
+                times = sum(window.runs for window in windows) * self._times[index]
                 key: _Kind = (step.kind, self.mesh.axis_names(step.axes))
                 seconds = times * float(self._link_seconds(step).sum())
                 _add(traffic, key, Traffic(times, times * step.bytes, seconds))
@@ -300,7 +365,9 @@ class CostModel:
         copies = tuple(self.memory.copies(index, plan, Between.NONE))
         if plan.steps or plan.reshards or copies:
             row = self._row(copies)
-            return self._table.add(self._plan(index, plan, kept, copies), row)
+            cost = self._plan(index, plan, kept, copies)
+            again = tuple(self._again(index, plan, cost))
+            return self._table.add(dataclasses.replace(cost, again=again), row)
         if kept not in self._unmoved:
             self._unmoved[kept] = self._table.add(self._table.costs[0].keeping(kept))
         return self._unmoved[kept]
@@ -310,7 +377,12 @@ class CostModel:
         return self._table.buffers.append(*self.memory.changes(copies)) if copies else 0
 
     def _plan(
-        self, index: int, plan: ValuePlan, kept: float, copies: tuple[Copies, ...]
+        self,
+        index: int,
+        plan: ValuePlan,
+        kept: float,
+        copies: tuple[Copies, ...],
+        between: Between = Between.NONE,
     ) -> PlanCost:
         """Returns the cost of a plan, given the stored bytes of a shard, and other buffers."""
         count = self._times[index]
@@ -323,18 +395,22 @@ class CostModel:
             hidden = time * overlapped
             parts += self._parts(index, plan.steps, overlapped)
             inside.append(self.loops.move(index, (), plan.steps, time))
-        moves_once = []
         for need, steps in plan.reshards:
-            time, waiting = (count * seconds for seconds in self.links_seconds(steps))
             users = tuple(i for i, n in enumerate(plan.needs) if n == need)
             first = self.hidden_share(index, plan, need)
-            now = float(waiting.sum() + time.sum() * (1 - first))
             compute += count * len(users) * self._read(index, steps)
-            exposed += now
-            hidden = hidden + time * first
-            parts += self._parts(index, steps, first)
-            inside.append(self.loops.move(index, users, steps, time))
-            moves_once.append((need, now, time * first))
+            windows = plan.windows(self.graph.values[index], need, between)
+            for window in windows:
+                times = count * window.runs
+                time, waiting = (times * seconds for seconds in self.links_seconds(steps))
+                exposed += float(waiting.sum() + time.sum() * (1 - first))
+                hidden = hidden + time * first
+                if window.body:
+                    of = self._users(index, users, window, between)
+                    inside.append(self.loops.move(index, of, steps, time * first, window.body))
+                elif window == windows[0]:  # no compiler combines what is gathered again
+                    parts += self._parts(index, steps, first)
+                    inside.append(self.loops.move(index, users, steps, time))
         return PlanCost(
             kept,
             True,
@@ -342,27 +418,48 @@ class CostModel:
             exposed,
             tuple(hidden.tolist()),
             copies,
-            tuple(self._again(index, plan, moves_once)),
+            (),
             tuple(parts),
             tuple(filter(None, inside)),
         )
 
-    def _again(
-        self, index: int, plan: ValuePlan, once: Sequence[tuple[Need, float, np.ndarray]]
-    ) -> Iterator[Again]:
-        """Yields the ways to gather a value class again. `once` has the seconds of the moves for
-        each need: those that compute waits for, and the hidden ones on each link."""
-        value, known = self.graph.values[index], len(once)
-        for between in (Between.FAR, Between.ALL):
-            more = [plan.windows(value, need, between) - 1 for need, *_ in once]
-            if len(once) + sum(more) > known:
-                known = len(once) + sum(more)
-                exposed = sum(n * now for n, (_, now, _) in zip(more, once, strict=True))
-                hidden = sum(
-                    (n * time for n, (*_, time) in zip(more, once, strict=True)), self._idle
-                )
-                copies = tuple(self.memory.copies(index, plan, between))
-                yield Again(between, exposed, tuple(hidden.tolist()), copies, self._row(copies))
+    def _users(
+        self, index: int, users: Sequence[int], window: Window, between: Between
+    ) -> tuple[int, ...]:
+        """Returns which of some uses of a value class belong to a use window."""
+        uses = self.graph.values[index].uses
+        return tuple(i for i in users if uses[i].windows[between] == window)
+
+    def _again(self, index: int, plan: ValuePlan, once: PlanCost) -> Iterator[Again]:
+        """Yields the ways to gather a value class again, given the cost of keeping its copies."""
+        value, needs = self.graph.values[index], [need for need, _ in plan.reshards]
+        known = len(needs)
+        for between in list(Between)[1:]:
+            runs = [plan.runs(value, need, between) for need in needs]
+            if sum(runs) <= known:
+                continue
+            known, number = sum(runs), 0
+            copies = tuple(self.memory.copies(index, plan, between))
+            row = self._row(copies)
+            if between.in_loops:
+                cost = self._plan(index, plan, once.kept, copies, between)
+                number = self._table.add(cost, row)
+                exposed = cost.exposed - once.exposed
+                hidden = np.array(cost.hidden) - np.array(once.hidden)
+            else:
+                exposed, hidden = self._more(index, plan, runs)
+            yield Again(between, exposed, tuple(hidden.tolist()), copies, row, number)
+
+    def _more(self, index: int, plan: ValuePlan, runs: Sequence[int]) -> tuple[float, np.ndarray]:
+        """Returns the seconds of gathering a value class as often as this for each need, beyond
+        once: those that compute waits for, and the hidden ones on each link."""
+        exposed, hidden = 0.0, self._idle
+        for (need, steps), times in zip(plan.reshards, runs, strict=True):
+            count, first = self._times[index], self.hidden_share(index, plan, need)
+            time, waiting = (count * seconds for seconds in self.links_seconds(steps))
+            exposed += (times - 1) * float(waiting.sum() + time.sum() * (1 - first))
+            hidden = hidden + (times - 1) * (time * first)
+        return exposed, hidden
 
     def _written(self, index: int, plan: ValuePlan) -> float:
         """Returns the seconds of writing values that move, and of reading their sums, beyond what

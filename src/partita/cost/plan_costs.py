@@ -32,6 +32,8 @@ class Inside:
     """Key shared by all gathers that a compiler combines; empty for one that stays separate."""
     size: int
     """Bytes of the largest result of one move's steps."""
+    body: int
+    """Region of the body."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

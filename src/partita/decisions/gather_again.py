@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 from partita.analysis import Between
 from partita.decisions.decision import Decision
 from partita.decisions.references import Value
 from partita.decisions.stage import Stage
 
-Uses = Literal["none", "far", "all"]
+Uses = Literal["none", "far", "all", "iterations", "each"]
 """Names of `partita.analysis.Between` in files."""
 
 
@@ -24,7 +24,10 @@ class GatherAgain(Decision, frozen=True, tag="gather_again"):
     values: tuple[Value, ...]
     between: Uses
     """`none` keeps one copy from the first use to the last; `far` drops it between uses that are
-    far apart, as those of a forward and a backward pass are; `all` between any two."""
+    far apart, as those of a forward and a backward pass are; `all` between any two.
+
+    These gather ahead of loops for the uses inside. `iterations` gathers in each iteration, and in
+    it again for uses far apart; `each` in each iteration, for every use."""
 
     def apply(self, stage: Stage) -> Stage:
         """Returns the stage in which this is decided."""
@@ -36,6 +39,8 @@ class GatherAgain(Decision, frozen=True, tag="gather_again"):
             "none": "keeps what is gathered of",
             "far": "gathers again, for uses far apart,",
             "all": "gathers again, for every use,",
+            "iterations": "gathers in each iteration of loops",
+            "each": "gathers in each iteration of loops, for every use,",
         }
         program = stage.context.analysis.program
         return f"{told[self.between]} {', '.join(map(program.describe, self.values))}"
@@ -44,6 +49,6 @@ class GatherAgain(Decision, frozen=True, tag="gather_again"):
 def gathers(between: Iterable[tuple[int, int]]) -> tuple[GatherAgain, ...]:
     """Returns the decisions of `(value, Between)` pairs."""
     pairs = sorted(between)
-    names: tuple[Uses, ...] = ("none", "far", "all")
+    names: tuple[Uses, ...] = get_args(Uses)
     found = {name: tuple(v for v, b in pairs if b == n) for n, name in enumerate(names)}
     return tuple(GatherAgain(values, name) for name, values in found.items() if values)

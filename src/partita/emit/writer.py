@@ -133,8 +133,10 @@ class Writer:
         purpose."""
         value = self.values[reshard.input]
         if reshard.again:
-            # Keeps the compiler from merging this with the earlier, equal one.
-            value = set_apart(value)
+            # Keeps the compiler from merging this with the earlier, equal one, and from moving it
+            # out of the loop in which it waits for what the iteration begins with.
+            after = () if reshard.after is None else (self.values[reshard.after],)
+            value = set_apart(value, *after)
         return value
 
     def template(self, op: int) -> Any:

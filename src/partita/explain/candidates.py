@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from partita.analysis import Between
 from partita.decisions import Action, Change, GatherAgain
+from partita.decisions.gather_again import Uses
 from partita.explain.alternatives import Candidate, conflicts_of
 from partita.explain.view import CollectiveGroup, PlanView
 from partita.program.collectives import ALL_REDUCE
@@ -21,6 +22,12 @@ from partita.program.names import pattern, shared_pattern
 from partita.spmd import Reshard
 from partita.tactics.placement import sharing_a_buffer
 from partita.tiling import Node
+
+_AGAIN: dict[Uses, str] = {
+    "far": "gather again instead of keeping copies between uses far apart",
+    "iterations": "gather in each iteration instead of ahead of loops",
+}
+"""Ways to gather again what is kept, in words."""
 
 MOST_REQUESTS = 4
 """Requests of a tactic that a change names."""
@@ -133,17 +140,19 @@ def _regathered(view: PlanView, reshard: Reshard) -> Iterator[Candidate]:
         return
     value = view.moved(reshard)
     between, end = view.regathered(value), len(view.done.history)
-    analysis, need = view.context.analysis, view.need(*reshard.use)
-    uses, windows = analysis.uses[value], analysis.windows[between or Between.FAR][value]
-    if len({w for use, w in zip(uses, windows, strict=True) if view.need(*use) == need}) < 2:
-        return
     everything = tuple(range(len(view.program.values)))
     if between:
-        text, decision = "keep what is gathered between uses", GatherAgain(everything, "none")
-    else:
-        text = "gather again instead of keeping copies between uses far apart"
-        decision = GatherAgain(everything, "far")
-    yield Candidate(f"{text}, everywhere", end, decisions=(decision,))
+        if view.runs(value, reshard.use, between) > 1:
+            kept = GatherAgain(everything, "none")
+            text = "keep what is gathered between uses, everywhere"
+            yield Candidate(text, end, decisions=(kept,))
+        return
+    runs = 1
+    for way, text in _AGAIN.items():
+        if view.runs(value, reshard.use, Between[way.upper()]) > runs:
+            runs = view.runs(value, reshard.use, Between[way.upper()])
+            again = GatherAgain(everything, way)
+            yield Candidate(f"{text}, everywhere", end, decisions=(again,))
 
 
 def _scattered(view: PlanView, group: CollectiveGroup, axis: int) -> Iterator[Candidate]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from partita.analysis import Between
+from partita.analysis import Between, Window
 from partita.cost import Interconnect, interconnect
 from partita.errors import UnknownNameError, closest
 from partita.explain.origins import Origins
@@ -108,17 +108,23 @@ class PlanView:
     def users(self, reshard: Reshard) -> list[tuple[int, int]]:
         """The uses that a reshard is for, as (operation, operand number)."""
         value = self.moved(reshard)
-        uses = self.context.analysis.uses[value]
         if reshard.use is None:
-            return uses
-        need = self.need(*reshard.use)
-        windows = self.context.analysis.windows[self.regathered(value)][value]
-        window = windows[uses.index(reshard.use)]
-        return [
-            use
-            for use, other in zip(uses, windows, strict=True)
-            if self.need(*use) == need and other == window
-        ]
+            return self.context.analysis.uses[value]
+        windows = self._windows(value, reshard.use, self.regathered(value))
+        return [use for use, window in windows.items() if window == windows[reshard.use]]
+
+    def _windows(
+        self, value: int, use: tuple[int, int], between: Between
+    ) -> dict[tuple[int, int], Window]:
+        """Returns the uses that need a value in the same form as one, with their windows."""
+        analysis, need = self.context.analysis, self.need(*use)
+        windows = zip(analysis.uses[value], analysis.windows[between][value], strict=True)
+        return {use: window for use, window in windows if self.need(*use) == need}
+
+    def runs(self, value: int, use: tuple[int, int], between: Between) -> int:
+        """Returns how often a value would be gathered for a use and all that need the same, each
+        time that it is made, if it were gathered again between these uses."""
+        return sum(window.runs for window in {*self._windows(value, use, between).values()})
 
     def regathered(self, value: int) -> Between:
         """Between which uses a value is gathered again."""

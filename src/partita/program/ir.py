@@ -14,7 +14,7 @@ from typing import Any
 
 from partita.errors import FormerName
 from partita.escape import printed
-from partita.program.blocks import Barrier, Block, Loop, Region, loops_in
+from partita.program.blocks import Barrier, Block, Branch, Item, Loop, Region, loops_in
 from partita.program.op_traits import OPERATIONS, UNKNOWN, Traits
 from partita.program.rule import Rule
 
@@ -355,6 +355,19 @@ class Program:
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outer ones before those inside."""
         return tuple(loops_in(self.body))
+
+    @functools.cached_property
+    def bodies(self) -> dict[int, Loop]:
+        """Maps the region of every loop's body to the loop."""
+        return {self.region_of(loop.body.items[0]): loop for loop in self.loops if loop.body.items}
+
+    def region_of(self, item: Item) -> int:
+        """Returns the region that an item of a block belongs to."""
+        if isinstance(item, Loop):
+            return self.regions[self.operations[item.choose].region].parent
+        if isinstance(item, Branch):
+            item = item.choose
+        return self.operations[item.parts[0] if isinstance(item, Barrier) else item].region
 
     @functools.cached_property
     def ends(self) -> dict[int, int]:

@@ -39,15 +39,26 @@ def constants(plan: Scheduled) -> Iterator[RenderableType]:
     yield Group(table, Text(hint, style="yellow"))
 
 
+_GATHERED = (
+    (False, "Gathered again instead of kept, for lack of memory:"),
+    (True, "Gathered in each iteration of a loop instead of once, for lack of memory:"),
+)
+
+
 def notes(plan: Scheduled) -> Iterator[RenderableType]:
     """Yields notes on effects of a lack of memory, and on parts of the program that planning cannot
     improve."""
     program, lowering = plan.program, plan.lowering
-    again = [lowering.graph.values[index] for index in lowering.regathered]
-    yield from _listed(
-        "Gathered again instead of kept, for lack of memory:",
-        [f"{program.describe(each.value.index)}{times(len(each.members))}" for each in again],
-    )
+    for in_loops, title in _GATHERED:
+        again = [
+            lowering.graph.values[index]
+            for index, between in lowering.regathered.items()
+            if between.in_loops == in_loops
+        ]
+        yield from _listed(
+            title,
+            [f"{program.describe(each.value.index)}{times(len(each.members))}" for each in again],
+        )
     yield from _listed(
         "Loops whose trip count is not known; their cost is that of running once:",
         dict.fromkeys(loop.source for loop in program.loops if loop.trips is None),

@@ -45,6 +45,12 @@ class Reshard:
     use: tuple[int, int] | None
     """First use that it serves, as (operation, operand number); None on the way to the layout in
     which the value is stored."""
+    body: int = 0
+    """Region of the loop body in which it runs in each iteration on purpose, though the value comes
+    from outside of the loop; else 0."""
+    after: int | None = None
+    """Buffer that differs between iterations, if there is one; waiting for it, the first step stays
+    in the body."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

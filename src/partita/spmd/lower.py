@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from partita.analysis import Between, ClassGraph, ValueClass
+from partita.analysis import Between, ClassGraph, ValueClass, Window
 from partita.mesh import Mesh
 from partita.spmd.generated import Generated
 from partita.spmd.reshard import reshard, traffic
@@ -44,10 +44,14 @@ class ValuePlan:
     value: int
     """The value class."""
 
-    def windows(self, value: ValueClass, need: Need, between: Between) -> int:
-        """Returns the number of use windows of the value class that contain this need."""
+    def windows(self, value: ValueClass, need: Need, between: Between) -> list[Window]:
+        """Returns the use windows of the value class that contain this need, in order."""
         uses = zip(value.uses, self.needs, strict=True)
-        return len({use.windows[between] for use, other in uses if other == need})
+        return sorted({use.windows[between] for use, other in uses if other == need})
+
+    def runs(self, value: ValueClass, need: Need, between: Between) -> int:
+        """Returns how often the value class is gathered for this need, per time it is made."""
+        return sum(window.runs for window in self.windows(value, need, between))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,24 +123,25 @@ class Lowering:
         own = NONE if producer is None else self.forms[producer[0]].sums
         return own | self.outstanding.get(value_class, NONE)
 
-    def steps(self) -> Iterator[tuple[int, Step, int]]:
-        """Yields every resharding step: value class, step, number of times per member."""
+    def steps(self) -> Iterator[tuple[int, Step, list[Window]]]:
+        """Yields every resharding step: value class, step, use windows that it runs for."""
+        once = [Window(0)]
         for index, plan in enumerate(self.plans):
             value, between = self.graph.values[index], self.regathered.get(index, Between.NONE)
             for step in plan.steps:
-                yield index, step, 1
+                yield index, step, once
             for need, steps in plan.reshards:
-                repeats = plan.windows(value, need, between)
+                windows = plan.windows(value, need, between)
                 for step in steps:
-                    yield index, step, repeats
+                    yield index, step, windows
 
     def counts(self) -> dict[str, int]:
         """Returns the number of collectives by kind in the whole program; loops count once."""
         found: dict[str, int] = {}
-        for index, step, repeats in self.steps():
+        for index, step, windows in self.steps():
             if step.is_collective:
                 members = len(self.graph.values[index].members)
-                found[step.kind] = found.get(step.kind, 0) + repeats * members
+                found[step.kind] = found.get(step.kind, 0) + len(windows) * members
         for op in self.graph.ops:
             for own in op.op.work.collectives if op.op.work else ():
                 found[own.kind] = found.get(own.kind, 0) + len(op.members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita.analysis import Window
 from partita.program.blocks import Barrier, Block, Branch, Loop
 from partita.program.ir import TensorType
 from partita.spmd.instructions import Buffer, Case, Hold, Instruction, Reshard, Run, Section, While
@@ -25,9 +26,11 @@ class _Unfolding:
         self.buffers: list[Buffer] = []
         self.instructions: list[Instruction] = []
         self.kept: dict[int, int] = {}
-        self.resharded: dict[tuple[int, Need, int], int] = {}
+        self.resharded: dict[tuple[int, Need, Window], int] = {}
         self.seen: set[tuple[int, Need]] = set()
-        self.windows: dict[tuple[int, int, int], int] = {}
+        self.windows: dict[tuple[int, int, int], Window] = {}
+        self.carried: list[int] = []
+        """Buffers of what the innermost loop carries."""
 
     def run(self) -> SpmdProgram:
         program = self.program
@@ -75,10 +78,14 @@ class _Unfolding:
             self._keep(part, outputs)
 
     def _reshard_ahead(self, item: Loop | Branch) -> None:
-        """Reshards values defined outside of a loop or branch, ahead of it, for uses inside."""
+        """Reshards values defined outside of a loop or branch, ahead of it, for uses inside.
+
+        Those that are gathered in each iteration of a loop inside are left for its body.
+        """
+        around = self.program.around(self.program.region_of(item))
         for op in item.operations():
             for number, value in enumerate(self.program.operations[op].operands):
-                if value in self.kept:
+                if value in self.kept and self._window(value, op, number).body in around:
                     self._input(op, number)
 
     def _loop(self, loop: Loop) -> None:
@@ -88,8 +95,9 @@ class _Unfolding:
         outer = self.instructions
         condition = self._section(carries, made, 0, loop.condition, [(loop.choose, 0)])
         passed_on = [(carry, 1) for carry in carries]
+        around, self.carried = self.carried, [each[1] for each in made]
         body = self._section(carries, made, 1, loop.body, passed_on)
-        self.instructions = outer
+        self.instructions, self.carried = outer, around
         outputs = tuple(m[2] for m in made)
         self.instructions.append(While(loop, inputs, condition, body, outputs))
         for carry, m in zip(carries, made, strict=True):
@@ -147,13 +155,19 @@ class _Unfolding:
         plan = self._plan(value)
         if need == (plan.layout, ()):
             return self.kept[value]
-        key = (value, need, self.windows.get((value, op, number), 0))
+        window = self._window(value, op, number)
+        key = (value, need, window)
         if key not in self.resharded:
-            again = (value, need) in self.seen
+            again = (value, need) in self.seen or window.body > 0
             self.seen.add((value, need))
             steps = dict(plan.reshards)[need]
-            self.resharded[key] = self._walk(value, self.kept[value], steps, again, (op, number))
+            self.resharded[key] = self._walk(
+                value, self.kept[value], steps, again, (op, number), window
+            )
         return self.resharded[key]
+
+    def _window(self, value: int, op: int, number: int) -> Window:
+        return self.windows.get((value, op, number), Window(0))
 
     def _make(self, op: int) -> tuple[int, ...]:
         """Adds buffers for the results of an operation, in the layouts in which it makes them."""
@@ -168,7 +182,8 @@ class _Unfolding:
     def _keep_one(self, op: int, made: tuple[int, ...], place: int) -> None:
         """Reshards one result of an operation to the layout in which it is stored."""
         value = self.program.operations[op].results[place]
-        self.kept[value] = self._walk(value, made[place], self._plan(value).steps, False, None)
+        steps = self._plan(value).steps
+        self.kept[value] = self._walk(value, made[place], steps, False, None, Window(0))
 
     def _number_windows(self) -> None:
         analysis = self.graph.analysis
@@ -196,10 +211,26 @@ class _Unfolding:
         steps: tuple[Step, ...],
         again: bool,
         use: tuple[int, int] | None,
+        window: Window,
     ) -> int:
-        times = self.program.defined_times(value)
+        times, body = self.program.defined_times(value) * window.runs, window.body
+        after = self._latest() if body else None
         for step in steps:
             output = self._add(value, step.after)
-            self.instructions.append(Reshard(step, buffer, output, again, times, use))
-            buffer, again = output, False
+            self.instructions.append(Reshard(step, buffer, output, again, times, use, body, after))
+            buffer, again, after = output, False, None
         return buffer
+
+    def _latest(self) -> int | None:
+        """Returns a buffer of this iteration: of the latest reshard that waits for one, else the
+        smallest that the loop carries; None if it carries nothing.
+
+        Reshards take turns anyway, and those that wait for different buffers are not merged.
+        """
+        for item in reversed(self.instructions):
+            if isinstance(item, Reshard) and item.body:
+                return item.output
+        return min(self.carried, key=self._bytes, default=None)
+
+    def _bytes(self, buffer: int) -> int:
+        return self.buffers[buffer].type.bytes

@@ -24,10 +24,9 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 """The operation by which what devices have of an unreduced value is combined."""
 
 
-def set_apart(value: Any) -> Any:
-    """A value that the compiler does not see into."""
-    apart = hlo.optimization_barrier([value])
-    return apart[0] if isinstance(apart, list | tuple) else apart
+def set_apart(value: Any, *others: Any) -> Any:
+    """A value that the compiler does not see into, and that it has once it has the others."""
+    return hlo.OptimizationBarrierOp([value, *others]).results[0]
 
 
 class Builder:

@@ -163,9 +163,9 @@ class KernelOrder:
             default=at,
         )
 
-    def read(self, value: int, op: int, number: int) -> int:
+    def read(self, value: int, op: int, number: int, body: int = 0) -> int:
         """Returns the last position at which a value is kept for a read. A read inside loops keeps
-        it until they end."""
+        it until they end; that of a copy which the body of a loop makes, until those inside do."""
         operation = self.program.operations[op]
         if operation.kind == CARRY and number == 1:
             return self._loop_end(op)
@@ -173,7 +173,9 @@ class KernelOrder:
         if operation.region:
             producer = self.program.values[value].producer
             home = 0 if producer is None else self.program.operations[producer].region
-            if producer is not None and self._carried(self.program.values[value]):
+            if body:
+                home = body
+            elif producer is not None and self._carried(self.program.values[value]):
                 home = operation.region  # made anew each time around
             at = self._until(home, operation.region, at)
         if (operation.traits.writes_window and number == 0) or (op, number) in self._in_place:

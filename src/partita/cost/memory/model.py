@@ -291,7 +291,7 @@ class MemoryModel:
                         starts.append(min(order.prefetched_at(member, op) for op, _ in now))
                     else:
                         starts.append(min(order.first(op) for op, _ in now))
-                    ends.append(max(order.read(member, *use) for use in now))
+                    ends.append(max(order.read(member, *use, window.body) for use in now))
             known = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
             self._spans[key] = known
         return known

@@ -30,6 +30,8 @@ class Again:
     """Buffers that replace those of kept copies."""
     row: int
     """Row number of these copies' changes of memory."""
+    number: int = 0
+    """Number of the plan that gathers so, if that is in loops; its moves overlap with others'."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Regathering:
         if not self.rows:
             return self.kept
         found = [(self.firsts, self.live), self._all_far()]
+        if self._in_loops():
+            found.append(self._most())
         if self._may_fit():
             found.append(self._cheapest_first())
         tried = [self.kept, *(self._gathered(*each) for each in found[1:])]
@@ -104,6 +108,14 @@ class Regathering:
 
     def _all_far(self) -> tuple[list[int], np.ndarray]:
         chosen = [first + (self.rows[first + 1].between is Between.FAR) for first in self.firsts]
+        return chosen, self._live(chosen)
+
+    def _in_loops(self) -> bool:
+        return any(row.between.in_loops for row in self.rows)
+
+    def _most(self) -> tuple[list[int], np.ndarray]:
+        """Gathers everything again between as many uses as possible."""
+        chosen = [*(first - 1 for first in self.firsts[1:]), len(self.rows) - 1]
         return chosen, self._live(chosen)
 
     def _live(self, chosen: Sequence[int]) -> np.ndarray:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from partita.analysis import ClassGraph
+from partita.analysis import Between, ClassGraph
 from partita.cost.devices.hardware import Hardware
 from partita.cost.kernels.timing import Timing
 from partita.cost.plan_costs import Inside, PlanTable
@@ -68,12 +68,13 @@ class Loops:
         self._combined = frozenset(hardware.combined)
         self._limit = hardware.combine.value
         self._late = frozenset(hardware.kernels.late_in_loops)
-        self._known: dict[tuple[int, bytes], _Moved | None] = {}
+        self._known: dict[tuple[int, tuple[int, ...]], _Moved | None] = {}
         program = graph.program
         of_value = [loop_body(program, program.home(v.members[0])) for v in graph.values]
         self._of_value = of_value
         """Innermost loop body in which the members of each value class are made; 0 if none."""
-        inside: dict[int, list[int]] = {body: [] for body in set(of_value) - {0}}
+        gathering = {u.windows[Between.EACH].body for v in graph.values for u in v.uses}
+        inside: dict[int, list[int]] = {body: [] for body in {*of_value, *gathering} - {0}}
         for op in graph.ops:
             body = loop_body(program, program.operations[op.op.index].region)
             while body:
@@ -94,7 +95,12 @@ class Loops:
         return self._of_value[index] > 0
 
     def move(
-        self, index: int, places: tuple[int, ...], steps: Sequence[Step], seconds: np.ndarray
+        self,
+        index: int,
+        places: tuple[int, ...],
+        steps: Sequence[Step],
+        seconds: np.ndarray,
+        around: int = 0,
     ) -> Inside | None:
         """Returns a move that can overlap with other work of an iteration; None outside loops, or
         if it takes no time.
@@ -104,15 +110,16 @@ class Loops:
           places: of the uses that it is for; none if it is of all, as it is made.
           steps: steps of the reshard of each member.
           seconds: of all members, on each link.
+          around: the body whose iterations it is part of; by default, the one that makes the value.
         """
-        body = self._of_value[index]
+        body = around or self._of_value[index]
         if not body or not seconds.any():
             return None
         work, program = self._bodies[body].work, self._graph.program
         members = [
             member
             for member in self._graph.values[index].members
-            if loop_body(program, program.home(member)) == body
+            if around or loop_body(program, program.home(member)) == body
         ]
         kinds = {step.kind for step in steps if step.is_collective}
         rows = [
@@ -124,7 +131,7 @@ class Loops:
         if kinds == {ALL_GATHER.name} and kinds <= self._combined and size < self._limit:
             together = tuple(step.axes for step in steps)
         share = np.tile(seconds / len(rows), (len(rows), 1))
-        return Inside(np.array(rows, dtype=np.int64), share, together, size)
+        return Inside(np.array(rows, dtype=np.int64), share, together, size, body)
 
     def _is_late(self, value: int, kinds: set[str]) -> bool:
         """Returns whether a sum overlaps with the next iteration, as only stacks need it."""
@@ -133,27 +140,40 @@ class Loops:
         made, uses = self._graph.program.values[value], self._timing.analysis.uses
         return self._timing.order.loop_around(made, uses) is not None
 
-    def excess(self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable) -> list[float]:
+    def excess(
+        self,
+        seconds: np.ndarray,
+        numbers: np.ndarray,
+        table: PlanTable,
+        captured: Sequence[int] = (),
+    ) -> list[float]:
         """Returns the seconds on each link that exceed the compute which was to hide them.
 
         Args:
           seconds: of every operation class.
           numbers: of the plans of every value class, in a table.
           table: the table.
+          captured: value classes from outside of loops that are gathered in iterations.
         """
         found: list[float] = []
-        for _, _, over in self.by_body(seconds, numbers, table):
+        for _, _, over in self.by_body(seconds, numbers, table, captured):
             found = list(map(sum, zip(found, over, strict=True))) if found else over
         return found
 
     def by_body(
-        self, seconds: np.ndarray, numbers: np.ndarray, table: PlanTable
+        self,
+        seconds: np.ndarray,
+        numbers: np.ndarray,
+        table: PlanTable,
+        captured: Sequence[int] = (),
     ) -> Iterator[tuple[int, float, list[float]]]:
         """Yields each body with an excess: the body, the excess share of its hidden time, and the
         excess on each link."""
+        outside = [int(numbers[index]) for index in captured]
         for number, body in self._bodies.items():
             made = numbers[body.values]
-            moved = self._moved(number, made[table.inside[made]], table)
+            inside = [*made[table.inside[made]].tolist(), *outside]
+            moved = self._moved(number, inside, table)
             if moved is None:
                 continue
             times, links = moved.times, moved.links
@@ -168,23 +188,24 @@ class Loops:
                 share = float(over[link] / links[link])
                 yield number, share, (share * links).tolist()
 
-    def _moved(self, body: int, numbers: np.ndarray, table: PlanTable) -> _Moved | None:
-        """Returns all moves in a body, given the numbers of its plans; None if there are none.
+    def _moved(self, body: int, numbers: Sequence[int], table: PlanTable) -> _Moved | None:
+        """Returns all moves in a body, given the numbers of plans with some; None if there are
+        none.
 
         Memoised, as consecutive plans often agree.
         """
-        key = body, numbers.tobytes()
+        key = body, tuple(numbers)
         if key not in self._known:
-            moves = [move for number in numbers.tolist() for move in table.costs[number].inside]
+            found = [move for number in numbers for move in table.costs[number].inside]
+            moves = [move for move in found if move.body == body]
             if len(self._known) == REMEMBERED:
                 del self._known[next(iter(self._known))]
             self._known[key] = _Moved.of(moves) if moves else None
         return self._known[key]
 
-    def made_in(self, body: int) -> list[int]:
-        """Returns the value classes that are made in a body."""
-        found: list[int] = self._bodies[body].values.tolist()
-        return found
+    def body_of(self, index: int) -> int:
+        """Returns the innermost loop body in which a value class is made; 0 if none."""
+        return self._of_value[index]
 
     def _gather_together(self, moves: Sequence[Inside], work: np.ndarray) -> None:
         """Lets gathers that a compiler combines overlap only with the work of the first of them."""

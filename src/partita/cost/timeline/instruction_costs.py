@@ -46,6 +46,8 @@ class _Kind:
     index: int
     need: Need | None
     step: Step
+    body: int
+    """The loop body in which it runs, as the cost model knows it; 0 if none."""
 
 
 class InstructionCosts:
@@ -113,7 +115,7 @@ class InstructionCosts:
         number = self._numbers.get(id(item))
         compute = 0.0
         if number is not None:
-            compute = self._cost.table.costs[self._cost.numbers[kind.index]].compute
+            compute = self._cost.table.costs[self._cost.moving[kind.index]].compute
             compute /= self._moves[kind.index]
         name = f"{item.step.kind} {program.describe(value)}"
         return Seconds(
@@ -123,10 +125,19 @@ class InstructionCosts:
     def _kind(self, item: Reshard) -> _Kind:
         lowering, use = self._spmd.lowering, item.use
         index = self._graph.value_class[self._spmd.buffers[item.input].value]
-        need = None
+        need, body = None, self._model.loops.body_of(index)
         if use is not None:
             need = lowering.forms[self._graph.op_class[use[0]]].need(use[1])
-        return _Kind(index, need, item.step)
+            body = self._captured_by(index, use) if item.body else body
+        return _Kind(index, need, item.step, body)
+
+    def _captured_by(self, index: int, use: tuple[int, int]) -> int:
+        """Returns the loop body in which the first member of a value class is gathered for a use of
+        any member."""
+        of_class = self._graph.op_class[use[0]], use[1]
+        between = self._spmd.lowering.regathered[index]
+        uses = self._graph.values[index].uses
+        return next(u.windows[between].body for u in uses if (u.op, u.number) == of_class)
 
     @cached_property
     def _moves(self) -> Counter[int]:
@@ -141,6 +152,8 @@ class InstructionCosts:
         key = kind, again
         if key not in self._known:
             exposed, hidden = self._alone(kind)
+            if not again or kind.body != self._model.loops.body_of(kind.index):
+                self._wait(kind, exposed, hidden)
             if not again:
                 self._together(kind, exposed, hidden)
             self._known[key] = exposed, hidden
@@ -158,13 +171,16 @@ class InstructionCosts:
         plan = self._spmd.lowering.plans[kind.index]
         return self._model.hidden_share(kind.index, plan, kind.need)
 
-    def _together(self, kind: _Kind, exposed: dict[int, float], hidden: dict[int, float]) -> None:
-        """Subtracts what combining saves, and exposes what its loop has no time to hide."""
+    def _wait(self, kind: _Kind, exposed: dict[int, float], hidden: dict[int, float]) -> None:
+        """Exposes what its loop has no time to hide."""
         longest, shares = self._excess
-        if share := shares.get(kind.index, 0.0):
+        if share := shares.get(kind.body, 0.0):
             exposed[longest] += share * hidden[longest]
             for link in hidden:
                 hidden[link] *= 1 - share
+
+    def _together(self, kind: _Kind, exposed: dict[int, float], hidden: dict[int, float]) -> None:
+        """Subtracts what combining saves."""
         parts = list(self._model.combining.parts(kind.index, kind.step, self._share(kind)))
         runs = sum(part[1] for part in parts)
         for group, of_group, _, beside in parts:
@@ -182,12 +198,9 @@ class InstructionCosts:
 
     @cached_property
     def _excess(self) -> tuple[int, Mapping[int, float]]:
-        """Link that loops wait for, and by value class the share that no loop hides."""
-        found = list(
-            self._model.loops.by_body(self._cost.ops, self._cost.numbers, self._cost.table)
-        )
+        """Link that loops wait for, and by loop body the share that it does not hide."""
+        cost = self._cost
+        found = list(self._model.loops.by_body(cost.ops, cost.moving, cost.table, cost.captured))
         over = [sum(links) for links in zip(*(each[2] for each in found), strict=True)]
         longest = over.index(max(over)) if over else 0
-        return longest, {
-            index: share for body, share, _ in found for index in self._model.loops.made_in(body)
-        }
+        return longest, {body: share for body, share, _ in found}

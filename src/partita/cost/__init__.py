@@ -15,8 +15,9 @@ It stands on, low to high:
 from partita.cost.devices.files import device_type_of, device_types, load
 from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Estimate, Together, Traffic
-from partita.cost.model import Cost, CostModel
+from partita.cost.model import CostModel
 from partita.cost.network.collectives import Interconnect, interconnect
+from partita.cost.plan_costs import Cost
 
 __all__ = [
     "Cost",

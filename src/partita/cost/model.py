@@ -19,11 +19,11 @@ from partita.cost.devices.hardware import Hardware
 from partita.cost.estimate import Estimate, StepTime, Together, Traffic
 from partita.cost.kernels.timing import Timing
 from partita.cost.memory.model import Copies, MemoryModel
-from partita.cost.memory.regather import Again, Gathered, Regathering
+from partita.cost.memory.regather import Again, Gathered, Regathering, gathered_again
 from partita.cost.network.collectives import Interconnect, interconnect
 from partita.cost.network.combining import Combining, Part
 from partita.cost.network.offload import OffloadModel
-from partita.cost.plan_costs import Column, Inside, PlanCost, PlanTable, total
+from partita.cost.plan_costs import Column, Cost, Inside, PlanCost, PlanTable, total
 from partita.cost.schedule.loops import Loops
 from partita.mesh import Mesh
 from partita.spmd import Known, Lowering, ValuePlan
@@ -33,62 +33,6 @@ from partita.tiling import Need, OpForm
 
 _Kind = tuple[str, tuple[str, ...]]
 """Kind and axes of collectives."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Cost:
-    """Cost of a lowering, with all that is needed to derive the next one from it.
-
-    Gathered copies are kept if that fits, or gathered again as has been decided; otherwise some
-    more are gathered again, see `regather`.
-    """
-
-    ops: np.ndarray
-    """Seconds of every operation class."""
-    numbers: np.ndarray
-    """Number, in `table`, of every value class's plan."""
-    changes: np.ndarray
-    """Difference array of live bytes by position, without arguments, if copies are kept."""
-    time: StepTime
-    peak: float
-    regathered: Mapping[int, Between]
-    """Value classes that are gathered again, and between which uses."""
-    table: PlanTable
-    moving: np.ndarray
-    """As `numbers`, but the plans that gather in loops for the classes that do."""
-
-    def without_parts(self) -> Cost:
-        """Returns the cost without its parts, to save memory; no other derives from it then."""
-        none = np.zeros(0)
-        return dataclasses.replace(self, ops=none, numbers=none, changes=none, moving=none)
-
-    @property
-    def plans(self) -> list[PlanCost]:
-        """Cost of every value class's plan."""
-        return [self.table.costs[number] for number in self.numbers.tolist()]
-
-    @property
-    def parts(self) -> list[Part]:
-        """Collectives that may be combined with others."""
-        combined = self.moving[self.table.combined[self.moving]].tolist()
-        return [part for number in combined for part in self.table.costs[number].parts]
-
-    @property
-    def live(self) -> np.ndarray:
-        """Bytes alive at every position, without arguments, if copies are kept."""
-        found: np.ndarray = self.changes.cumsum()
-        return found
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Bytes of every value class's shard in its stored layout."""
-        found: np.ndarray = self.table.kept[self.numbers]
-        return found
-
-    @property
-    def captured(self) -> list[int]:
-        """Value classes that are gathered in the iterations of loops around their uses."""
-        return [index for index, between in self.regathered.items() if between.in_loops]
 
 
 class CostModel:
@@ -178,7 +122,7 @@ class CostModel:
         if decided or (choose and found.peak > room):
             gathered = table.again[numbers].nonzero()[0].tolist()
             ways = {index: table.ways[numbers[index]] for index in gathered}
-            found = self._gathered(live, room, found, ways, decided, choose)
+            found = gathered_again(live, room, found, ways, decided, table.buffers, choose)
             number = {
                 index: next(way.number for way in ways[index] if way.between is between)
                 for index, between in found.regathered.items()
@@ -227,31 +171,6 @@ class CostModel:
         if offloaded is not None:
             exposed, hidden = exposed + offloaded[0], (*hidden, offloaded[1])
         return StepTime(compute, exposed, hidden)
-
-    def _gathered(
-        self,
-        live: np.ndarray,
-        room: float,
-        kept: Gathered,
-        ways: Mapping[int, tuple[Again, ...]],
-        decided: Mapping[int, int],
-        choose: bool,
-    ) -> Gathered:
-        """Returns the step that gathers again as decided, and where memory asks for it more; in
-        loops only if it does not fit otherwise."""
-        buffers, found = self._table.buffers, kept
-        fixed = {index: each for index, each in ways.items() if index in decided}
-        if fixed:
-            found, live = Regathering(live, room, found, fixed, buffers).decided(decided)
-        start, open_ = found, {i: each for i, each in ways.items() if i not in decided}
-        ahead = {i: tuple(w for w in each if not w.between.in_loops) for i, each in open_.items()}
-        if choose and found.peak > room:
-            some = {index: each for index, each in ahead.items() if len(each) > 1}
-            found = Regathering(live, room, start, some, buffers).best()
-        if choose and found.peak > room and ahead != open_:
-            other = Regathering(live, room, start, open_, buffers).best()
-            found = other if other.peak < found.peak else found
-        return found
 
     def _nothing(self) -> Cost:
         """Returns the cost of no operation and no value, to start from."""

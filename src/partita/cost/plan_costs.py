@@ -1,17 +1,18 @@
 """Costs of the plans of value classes: each plan once, numbered, in a table.
 
-A lowering has one such plan for each of its value classes. So its cost is a sum over rows.
+A lowering has one such plan for each of its value classes. So its `Cost` is a sum over rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from partita.analysis import Between
+from partita.cost.estimate import StepTime
 from partita.cost.memory.model import Copies
 from partita.cost.memory.regather import Again
 from partita.cost.network.combining import Part
@@ -109,6 +110,62 @@ class PlanTable:
         self.moves, self.again, self.combined, self.inside = (
             np.pad(each, (0, more)) for each in (self.moves, self.again, self.combined, self.inside)
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cost:
+    """Cost of a lowering, with all that is needed to derive the next one from it.
+
+    Gathered copies are kept if that fits, or gathered again as has been decided; otherwise some
+    more are gathered again, see `partita.cost.memory.regather`.
+    """
+
+    ops: np.ndarray
+    """Seconds of every operation class."""
+    numbers: np.ndarray
+    """Number, in `table`, of every value class's plan."""
+    changes: np.ndarray
+    """Difference array of live bytes by position, without arguments, if copies are kept."""
+    time: StepTime
+    peak: float
+    regathered: Mapping[int, Between]
+    """Value classes that are gathered again, and between which uses."""
+    table: PlanTable
+    moving: np.ndarray
+    """As `numbers`, but the plans that gather in loops for the classes that do."""
+
+    def without_parts(self) -> Cost:
+        """Returns the cost without its parts, to save memory; no other derives from it then."""
+        none = np.zeros(0)
+        return dataclasses.replace(self, ops=none, numbers=none, changes=none, moving=none)
+
+    @property
+    def plans(self) -> list[PlanCost]:
+        """Cost of every value class's plan."""
+        return [self.table.costs[number] for number in self.numbers.tolist()]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Collectives that may be combined with others."""
+        combined = self.moving[self.table.combined[self.moving]].tolist()
+        return [part for number in combined for part in self.table.costs[number].parts]
+
+    @property
+    def live(self) -> np.ndarray:
+        """Bytes alive at every position, without arguments, if copies are kept."""
+        found: np.ndarray = self.changes.cumsum()
+        return found
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Bytes of every value class's shard in its stored layout."""
+        found: np.ndarray = self.table.kept[self.numbers]
+        return found
+
+    @property
+    def captured(self) -> list[int]:
+        """Value classes that are gathered in the iterations of loops around their uses."""
+        return [index for index, between in self.regathered.items() if between.in_loops]
 
 
 class Column:

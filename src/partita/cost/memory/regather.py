@@ -216,3 +216,39 @@ class Regathering:
                 },
             },
         )
+
+
+def gathered_again(
+    live: np.ndarray,
+    room: float,
+    kept: Gathered,
+    ways: Mapping[int, tuple[Again, ...]],
+    decided: Mapping[int, int],
+    buffers: Rows,
+    choose: bool,
+) -> Gathered:
+    """Returns the step that gathers again as decided, and more where memory is short; in loops only
+    if it does not fit otherwise.
+
+    Args:
+      live: bytes alive at every position if all copies are kept, without arguments.
+      room: bytes that may be alive.
+      kept: the step in that case.
+      ways: by value class, how its copies are kept, and the ways to gather it again.
+      decided: between which uses, for the value classes of which that is decided.
+      buffers: changes of memory by copies, by row.
+      choose: whether to gather others again where memory is short.
+    """
+    found = kept
+    fixed = {index: each for index, each in ways.items() if index in decided}
+    if fixed:
+        found, live = Regathering(live, room, found, fixed, buffers).decided(decided)
+    start, open_ = found, {index: each for index, each in ways.items() if index not in decided}
+    ahead = {i: tuple(w for w in each if not w.between.in_loops) for i, each in open_.items()}
+    if choose and found.peak > room:
+        some = {index: each for index, each in ahead.items() if len(each) > 1}
+        found = Regathering(live, room, start, some, buffers).best()
+    if choose and found.peak > room and ahead != open_:
+        other = Regathering(live, room, start, open_, buffers).best()
+        found = other if other.peak < found.peak else found
+    return found

@@ -46,6 +46,17 @@ def accumulated(x, w):
     return lax.scan(body, jnp.zeros_like(w), x)[0]
 
 
+def accumulated_stacks(x, ws):
+    def stack(batch):
+        def one(n, found):
+            made = batch.T @ jnp.tanh(batch @ ws[n])
+            return lax.dynamic_update_index_in_dim(found, made, n, 0)
+
+        return lax.fori_loop(0, 2, one, jnp.zeros_like(ws))
+
+    return lax.scan(lambda total, batch: (total + stack(batch), None), jnp.zeros_like(ws), x)[0]
+
+
 def accumulated_until_large(x, w):
     def more(total):
         return total + x.T @ jnp.tanh(x @ w)
@@ -81,6 +92,11 @@ PLANS = {
         [M({"x": 1}, "x")],
     ),
     "sums of a loop": (accumulated, (array(4, 16, 8), WIDE), [M({"x": 1}, "x")]),
+    "stacks of sums of nested loops": (
+        accumulated_stacks,
+        (array(4, 16, 8), array(2, 8, 8)),
+        [M({"x": 1}, "x")],
+    ),
     "sums that a condition reads": (accumulated_until_large, (ROWS, WIDE), [M({"x": 0}, "x")]),
     "windows": (blurred, (array(4, 4096, 8), array(3, 8, 8)), [M({"x": 1}, "x")]),
     "dimension to dimension": (
@@ -158,6 +174,27 @@ def test_sums_that_stay_outstanding_for_an_operation_that_is_not_linear(monkeypa
     monkeypatch.setattr(unreduced, "_may_stay", lambda graph, value: bool(value.uses))
     made = plan(mean_square, ROWS, WIDE, tactics=[M({"x": 1}, "x")])
     with pytest.raises(errors.LoweringError, match=r"tanh .*not linear in a part of a sum"):
+        _ = made.spmd
+
+
+def test_slices_of_whole_stacks_that_are_parts_of_sums(monkeypatch):
+    """A stack that starts from ones is whole on every device; its slices must be, too."""
+
+    def from_ones(x, ws):
+        def one(n, found):
+            made = x.T @ jnp.tanh(x @ ws[n])
+            return lax.dynamic_update_index_in_dim(found, made, n, 0)
+
+        def outer(_, total):
+            return total + lax.fori_loop(0, 2, one, jnp.ones_like(ws))
+
+        return lax.fori_loop(0, 3, outer, jnp.zeros_like(ws))
+
+    args = ROWS, array(2, 8, 8)
+    validate(plan(from_ones, *args, tactics=[M({"x": 0}, "x")]).spmd)
+    monkeypatch.setattr(unreduced, "_may_stay", lambda carried, value: bool(value.uses))
+    made = plan(from_ones, *args, tactics=[M({"x": 0}, "x")])
+    with pytest.raises(errors.LoweringError):
         _ = made.spmd
 
 

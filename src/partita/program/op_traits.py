@@ -91,6 +91,8 @@ class Traits:
     """It turns dimensions around."""
     broadcasts: bool = False
     """It repeats its operand along other dimensions."""
+    concatenates: bool = False
+    """Its result consists of its operands, one after the other."""
     selects: bool = False
     """Its result consists of elements of several operands."""
     keeps_zeros: bool = False
@@ -157,6 +159,14 @@ class Traits:
         }
         for name, value in follows.items():
             object.__setattr__(self, name, value)
+
+    def joint(self, operand: int) -> bool:
+        """Returns whether an operand may be an unreduced sum if the others of these are, too.
+
+        These are the terms of an addition, the parts of a concatenation, and both an array and the
+        part that is written into it.
+        """
+        return self.additive or self.concatenates or (self.writes_window and operand < 2)
 
 
 _SHARDABLE = ("elementwise", "broadcasting", "generated", "shardy", "own")
@@ -328,10 +338,16 @@ OPERATIONS: Mapping[str, Traits] = {
     "chlo.constant": replace(_GENERATED, constant=True),
     # with a rule of Shardy's
     "stablehlo.broadcast_in_dim": replace(
-        _SHARDY, fusible=True, read_through=True, free=True, keeps_zeros=True, broadcasts=True
+        _SHARDY,
+        fusible=True,
+        read_through=True,
+        free=True,
+        keeps_zeros=True,
+        broadcasts=True,
+        linear=(0,),
     ),
     "stablehlo.cholesky": _SHARDY,
-    "stablehlo.concatenate": replace(_SHARDY, fusible=True, selects=True),
+    "stablehlo.concatenate": replace(_SHARDY, fusible=True, selects=True, concatenates=True),
     "stablehlo.convolution": replace(_PRODUCT, convolution=True),
     "stablehlo.dot_general": _PRODUCT,
     "stablehlo.dynamic_slice": replace(

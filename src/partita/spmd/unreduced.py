@@ -10,8 +10,10 @@ order of the product and back. Decisions are made for a class as a whole: a valu
 only if every member can.
 
 A value that a loop carries stays unreduced if it starts from zeros and every iteration only adds to
-it, linearly: accumulated gradients are reduced once, after the loop. The added value may be widened
-before, since it would otherwise be reduced in every iteration.
+it, linearly: accumulated gradients are reduced once, after the loop, and once after all loops if
+it is added to the sum of an outer one. The same holds for the stack that an inner loop writes slice
+by slice. The added or written value may be widened before, since it would otherwise be reduced in
+every iteration. `partita.spmd.carried` finds such sums and stacks.
 
 A single number may be added to one that is unreduced over further axes. It is masked: all devices
 except the first along these axes hold zero. So the norms of many gradients, each sharded in its own
@@ -26,8 +28,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from partita.analysis import ClassGraph, OpClass, ValueClass
 from partita.program.combining import combines
-from partita.program.ir import Operation
 from partita.program.op_traits import CARRY
+from partita.spmd.carried import SEEN, CarriedSums
 from partita.spmd.memoised import MemoisedByGroup, connected
 from partita.tiling import Forms, OpForm
 
@@ -84,16 +86,17 @@ class UnreducedSums:
         """
         self.graph = graph
         self.forms = forms
+        carried = CarriedSums(graph)
         self._consumer = {
             v.index: v.uses[0].op
             for v in graph.values
-            if _may_stay(graph, v) or _may_be_carried(graph, v)
+            if not graph.program.by_xla and (_may_stay(carried, v) or carried.may_be_carried(v))
         }
-        self._together = _together(graph, self._consumer)
+        self._together = _together(carried, self._consumer)
         self._maskable = frozenset(
             v
             for v in self._consumer
-            if _may_be_masked(graph, v) and not _is_made_by(graph, v, generated)
+            if _may_be_masked(graph, graph.values[v]) and not _is_made_by(graph, v, generated)
         )
         self._links = _links(graph, self._consumer)
         makers = ((graph.values[v].producer, op) for v, op in self._consumer.items())
@@ -249,15 +252,16 @@ class UnreducedSums:
             return NONE
         if form.needs[number] != forms[producer[0]].makes[producer[1]]:
             return NONE
-        additive = consumer.op.traits.additive
+        traits = consumer.op.traits
         for other, sources in enumerate(consumer.operands):
+            alike = other == number or (traits.joint(number) and traits.joint(other))
             for source in sources:
-                if additive and source in self._maskable:
+                if traits.additive and source in self._maskable:
                     continue
                 theirs = offered.get(source, NONE)
                 # Members of the consumer's class read one of several classes here: all alike.
                 # If it is linear in each operand alone, the other operands have to be reduced.
-                axes = axes & theirs if other == number or additive else axes - theirs
+                axes = axes & theirs if alike else axes - theirs
         return axes
 
 
@@ -302,20 +306,20 @@ def _yielding(
     return found
 
 
-def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
+def _may_stay(carried: CarriedSums, value: ValueClass) -> bool:
     """Returns whether a value may stay unreduced: one linear use that does not enlarge it."""
-    if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
+    graph = carried.graph
+    if value.producer is None or value.is_result or len(value.uses) != 1:
         return False
-    if graph.ops[value.producer[0]].op.combine not in ("", "add"):
+    maker = graph.ops[value.producer[0]].op
+    if maker.combine not in ("", "add"):
         return False
     use = value.uses[0]
     op = graph.ops[use.op].op
-    maker = graph.ops[value.producer[0]].op
-    inside = maker.kind == CARRY and value.producer[1] == 1
-    if not (_in_body(graph, op, maker) if inside else op.region == maker.region):
+    inside = maker.kind == CARRY and value.producer[1] == SEEN
+    if not (carried.in_body(op, maker) if inside else op.region == maker.region):
         return False
-    traits = op.traits
-    linear = traits.additive or use.number in traits.linear
+    traits, linear = op.traits, carried.passes(use)
     if not linear or len(op.results) != 1 or (traits.reduces and op.combine != "add"):
         return False
     values = graph.program.values
@@ -323,15 +327,15 @@ def _may_stay(graph: ClassGraph, value: ValueClass) -> bool:
     exact = _is_float(operand.dtype) and _is_float(result.dtype)
     if (traits.rounds_integers and not exact) or not combines(result.dtype, "add"):
         return False
-    return result.bytes <= operand.bytes or _is_accumulated(graph, use.op)
+    widened = traits.converts and carried.way_to_a_sum(graph.ops[use.op])
+    return not carried.enlarges(use) or bool(widened)
 
 
-def _may_be_masked(graph: ClassGraph, index: int) -> bool:
-    """Returns whether a value that may stay unreduced is one number added to another."""
-    value = graph.values[index]
+def _may_be_masked(graph: ClassGraph, value: ValueClass) -> bool:
+    """Returns whether a value that has one use, and no loop carries, is a number to be added."""
     added = graph.ops[value.uses[0].op].op.traits.additive
     maker = None if value.producer is None else graph.ops[value.producer[0]].op.kind
-    return added and value.value.type.elements == 1 and maker != CARRY and _may_stay(graph, value)
+    return added and value.value.type.elements == 1 and maker != CARRY
 
 
 def _is_made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
@@ -339,53 +343,15 @@ def _is_made_by(graph: ClassGraph, index: int, ops: Collection[int]) -> bool:
     return producer is not None and producer[0] in ops
 
 
-def _may_be_carried(graph: ClassGraph, value: ValueClass) -> bool:
-    """Returns whether a value is carried to the next iteration, in a sum that starts from 0."""
-    if graph.program.by_xla or value.producer is None or value.is_result or len(value.uses) != 1:
-        return False
-    use, maker = value.uses[0], graph.ops[value.producer[0]].op
-    carry = graph.ops[use.op]
-    if carry.op.kind != CARRY or use.number != 1 or not carry.op.zero_init:
-        return False
-    tested = any(graph.values[v].uses for v in carry.results[0])
-    plain = maker.kind != CARRY and maker.combine in ("", "add")
-    return plain and not tested and _in_body(graph, maker, carry.op)
-
-
-def _in_body(graph: ClassGraph, op: Operation, carry: Operation) -> bool:
-    """Returns whether an operation is directly in the body of the loop of a carried value."""
-    region = graph.program.regions[op.region]
-    return region.repeats and region.parent == carry.region
-
-
-def _is_accumulated(graph: ClassGraph, index: int) -> bool:
-    """Returns whether the result of a conversion is only added to a carried value."""
-    op = graph.ops[index]
-    uses = [use for classes in op.results for v in classes for use in graph.values[v].uses]
-    if not op.op.traits.converts or len(uses) != len(op.results[0]):
-        return False
-    return all(
-        graph.ops[use.op].op.traits.additive
-        and any(
-            (made := graph.values[v].producer) is not None
-            and graph.ops[made[0]].op.kind == CARRY
-            and graph.ops[made[0]].op.zero_init
-            for classes in graph.ops[use.op].operands
-            for v in classes
-        )
-        for use in uses
-    )
-
-
-def _together(graph: ClassGraph, consumer: dict[int, int]) -> dict[int, tuple[int, ...]]:
+def _together(carried: CarriedSums, consumer: dict[int, int]) -> dict[int, tuple[int, ...]]:
     """Returns the other values that have to be unreduced, too, by value."""
     found: dict[int, tuple[int, ...]] = {}
     for v, index in consumer.items():
-        op = graph.ops[index]
+        op = carried.graph.ops[index]
         if op.op.kind == CARRY:
-            found[v] = op.results[1]
-        elif op.op.traits.converts and _wider(graph, v, op):
-            found[v] = op.results[0]
+            found[v] = op.results[SEEN]
+        elif op.op.traits.converts and _wider(carried.graph, v, op):
+            found[v] = carried.way_to_a_sum(op)
     return found
 
 

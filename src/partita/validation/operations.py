@@ -131,8 +131,9 @@ def _unreduced(
 ) -> dict[int, str]:
     """Returns the axes along which results are partial sums because operands are.
 
-    An operation passes partial sums on if it adds them, or if it is linear in one operand and the
-    others are the same on all devices. Every other operation needs the reduced value.
+    An operation passes partial sums on if it adds them or writes them into each other, or if it is
+    linear in one operand and the others are the same on all devices. Every other operation needs
+    the reduced value.
     """
     axes = {axis for state in operands for axis in state.unreduced}
     if not axes:
@@ -151,8 +152,9 @@ def _unreduced(
     for axis in axes:
         parts = [n for n, state in enumerate(operands) if axis in state.unreduced]
         expect(all(operands[n].unreduced[axis] == "add" for n in parts), "parts are not of a sum")
-        if traits.additive:
-            whole = [s for n, s in enumerate(operands) if n not in parts and not s.zero]
+        if all(map(traits.joint, parts)):
+            others = (s for n, s in enumerate(operands) if traits.joint(n) and n not in parts)
+            whole = [state for state in others if not state.zero]
             expect(not whole, "it adds a whole value to parts of a sum, on every device")
         else:
             expect(
@@ -164,8 +166,9 @@ def _unreduced(
 def _is_zero(op: Operation, operands: Sequence[State]) -> bool:
     """Returns whether the operation makes zeros from the operands that are zero."""
     traits = op.traits
-    if traits.additive:
-        return all(state.zero for state in operands)
+    joint = [state for number, state in enumerate(operands) if traits.joint(number)]
+    if joint:
+        return all(state.zero for state in joint)
     started = not traits.reduces or op.zero_init
     return started and any(operands[n].zero for n in traits.linear)
 

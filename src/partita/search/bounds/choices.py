@@ -13,6 +13,7 @@ from partita.analysis import OpClass, ValueClass
 from partita.program.op_traits import CARRY
 from partita.search.bounds.shortest import TooLargeError, Unreduced, in_order, subsets
 from partita.search.problem import Problem
+from partita.spmd.carried import CarriedSums
 from partita.tiling import Forms, Layout, Node, OpForm
 
 MOST_CHOICES = 1000
@@ -57,6 +58,7 @@ class Choices:
         """
         self.graph, self.mesh, self.model = problem.graph, problem.mesh, problem.cost_model
         self._forms = Forms(self.graph)
+        self._carried = CarriedSums(self.graph)
         self._propagator = problem.propagator
         self._found: dict[tuple[object, ...], list[Layout]] = {}
         """Cache: options, sizes and start layout of a class -> its layouts that divide."""
@@ -231,5 +233,4 @@ class Choices:
         if not value.uses:
             return True  # nothing reads it: it is left as it is made
         use = value.uses[0]
-        op = self.graph.ops[use.op].op
-        return op.traits.additive or use.number in op.traits.linear or op.kind == CARRY
+        return self.graph.ops[use.op].op.kind == CARRY or self._carried.passes(use)

@@ -98,8 +98,8 @@ class Microbatches(Decision, frozen=True, tag="microbatches"):
         start = stage.of(context)
         split = ShardValues(requests, 0).apply(start)
         graph, tiling = split.folded
-        latency = int(context.hardware.latency_bytes.value)
-        spmd = unfold(Lowerer(graph, context.mesh, latency).lower(tiling))
+        lowerer = Lowerer(graph, context.mesh, in_time=True)
+        spmd = unfold(lowerer.lower(tiling))
         validate(spmd)
         return spmd
 

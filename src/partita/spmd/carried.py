@@ -33,8 +33,14 @@ SEEN, LEFT = 1, 2
 class CarriedSums:
     """Finds the values of one graph that loops carry as sums, and the way to them."""
 
-    def __init__(self, graph: ClassGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: ClassGraph, in_time: bool = False) -> None:
+        """Finds the operations that write stacks.
+
+        Args:
+          graph: the folded program.
+          in_time: whether axes are time, so that all of it runs in a loop over them.
+        """
+        self.graph, self.in_time = graph, in_time
         self.writes = frozenset(
             write for op in graph.ops if op.op.kind == CARRY for write in self._writes(op)
         )
@@ -133,7 +139,7 @@ class CarriedSums:
 
         Empty if it is no such stack, or if its loop is in no other loop.
         """
-        if not carry.op.zero_init or not self._is_repeated(carry.op.region):
+        if not carry.op.zero_init or not (self.in_time or self._is_repeated(carry.op.region)):
             return set()
         found: set[int] = set()
         ahead = list(carry.operands[1])

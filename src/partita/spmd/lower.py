@@ -159,16 +159,19 @@ class Known:
 class Lowerer:
     """Lowers tilings of one class graph over one mesh, and memoises forms and plans.
 
-    To compare reshards, each collective counts the bytes that it sends and `latency_bytes` more.
+    To compare reshards, each collective counts the bytes that it sends and `latency_bytes` more. If
+    the axes of the mesh are `in_time`, sums over them are reduced as late as possible.
     """
 
-    def __init__(self, graph: ClassGraph, mesh: Mesh, latency_bytes: int = 0) -> None:
+    def __init__(
+        self, graph: ClassGraph, mesh: Mesh, latency_bytes: int = 0, in_time: bool = False
+    ) -> None:
         self.graph = graph
         self.mesh = mesh
         self.latency_bytes = latency_bytes
         self._forms = Forms(graph)
         self._generated = Generated(graph, self._forms)
-        self._sums = UnreducedSums(graph, self._forms, self._generated.ops)
+        self._sums = UnreducedSums(graph, self._forms, self._generated.ops, in_time)
         self._group_of = [self._sums.group_of.get(v, -1) for v in range(len(graph.values))]
         self._plans: dict[object, int] = {}
         self._planned: dict[int, int] = {}

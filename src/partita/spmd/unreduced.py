@@ -76,17 +76,20 @@ class UnreducedSums:
     Operations decide together if one makes what another may take unreduced.
     """
 
-    def __init__(self, graph: ClassGraph, forms: Forms, generated: Collection[int]) -> None:
+    def __init__(
+        self, graph: ClassGraph, forms: Forms, generated: Collection[int], in_time: bool = False
+    ) -> None:
         """Prepares the decisions.
 
         Args:
           graph: the folded program.
           forms: the forms of its operation classes.
           generated: constant-like operation classes, which never make unreduced values.
+          in_time: whether axes are time, over which a sum is free where their loop ends.
         """
         self.graph = graph
         self.forms = forms
-        carried = CarriedSums(graph)
+        carried = CarriedSums(graph, in_time)
         self._consumer = {
             v.index: v.uses[0].op
             for v in graph.values
@@ -327,7 +330,7 @@ def _may_stay(carried: CarriedSums, value: ValueClass) -> bool:
     exact = _is_float(operand.dtype) and _is_float(result.dtype)
     if (traits.rounds_integers and not exact) or not combines(result.dtype, "add"):
         return False
-    widened = traits.converts and carried.way_to_a_sum(graph.ops[use.op])
+    widened = traits.converts and (carried.in_time or carried.way_to_a_sum(graph.ops[use.op]))
     return not carried.enlarges(use) or bool(widened)
 
 
@@ -350,7 +353,7 @@ def _together(carried: CarriedSums, consumer: dict[int, int]) -> dict[int, tuple
         op = carried.graph.ops[index]
         if op.op.kind == CARRY:
             found[v] = op.results[SEEN]
-        elif op.op.traits.converts and _wider(carried.graph, v, op):
+        elif op.op.traits.converts and not carried.in_time and _wider(carried.graph, v, op):
             found[v] = carried.way_to_a_sum(op)
     return found
 

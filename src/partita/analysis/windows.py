@@ -70,27 +70,43 @@ def windows_between(
       uses: its uses, in the order in which they are read.
       near: the group of near uses of each.
     """
-    home = _home(program, value)
+    home, start = _home(program, value), program.home(value)
+    operations = program.operations
+    places = [program.read_at(*use) for use in uses]
+    if len(places) < 2 and all(operations[at].region == home for at in places):
+        return ([Window(0)] * len(places),) * len(Between)  # as most values
     ahead: dict[int, int] = {}
-    found: list[list[Window]] = [[] for _ in Between]
-    numbers: list[dict[Hashable, int]] = [{} for _ in Between]
-    for use, group in zip(uses, near, strict=True):
-        at = program.read_at(*use)
-        region = program.operations[at].region
-        loop, trips = _outermost_loop(program, program.home(value), region)
-        far = ahead.setdefault(loop, group) if loop else group
-        single = 0, far, at if region == home else -1
-        keys: list[Hashable] = [0, far, single, single, single]
-        body, runs = (loop, trips) if trips else (0, 1)
-        if body:
-            keys[Between.ITERATIONS] = body, group, -1
-            inner, _ = _outermost_loop(program, body, region)
-            keys[Between.EACH] = body, group, at if region == body else -1 - inner
-        for between, key in zip(Between, keys, strict=True):
-            number = numbers[between].setdefault(key, len(numbers[between]))
-            window = Window(number, body, runs) if between.in_loops else Window(number)
-            found[between].append(window)
-    return tuple(found)
+    bodies: list[tuple[int, int]] = []
+    far: list[Hashable] = []
+    single: list[Hashable] = []
+    iterations: list[Hashable] = []
+    each: list[Hashable] = []
+    for at, group in zip(places, near, strict=True):
+        region = operations[at].region
+        loop, trips = (0, 0) if region == home else _outermost_loop(program, start, region)
+        far.append(ahead.setdefault(loop, group) if loop else group)
+        single.append((0, far[-1], at if region == home else -1))
+        bodies.append((loop, trips) if trips else (0, 1))
+        inner = _outermost_loop(program, loop, region)[0] if trips else 0
+        iterations.append((loop, group, -1) if trips else single[-1])
+        alone = at if region == loop else -1 - inner
+        each.append((loop, group, alone) if trips else single[-1])
+    kept = [Window(0)] * len(places)
+    found = kept, _numbered(far), _numbered(single)
+    if not any(body for body, _ in bodies):
+        return (*found, found[-1], found[-1])
+    return (*found, _numbered(iterations, bodies), _numbered(each, bodies))
+
+
+def _numbered(
+    keys: Sequence[Hashable], bodies: Sequence[tuple[int, int]] | None = None
+) -> list[Window]:
+    """Returns a window for each key, the same for equal ones, numbered as they appear."""
+    numbers: dict[Hashable, int] = {}
+    found = [numbers.setdefault(key, len(numbers)) for key in keys]
+    if bodies is None:
+        return [Window(number) for number in found]
+    return [Window(number, *body) for number, body in zip(found, bodies, strict=True)]
 
 
 def _home(program: Program, value: int) -> int:

@@ -77,6 +77,9 @@ class CarriedSums:
     def _goes_on_to_a_slice(self, use: Use) -> bool:
         user = self.graph.ops[use.op]
         traits = user.op.traits
+        if user.op.kind == CARRY:  # a loop of one layer replaces the stack
+            outer = self.in_time or self._is_repeated(user.op.region)
+            return outer and use.number == 1 and user.op.zero_init
         return (traits.broadcasts or traits.concatenates) and self._makes_a_slice(user)
 
     def may_be_carried(self, value: ValueClass) -> bool:

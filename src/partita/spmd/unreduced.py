@@ -318,7 +318,8 @@ def _may_stay(carried: CarriedSums, value: ValueClass) -> bool:
     if maker.combine not in ("", "add"):
         return False
     use = value.uses[0]
-    op = graph.ops[use.op].op
+    reader, _ = graph.analysis.uses[value.value.index][0]  # of this member: it may be elsewhere
+    op = graph.program.operations[reader]
     inside = maker.kind == CARRY and value.producer[1] == SEEN
     if not (carried.in_body(op, maker) if inside else op.region == maker.region):
         return False
@@ -352,7 +353,8 @@ def _together(carried: CarriedSums, consumer: dict[int, int]) -> dict[int, tuple
     for v, index in consumer.items():
         op = carried.graph.ops[index]
         if op.op.kind == CARRY:
-            found[v] = op.results[SEEN]
+            # What the body does not read is replaced, by a loop of one layer.
+            found[v] = tuple(r for r in op.results[SEEN] if carried.graph.values[r].uses)
         elif op.op.traits.converts and not carried.in_time and _wider(carried.graph, v, op):
             found[v] = carried.way_to_a_sum(op)
     return found

@@ -17,6 +17,7 @@ from partita.mesh import Mesh, MeshInput
 from partita.options import boolean, function, hoisting, integer, positions
 from partita.plan import Plan, loaded
 from partita.planning.batch import undivided
+from partita.planning.fitting import fitted
 from partita.planning.meshes import any_mesh, plan_meshes
 from partita.planning.prepare import checked, prepare, targeted
 from partita.planning.shapes import Used
@@ -170,7 +171,7 @@ def _plan(
             prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
             return Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
         prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
-        return Plan.of(prepared, prepared.schedule(schedule, progress))
+        return Plan.of(prepared, fitted(prepared, schedule, progress))
 
     def take_up(saved: Saved) -> Plan:
         over = saved.mesh if known is None else saved.over(known).mesh

@@ -59,6 +59,8 @@ class AutomaticPartition:
         from good starts; `mcts`, a Monte Carlo tree search and then refinement; or `refine`,
         refinement of the empty plan alone.
       freeze: former name of `pinned`.
+      layouts_only: whether to decide layouts and nothing else. By default a plan that does not fit
+        is run in micro-batches, as by `Microbatch`, if that makes it fit.
       avoid: kinds of collectives that the plan must not have, such as `"collective_permute"`, where
         what runs it cannot do them.
 
@@ -77,6 +79,7 @@ class AutomaticPartition:
     workers: int = 1
     freeze: dataclasses.InitVar[str | Sequence[str] | None] = None
     avoid: str | Sequence[str] = ()
+    layouts_only: bool = False
 
     searches: ClassVar[bool] = True
     """See `Tactic`."""
@@ -172,7 +175,7 @@ class AutomaticPartition:
             too_large = Refusal(
                 "fitting into memory",
                 f"{which} needs {size(best.cost.peak)} per device, of {size(capacity)}",
-                f"{this}use more devices, a smaller batch, or rematerialisation",
+                f"{this}use more devices, micro-batches, a smaller batch, or rematerialisation",
             )
             refused = (too_large, *refused)
         if problem.avoided(best.lowering):

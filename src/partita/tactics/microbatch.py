@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 from partita.decisions import Microbatches, Stage
 from partita.errors import TacticError
@@ -24,7 +26,8 @@ class Microbatch:
     that it makes, and each shares the examples of every micro-batch out among devices.
 
     Args:
-      steps: number of micro-batches; divides the number of examples.
+      steps: number of micro-batches, which divides the number of examples. By default the plan
+        gets as many as it needs to fit: a power of two, or none.
       patterns: what holds the examples, as for `DataParallel`.
 
     Example:
@@ -32,9 +35,13 @@ class Microbatch:
       'Microbatch(4)'
     """
 
-    steps: int
+    steps: int | None = None
     patterns: Patterns | None = None
-    changes_program = True
+    reason: str = dataclasses.field(default="", repr=False, compare=False)
+    """Why there are so many, for reports."""
+
+    changes_program: ClassVar[bool] = True
+    """See `Tactic`."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -42,7 +49,7 @@ class Microbatch:
     @property
     def name(self) -> str:
         """Name in reports."""
-        return f"Microbatch({self.steps})"
+        return f"Microbatch({'' if self.steps is None else self.steps})"
 
     def apply(self, stage: Stage) -> Outcome:
         """Finds the examples, and makes the program that runs on a part of them at a time.
@@ -51,16 +58,27 @@ class Microbatch:
           TacticError: what is computed of one example depends on others, as by batch
             normalisation; the steps do not divide the examples; or the program is sharded already.
         """
-        decision = Microbatches(self.steps, self._examples(stage))
+        steps = self.steps or 1  # a schedule that fits needs none
+        decision = Microbatches(steps, self._examples(stage))
         after = decision.apply(stage)
-        rows = sorted({_rows(stage, name, dim) for name, dim in decision.examples})
-        each = " or ".join(f"{row // self.steps:,}" for row in rows)
+        said = f"{steps} micro-batches of {self.rows(stage) // steps:,} examples"
         return Outcome(
             after.assignment,
-            decisions=(f"{self.steps} micro-batches of {each} examples",),
+            decisions=(f"{said}: {self.reason}" if self.reason else said,),
             decided=(decision,),
             context=None if after.context is stage.context else after.context,
         )
+
+    def rows(self, stage: Stage) -> int:
+        """The number of examples of a step.
+
+        Raises:
+          TacticError: no argument holds examples.
+        """
+        program = stage.context.analysis.program
+        values = dict(zip(program.argument_names, program.arguments, strict=True))
+        held = self._examples(stage)
+        return math.gcd(*(program.values[values[name]].type.shape[dim] for name, dim in held))
 
     def _examples(self, stage: Stage) -> tuple[tuple[str, int], ...]:
         """Returns the arguments that hold examples, with the dimension that counts them."""
@@ -84,9 +102,3 @@ class Microbatch:
             f"{self.name}: patterns say which dimension of an argument counts examples, as in "
             f"{{'batch*': 0}}; got {dim!r}"
         )
-
-
-def _rows(stage: Stage, name: str, dim: int) -> int:
-    program = stage.context.analysis.program
-    value = program.arguments[program.argument_names.index(name)]
-    return program.values[value].type.shape[dim]

@@ -17,7 +17,8 @@ def _axis(value: Any, what: str) -> None:
 
 
 def _steps(value: Any, what: str) -> None:
-    integer(value, what, 1, TacticError)
+    if value is not None:
+        integer(value, what, 1, TacticError)
 
 
 def _role(value: Any, what: str) -> None:
@@ -52,6 +53,7 @@ _CHECKS: dict[str, Callable[[Any, str], None]] = {
     "at": _patterns,
     "vocabulary": _truth,
     "memory": _memory,
+    "layouts_only": _truth,
 }
 """Checks of the fields of tactics, by name: a name means the same in all of them."""
 

@@ -68,6 +68,13 @@ class Planning:
             help="Axes for the search, comma-separated; 'none' for no search. All by default."
         ),
     ] = None
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            help="Run a step in so many micro-batches. By default, as many as a search needs to "
+            "make the plan fit; 1 for none.",
+        ),
+    ] = None
     memory: MemoryOption = None
     budget: Annotated[int, typer.Option(help="Plans that the search may evaluate.")] = BUDGET
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0
@@ -161,8 +168,9 @@ class Planning:
 
     def schedule(self) -> list[pt.Tactic]:
         """The manual tactics in order, and a search after them unless `axes` is `none`."""
+        steps = [] if self.microbatches is None else [pt.Microbatch(self.microbatches)]
         manual = map(manual_tactic, self.manual or [])
-        return [*manual, *([] if self.axes == "none" else [self.automatic()])]
+        return [*steps, *manual, *([] if self.axes == "none" else [self.automatic()])]
 
     def automatic(self) -> pt.AutomaticPartition:
         """The search that the options say."""

@@ -23,6 +23,7 @@ from partita.planning.prepare import Prepared, rewritten, targeted
 from partita.saved.restore import read_plan
 from partita.search import BUDGET
 from partita.tactics import Tactic
+from partita.tactics.protocol import changes_program
 from partita.torch.capture import Captured, capture, read_exported
 from partita.torch.optimizers import optimizer_of
 from partita.torch.plan import TorchPlan
@@ -175,6 +176,7 @@ def planned(
     avoid = avoided(target)
     given = None if mesh is None else mesh_of(mesh)
     known, schedule = mesh_and_schedule(given, devices, tactics, seed, budget)
+    _only_layouts(schedule)
     schedule = staying_inside(schedule, avoid)
     function(progress, "progress")
     device = targeted(hardware, memory)
@@ -188,6 +190,16 @@ def planned(
     if target is not None and made.refusals:
         raise UnsupportedError(f"no plan for target={target!r}: {'; '.join(made.refusals)}")
     return made
+
+
+def _only_layouts(schedule: Sequence[Tactic]) -> None:
+    """Raises `UnsupportedError` for a tactic that would run another program than the module's."""
+    for tactic in schedule:
+        if changes_program(tactic):
+            raise UnsupportedError(
+                f"{tactic.name} changes the program, and PyTorch runs the module as it is: "
+                "accumulate gradients in the training loop, and plan one micro-batch"
+            )
 
 
 def load(

@@ -169,9 +169,13 @@ def _plan(
         if known is None:
             some = any_mesh(devices, target[0])
             prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
-            return Plan.of(prepared, *plan_meshes(prepared, schedule, progress))
+            return Plan.of(
+                prepared, *fitted(lambda each: plan_meshes(prepared, each, progress), schedule)
+            )
         prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
-        return Plan.of(prepared, fitted(prepared, schedule, progress))
+        return Plan.of(
+            prepared, *fitted(lambda each: (prepared.schedule(each, progress), ()), schedule)
+        )
 
     def take_up(saved: Saved) -> Plan:
         over = saved.mesh if known is None else saved.over(known).mesh

@@ -309,3 +309,66 @@ def test_models_that_couple_examples_say_so(preset):
             hardware="tpu_v5e",
             tactics=[pt.Microbatch(2), pt.DataParallel()],
         )
+
+
+# ------------------------------------------------------------------------ what couples examples
+
+APART = "per_microbatch"
+
+
+def normalised(w, scale, x):
+    """A loss with batch normalisation, and a second loss that is not linear in sums."""
+    y = x @ w
+    mean = jnp.mean(y, axis=0)
+    y = (y - mean) * jax.lax.rsqrt(jnp.var(y, axis=0) + 1e-3) * scale
+    share = jnp.mean(jax.nn.softmax(y), axis=0)
+    return jnp.mean(jnp.tanh(y) ** 2) + 0.1 * jnp.sum(share**2)
+
+
+def normalised_layers(w, scale, x):
+    """The same losses, of layers in a loop."""
+
+    def block(carry, layer):
+        x, balance = carry
+        y = x @ layer[0]
+        y = jnp.tanh((y - jnp.mean(y, axis=0)) * layer[1])
+        share = jnp.mean(jax.nn.softmax(y), axis=0)
+        return (y, balance + jnp.sum(share**2)), None
+
+    (x, balance), _ = jax.lax.scan(block, (x, 0.0), (w, scale))
+    return jnp.mean(x**2) + 0.1 * balance
+
+
+@pytest.mark.parametrize(
+    ("loss", "layers"),
+    [(normalised, ()), (normalised_layers, (3,)), (jax.checkpoint(normalised_layers), (3,))],
+    ids=["unrolled", "scanned", "checkpointed"],
+)
+def test_examples_may_be_coupled_in_each_micro_batch_alone(loss, layers):
+    width = 16 if layers else 8
+    args = array(*layers, 16, width), array(*layers, width), array(ROWS, 16)
+    w, scale, x = (numbers(*each.shape, seed=n) for n, each in enumerate(args))
+    grad = jax.value_and_grad(loss, argnums=(0, 1))
+    tactics = [pt.Microbatch(4, "x", coupled=APART), pt.DataParallel("data", "x")]
+    plan = pt.plan(grad, *args, mesh="data=2", hardware="tpu_v5e", tactics=tactics)
+    found = jax.tree.leaves(plan.jit()(*plan.shard(w, scale, x)))
+    # With two devices, examples of a micro-batch come from both halves of the batch.
+    parts = x.reshape(2, 4, ROWS // 8, 16).swapaxes(0, 1).reshape(4, ROWS // 4, 16)
+    by_hand = [jax.tree.leaves(grad(w, scale, part)) for part in parts]
+    for number, (got, *each) in enumerate(zip(found, *by_hand, strict=True)):
+        if number:  # the loss is reported of the whole batch where it can be
+            assert jnp.allclose(got, sum(each) / 4, atol=2e-6), (number, got, sum(each) / 4)
+
+
+@pytest.mark.parametrize("preset", ["resnet-tiny", "moe-tiny"])
+def test_models_run_with_examples_coupled_in_micro_batches(preset):
+    model = models.build(preset)
+    plan = pt.plan(
+        model.fn,
+        *model.args,
+        mesh="data=2",
+        hardware="tpu_v5e",
+        tactics=[pt.Microbatch(2, coupled=APART), pt.DataParallel()],
+    )
+    assert "coupled=per_microbatch" in plan.history[0].name
+    assert plan.verify().passed

@@ -29,7 +29,7 @@ TIME = "step"
 """Name of the axis, in messages."""
 
 
-class Microbatches(Decision, frozen=True, tag="microbatches"):
+class Microbatches(Decision, frozen=True, omit_defaults=True, tag="microbatches"):
     """Runs the program in steps, and adds up what each gives: gradient accumulation.
 
     It goes before all decisions about layouts, which are of the program that it makes.
@@ -39,6 +39,8 @@ class Microbatches(Decision, frozen=True, tag="microbatches"):
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     examples: tuple[tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**31)]], ...]
     """Arguments that hold examples, by name, and the dimension that counts them."""
+    apart: bool = False
+    """True if what couples examples, as batch normalisation does, couples those of one only."""
 
     def apply(self, stage: Stage) -> Stage:
         """Returns the stage of the program in steps, of which nothing is sharded.
@@ -81,7 +83,7 @@ class Microbatches(Decision, frozen=True, tag="microbatches"):
         if problem := self.problem(program):
             raise TacticError(problem)
         spmd = self._split(stage)
-        loop = time_loop(spmd)
+        loop = time_loop(spmd, self.apart)
         if isinstance(loop, Coupling):
             raise TacticError(_coupled(spmd, loop))
         try:
@@ -118,9 +120,10 @@ def _coupled(spmd: SpmdProgram, coupling: Coupling) -> str:
     where = "" if made is None else _line(spmd, made)
     reader = _line(spmd, coupling.reader)
     needs = f", and {reader} needs it for each example" if reader else ""
+    hint = 'normalise over single examples, or say coupled="per_microbatch"'
     return (
         f"the program cannot run in micro-batches: {where or 'a value'} is made of all examples "
-        f"together{needs}; normalise over single examples, or leave the micro-batches out"
+        f"together{needs}; {hint} if those of a micro-batch may stand for all"
     )
 
 

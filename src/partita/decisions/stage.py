@@ -69,7 +69,7 @@ class Context:
             changed = analyse(change(), int(self.hardware.regather_window.value))
             known = dataclasses.replace(self, analysis=changed, origin=self)
             self._changed[key] = known
-        return known if known.mesh == self.mesh else known.over(self.mesh)
+        return known._alike(mesh=self.mesh, progress=self.progress, origin=self)
 
     @cached_property
     def _changed(self) -> dict[Hashable, Context]:
@@ -78,8 +78,15 @@ class Context:
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""
-        origin = None if self.origin is None else self.origin.over(mesh)
-        other = dataclasses.replace(self, mesh=mesh, origin=origin)
+        return self._alike(mesh=mesh, origin=self.origin and self.origin.over(mesh))
+
+    def telling(self, progress: Progress) -> Context:
+        """The same with another progress callback."""
+        return self._alike(progress=progress)
+
+    def _alike(self, **changes: Any) -> Context:
+        """The same with other fields, which what is found of the program does not depend on."""
+        other = dataclasses.replace(self, **changes)
         other.__dict__.update(timing=self.timing, colors=self.colors, _changed=self._changed)
         return other
 

@@ -16,7 +16,7 @@ from typing import Any
 from partita.emit.spmd import SpmdWriter
 from partita.errors import UnsupportedError
 from partita.mesh import Axes, Mesh
-from partita.program.collectives import SLICE
+from partita.program.collectives import ALL_REDUCE, MASK, SLICE
 from partita.program.ir import TensorType
 from partita.spmd.instructions import Instruction, Reshard, Run
 from partita.spmd.program import SpmdProgram
@@ -201,7 +201,10 @@ class _LoopWriter(SpmdWriter):
         if number < len(loop.stacks):
             buffer, dim, _ = loop.stacks[number]
             return build.put(carried, self.values[buffer], dim)
-        return self.values[loop.kept[number - len(loop.stacks)]]
+        buffer = loop.kept[number - len(loop.stacks)]
+        if loop.apart and self.spmd.buffers[buffer].type.dtype.startswith(("f", "bf", "complex")):
+            return hlo.add(carried, self._scaled(buffer, True, inverse=True))
+        return self.values[buffer]
 
     def _finish(self, carried: list[Any]) -> None:
         """Takes what the loop has carried as the values that are read after it."""
@@ -235,12 +238,24 @@ class _LoopWriter(SpmdWriter):
 
     def reshard(self, item: Reshard) -> None:
         step = item.step
-        if step.is_collective:  # of an argument, which is whole
+        if step.kind == ALL_REDUCE.name:  # of this iteration alone, for that of all
+            self.values[item.output] = self._scaled(item.input, step.combine == "add")
+        elif step.is_collective:  # of an argument, which is whole
             self.values[item.output] = self.whole[item.input]
+        elif step.kind == MASK.name and self.loop.apart:  # the mean of what iterations have
+            self.values[item.output] = self._scaled(item.input, True, inverse=True)
         elif step.kind == SLICE.name and step.window is None and not step.layouts:
             self.values[item.output] = self.build.take(self.again(item), step.dim)
         else:
             super().reshard(item)
+
+    def _scaled(self, buffer: int, scales: bool, inverse: bool = False) -> Any:
+        """Returns a value, if it `scales` times the number of iterations, or by it."""
+        value, steps = self.values[buffer], self.build.mesh.devices
+        if not scales:
+            return value
+        number = self.build.fill(value.type, steps)
+        return hlo.divide(value, number) if inverse else hlo.multiply(value, number)
 
 
 def _is_positional(op: Any, dims: Sequence[int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,17 @@ class Prepared:
 
     def context(self, progress: Progress = silent) -> Context:
         """The program analysed, on its mesh and hardware."""
+        return self._analysed.telling(progress)
+
+    @functools.cached_property
+    def _analysed(self) -> Context:
         return Context(
             analyse(self.program, int(self.hardware.regather_window.value)),
             self.mesh,
             self.hardware,
             self.capacity,
-            progress,
-            self.traced.arguments,
-            self.traced.results,
+            arguments=self.traced.arguments,
+            results=self.traced.results,
         )
 
     def schedule(

@@ -11,8 +11,9 @@ stays outside, before the loop or after it.
     g = all_reduce(sum(y))                  g += sum(y)
     w = w - g                           w = w - g
 
-That is one loop only if nothing inside needs what comes after it: a value that couples all places,
-such as a mean over the whole batch that each example is divided by, is refused.
+That is one loop only if nothing inside needs what comes after it, such as a mean over the whole
+batch that each example is divided by. A program with such a *coupling* is no loop, or each place
+takes its own sum for N times it, as if its examples were the whole batch.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class TimeLoop:
     before: tuple[Instruction, ...]
     """What the loop needs and does not depend on it."""
     body: tuple[Instruction, ...]
+    """What runs at every place. A sum over places stands for N times what the place itself has."""
     after: tuple[Instruction, ...]
     sums: tuple[Reshard, ...]
     """All-reduces of what the body makes: sums that are carried."""
@@ -39,7 +41,10 @@ class TimeLoop:
     """What the body makes of each place, stacked: the buffer, the dimension, and the buffer of the
     stack, which is the same one for a result of the program."""
     kept: tuple[int, ...]
-    """Buffers that the body makes equal in every iteration, and that are read after it."""
+    """Buffers that the body makes equal in every iteration, and that are read after it; the mean of
+    what iterations make, if they are `apart`."""
+    apart: bool
+    """True if each place takes its own sum for that of all, where it needs one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +57,21 @@ class Coupling:
     """What reads it at every place."""
 
 
-def time_loop(spmd: SpmdProgram) -> TimeLoop | Coupling:
-    """Returns a program that is split along one axis as one loop, or what couples its places."""
-    return _Division(spmd).run()
+def time_loop(spmd: SpmdProgram, apart: bool = False) -> TimeLoop | Coupling:
+    """Returns a program that is split along one axis as one loop, or what couples its places.
+
+    Args:
+      spmd: the program.
+      apart: whether each place takes N times its own sum, where it needs that of all places.
+    """
+    return _Division(spmd, apart).run()
 
 
 class _Division:
     """Divides the instructions of a program into those before, inside and after the loop."""
 
-    def __init__(self, spmd: SpmdProgram) -> None:
-        self.spmd = spmd
+    def __init__(self, spmd: SpmdProgram, apart: bool) -> None:
+        self.spmd, self.apart = spmd, apart
         self.split = {
             buffer
             for buffer, layout in zip(spmd.arguments, spmd.argument_layouts, strict=True)
@@ -72,6 +82,12 @@ class _Division:
         """Buffers that the body makes."""
         self.late: set[int] = set()
         """Buffers that are known after the loop only."""
+        self.made_late: dict[int, Instruction] = {}
+        """What makes the buffers that are known after the loop only."""
+        self.repeated: dict[int, Instruction] = {}
+        """What makes such buffers at each place, too, from sums of its own."""
+        self.means: list[int] = []
+        """Buffers that each place makes, of which only the mean is read after the loop."""
         self.body: list[Instruction] = []
         self.outer: list[Instruction] = []
         self.sums: list[Reshard] = []
@@ -91,6 +107,7 @@ class _Division:
             tuple(self.sums),
             (*self.stacks, *self._split_results()),
             self._kept(after),
+            bool(self.repeated or self.means),
         )
 
     def _place(self, item: Instruction) -> Coupling | None:
@@ -98,13 +115,16 @@ class _Division:
         reads, makes = _reads(item), _makes(item)
         repeated = self._is_repeated(item) and not self._is_whole(item)
         late = next((b for b in reads if b in self.late), None)
-        if repeated and late is not None:
+        if late is not None:
+            self.made_late.update(dict.fromkeys(makes, item))
+        if repeated and late is not None and not all(map(self._repeat, reads)):
             return Coupling(late, item)
         if not repeated:
             self.outer.append(item)
             self.late.update(makes if late is not None else ())
         elif isinstance(item, Reshard) and item.step.is_collective:
             self.late.add(item.output)
+            self.made_late[item.output] = item
             if item.step.kind == ALL_REDUCE.name:
                 self.sums.append(item)
             elif item.step.kind == ALL_GATHER.name:
@@ -114,10 +134,31 @@ class _Division:
         else:
             coupled = _collective_inside(item)
             if coupled is not None:
-                return Coupling(coupled.output, coupled)
+                if not self.apart or coupled.step.kind != ALL_REDUCE.name:
+                    return Coupling(coupled.output, coupled)
+                self._average(item)
             self.body.append(item)
-            self.inner.update(makes)
+            self.inner.update(b for b in makes if b not in self.means)
         return None
+
+    def _average(self, item: Instruction) -> None:
+        """Notes what a loop with sums inside makes that is no part of a place: its mean is late."""
+        lowering, values = self.spmd.lowering, self.spmd.program.values
+        for buffer in map(self.spmd.buffers.__getitem__, _makes(item)):
+            plan = lowering.plans[lowering.graph.value_class[buffer.value]]
+            if buffer.type == values[buffer.value].type and not plan.unreduced:
+                self.means.append(buffer.index)
+                self.late.add(buffer.index)
+
+    def _repeat(self, buffer: int) -> bool:
+        """Makes a buffer at each place that all places make together; returns whether it can."""
+        if buffer not in self.late or buffer in self.repeated or buffer in self.means:
+            return True
+        item = self.made_late[buffer]
+        if not self.apart or (isinstance(item, Reshard) and item.step.kind != ALL_REDUCE.name):
+            return False
+        self.repeated.update(dict.fromkeys(_makes(item), item))
+        return isinstance(item, Reshard) or all(map(self._repeat, _reads(item)))
 
     def _is_repeated(self, item: Instruction) -> bool:
         """Returns whether an instruction differs from place to place, or reads what does."""
@@ -159,7 +200,8 @@ class _Division:
                 stay.append(item)
                 read_outside.update(_reads(item))
         self.outer = stay[::-1]
-        self.body = sorted([*self.body, *sunk], key=lambda item: places[id(item)])
+        again = {id(item): item for item in self.repeated.values()}.values()
+        self.body = sorted([*self.body, *sunk, *again], key=lambda item: places[id(item)])
         self.inner.update(b for item in sunk for b in _makes(item))
 
     def _grows(self, item: Run) -> bool:
@@ -169,7 +211,7 @@ class _Division:
 
     def _around(self) -> tuple[tuple[Instruction, ...], tuple[Instruction, ...]]:
         """Returns what runs before the loop, because it needs it, and what runs after it."""
-        needed = {b for item in self.body for b in _reads(item)}
+        needed = {b for item in self.body for b in _reads(item)} - self.late
         before: list[Instruction] = []
         after: list[Instruction] = []
         for item in reversed(self.outer):
@@ -191,7 +233,7 @@ class _Division:
         stacked = {made for _, _, made in self.stacks}
         split = {buffer for buffer, _, made in self._split_results() if buffer == made}
         read = dict.fromkeys([*(b for item in after for b in _reads(item)), *self.spmd.results])
-        return tuple(b for b in read if b in self.inner and b not in stacked | split)
+        return tuple(b for b in read if b in self.inner.union(self.means) - stacked - split)
 
 
 def _collective_inside(item: Instruction) -> Reshard | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from partita.decisions import Microbatches, Stage
 from partita.errors import TacticError
+from partita.options import wrong
 from partita.program.names import match
 from partita.tactics.options import check
 from partita.tactics.parts import Patterns, examples
@@ -29,6 +30,10 @@ class Microbatch:
       steps: number of micro-batches, which divides the number of examples. By default the plan
         gets as many as it needs to fit: a power of two, or none.
       patterns: what holds the examples, as for `DataParallel`.
+      coupled: what becomes of values that are made of all examples and needed for each, as by batch
+        normalisation or a loss that balances experts. `refuse` names their lines. With
+        `per_microbatch` those of a micro-batch stand for all, as where micro-batches are written by
+        hand: the step computes something else then.
 
     Example:
       >>> Microbatch(4).name
@@ -37,6 +42,7 @@ class Microbatch:
 
     steps: int | None = None
     patterns: Patterns | None = None
+    coupled: Literal["refuse", "per_microbatch"] = "refuse"
     reason: str = dataclasses.field(default="", repr=False, compare=False)
     """Why there are so many, for reports."""
 
@@ -45,11 +51,16 @@ class Microbatch:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.coupled not in ("refuse", "per_microbatch"):
+            raise wrong("coupled", self.coupled, "'refuse' or 'per_microbatch'", TacticError)
 
     @property
     def name(self) -> str:
         """Name in reports."""
-        return f"Microbatch({'' if self.steps is None else self.steps})"
+        said = [] if self.steps is None else [str(self.steps)]
+        if self.coupled != "refuse":
+            said.append(f"coupled={self.coupled}")
+        return f"Microbatch({', '.join(said)})"
 
     def apply(self, stage: Stage) -> Outcome:
         """Finds the examples, and makes the program that runs on a part of them at a time.
@@ -59,7 +70,7 @@ class Microbatch:
             normalisation; the steps do not divide the examples; or the program is sharded already.
         """
         steps = self.steps or 1  # a schedule that fits needs none
-        decision = Microbatches(steps, self._examples(stage))
+        decision = Microbatches(steps, self._examples(stage), self.coupled != "refuse")
         after = decision.apply(stage)
         said = f"{steps} micro-batches of {self.rows(stage) // steps:,} examples"
         return Outcome(

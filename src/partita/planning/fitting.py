@@ -2,15 +2,16 @@
 
 More micro-batches take less memory for activations, and more time: products become smaller, and
 what is gathered for each is gathered more often. So numbers are tried from few to many, each with a
-small part of the search's budget. The whole budget is spent on the first number that fits, and the
-quicker of that plan and the one with twice as many is taken.
+small part of the search's budget. The whole budget is spent on the first number that fits, and on
+twice as many if that looks quicker.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from partita.cost import Estimate
 from partita.errors import TacticError
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
@@ -71,33 +72,43 @@ class _Steps:
         steps = self._least()
         if steps is None:
             return self.whole
-        tried = (self._plan(number) for number in (steps, 2 * steps))
-        fits = [each for each in tried if each is not None and each[0].estimate.fits]
-        return min(fits, key=lambda each: each[0].estimate.step_time, default=self.whole)
+        best = self._plan(steps)
+        if best is None or not best[0].estimate.fits:
+            best = self.whole
+        more = self._plan(2 * steps, look=True)
+        if more is not None and _is_quicker(more, best):
+            more = self._plan(2 * steps)
+        return more if more is not None and _is_quicker(more, best) else best
 
     def _least(self) -> int | None:
-        """Returns the smallest number with which a plan fits, as far as a short search sees."""
-        peak = float(self.before.peak_memory)
-        for steps in self._numbers():
-            looked = self._plan(steps, look=True)
-            if looked is None or looked[0].estimate.peak_memory > peak * (1 - LEAST_GAIN):
+        """Returns the smallest number with which a plan fits, as far as short searches see."""
+        rows, steps, last = self._rows(), 1, self.before
+        while rows and last.argument_memory + last.constant_memory < last.capacity:
+            steps = self._more(steps, last)
+            looked = None if rows % steps else self._plan(steps, look=True)
+            if looked is None:
                 return None
-            if looked[0].estimate.fits:
+            estimate = looked[0].estimate
+            if estimate.fits:
                 return steps
-            peak = float(looked[0].estimate.peak_memory)
+            if estimate.peak_memory > last.peak_memory * (1 - LEAST_GAIN):
+                return None
+            last = estimate
         return None
 
-    def _numbers(self) -> Iterator[int]:
-        """Yields numbers of micro-batches to try: at least so many that activations may fit."""
-        held = self.before.argument_memory + self.before.constant_memory
-        room, rows, steps = self.before.capacity - held, self._rows(), 2
-        if room <= 0 or not rows:
-            return
-        while 2 * steps * room < self.before.peak_memory - held:
-            steps *= 2
-        while rows % steps == 0:
-            yield steps
-            steps *= 2
+    def _more(self, steps: int, estimate: Estimate) -> int:
+        """Returns the next number to try: the least with which activations alone would fit.
+
+        Args:
+          steps: the last number.
+          estimate: of the plan with it, which does not fit.
+        """
+        held = estimate.argument_memory + estimate.constant_memory
+        room, activations = estimate.capacity - held, estimate.peak_memory - held
+        more = 2 * steps
+        while more * room < steps * activations:
+            more *= 2
+        return more
 
     def _rows(self) -> int:
         """Returns the number of examples; 0 if no argument holds any."""
@@ -115,6 +126,12 @@ class _Steps:
             return self.apply([batches, *tactics])
         except TacticError:
             return None
+
+
+def _is_quicker(one: Planned, other: Planned) -> bool:
+    """Returns whether a plan fits, and is quicker than another if that fits."""
+    mine, theirs = one[0].estimate, other[0].estimate
+    return mine.fits and (not theirs.fits or mine.step_time < theirs.step_time)
 
 
 def _quick(tactic: Tactic) -> Tactic:

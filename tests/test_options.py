@@ -266,6 +266,15 @@ OF_TACTICS = {
             (3, "avoid=3: expected kinds of collectives"),
             ("allgather", "avoid='allgather' is no kind of collective; did you mean 'all_gather'"),
         ],
+        "layouts_only": [(1, "layouts_only=1: expected True or False")],
+    },
+    pt.Microbatch: {
+        "steps": [
+            (0, "Microbatch: steps=0: expected an integer of at least 1"),
+            ("4", "steps='4': expected an integer"),
+        ],
+        "patterns": PATTERNS,
+        "coupled": [("mean", "coupled='mean': expected 'refuse' or 'per_microbatch'")],
     },
     pt.LogicalAxes: {
         "rules": [

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from partita.cost import Estimate
 from partita.errors import TacticError
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
-from partita.tactics import AutomaticPartition, Microbatch, Tactic
+from partita.tactics import AutomaticPartition, Microbatch, Outcome, Stage, Tactic
 from partita.text import size
 
 LOOK = 100
@@ -55,6 +56,26 @@ def fitted(run: Run, tactics: Sequence[Tactic]) -> Planned:
 def _decides(tactics: Sequence[Tactic]) -> bool:
     """Returns whether a search among tactics may decide more than layouts."""
     return any(isinstance(each, AutomaticPartition) and not each.layouts_only for each in tactics)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """Micro-batches, with the reason for their number."""
+
+    batches: Microbatch
+    reason: str
+    changes_program: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        return self.batches.name
+
+    def apply(self, stage: Stage) -> Outcome:
+        """Applies them, and says why there are so many."""
+        outcome = self.batches.apply(stage)
+        said = tuple(f"{each}: {self.reason}" for each in outcome.decisions)
+        return dataclasses.replace(outcome, decisions=said)
 
 
 class _Steps:
@@ -120,7 +141,7 @@ class _Steps:
     def _plan(self, steps: int, look: bool = False) -> Planned | None:
         """Returns the plan with so many micro-batches; None if there is none."""
         reason = f"without them {size(self.before.peak_memory)}, which does not fit"
-        batches = dataclasses.replace(self.chosen, steps=steps, reason=reason)
+        batches = _Chosen(dataclasses.replace(self.chosen, steps=steps), reason)
         tactics = [_quick(each) if look else each for each in self.rest]
         try:
             return self.apply([batches, *tactics])

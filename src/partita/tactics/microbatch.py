@@ -43,8 +43,6 @@ class Microbatch:
     steps: int | None = None
     patterns: Patterns | None = None
     coupled: Literal["refuse", "per_microbatch"] = "refuse"
-    reason: str = dataclasses.field(default="", repr=False, compare=False)
-    """Why there are so many, for reports."""
 
     changes_program: ClassVar[bool] = True
     """See `Tactic`."""
@@ -75,7 +73,7 @@ class Microbatch:
         said = f"{steps} micro-batches of {self.rows(stage) // steps:,} examples"
         return Outcome(
             after.assignment,
-            decisions=(f"{said}: {self.reason}" if self.reason else said,),
+            decisions=(said,),
             decided=(decision,),
             context=None if after.context is stage.context else after.context,
         )

@@ -72,6 +72,9 @@ class Prepared:
           decides: whether what the program says is all there is, so that nothing stays open.
         """
         changing, others = changing_first(tactics)
+        if not changing:
+            facts = with_facts(self.program, self.mesh, tactics, decides=decides)
+            return run_schedule(self.context(progress), facts)
         done = run_schedule(self.context(progress), changing)
         for tactic in with_facts(done.program, self.mesh, others, decides=decides):
             done = done.then(tactic)

@@ -208,6 +208,21 @@ def test_what_depends_on_the_positions_of_examples_is_theirs():
     runs_as_the_original(plan, numbers(16, 8), numbers(ROWS, 16, seed=1), first, tolerance=1e-5)
 
 
+def test_a_constraint_on_examples_is_refused_by_its_line():
+    def fn(w, x):
+        return jnp.mean(pt.constrain(jnp.tanh(x @ w), jax.sharding.PartitionSpec("data")) ** 2)
+
+    with pytest.raises(pt.TacticError, match=r"sharding_constraint at .*test_microbatch.py"):
+        pt.plan(
+            jax.value_and_grad(fn),
+            array(16, 16),
+            array(ROWS, 16),
+            mesh="data=2",
+            hardware="tpu_v5e",
+            tactics=[pt.Microbatch(4), pt.DataParallel()],
+        )
+
+
 def test_a_plan_is_saved_loaded_and_rebased(tmp_path):
     fn, args = UNROLLED
     plan = planned(UNROLLED, pt.Microbatch(4), pt.FullyShardedDataParallel("data"))

@@ -19,6 +19,7 @@ from partita.emit.time_loop import NeedsPositions, write_loop
 from partita.errors import TacticError
 from partita.mesh import Mesh
 from partita.program import Program
+from partita.program.op_traits import CONSTRAINT
 from partita.spmd import Lowerer, SpmdProgram, unfold
 from partita.spmd.instructions import Instruction, Reshard, Run
 from partita.spmd.time_axis import Coupling, TimeLoop, time_loop
@@ -119,6 +120,11 @@ def _coupled(spmd: SpmdProgram, coupling: Coupling) -> str:
     made = spmd.program.values[spmd.buffers[coupling.buffer].value].producer
     where = "" if made is None else _line(spmd, made)
     reader = _line(spmd, coupling.reader)
+    if made is not None and spmd.program.operations[made].kind == CONSTRAINT:
+        return (
+            f"the program cannot run in micro-batches: {where} says how examples are split over "
+            "devices, which holds for the whole batch; leave the constraint out, a tactic says it"
+        )
     needs = f", and {reader} needs it for each example" if reader else ""
     hint = 'normalise over single examples, or say coupled="per_microbatch"'
     return (

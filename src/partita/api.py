@@ -169,12 +169,12 @@ def _plan(
         if known is None:
             some = any_mesh(devices, target[0])
             prepared = prepare(fn, args, kwargs, some, target, marked, hoist_from, open_mesh=True)
-            return Plan.of(
-                prepared, *fitted(lambda each: plan_meshes(prepared, each, progress), schedule)
-            )
+            run = functools.partial(plan_meshes, prepared)
+            return Plan.of(prepared, *fitted(run, schedule, progress))
         prepared = prepare(fn, args, kwargs, known, target, marked, hoist_from)
         return Plan.of(
-            prepared, *fitted(lambda each: (prepared.schedule(each, progress), ()), schedule)
+            prepared,
+            *fitted(lambda each, told: (prepared.schedule(each, told), ()), schedule, progress),
         )
 
     def take_up(saved: Saved) -> Plan:

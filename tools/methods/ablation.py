@@ -99,15 +99,17 @@ def slower(whole: Sequence[Found], less: Sequence[Found]) -> float:
 
 
 def table(results: Mapping[str, Mapping[str, Sequence[Found]]], names: Sequence[str]) -> Table:
-    """A row for each part: its worth on each case, the mean, and the seconds without it."""
-    shown = Table("left out", *results, "mean", "CPU s", box=None)
+    """A row for each part: how much slower plans are without it, and the seconds of all."""
+    shown = Table("left out", *results, "mean", "worst", "best", "CPU s", box=None)
     for name in names:
         worth = [slower(found["all"], found[name]) for found in results.values()]
         spent = sum(each.seconds for found in results.values() for each in found[name])
-        cells = (f"{each:+.2%}" for each in (*worth, statistics.mean(worth)))
+        cells = (
+            f"{each:+.2%}" for each in (*worth, statistics.mean(worth), max(worth), min(worth))
+        )
         shown.add_row(name, *cells, f"{spent:.0f}")
     spent = sum(each.seconds for found in results.values() for each in found["all"])
-    shown.add_row("nothing", *[""] * (len(results) + 1), f"{spent:.0f}")
+    shown.add_row("nothing", *[""] * (len(results) + 3), f"{spent:.0f}")
     return shown
 
 

@@ -19,7 +19,8 @@ class Between(enum.IntEnum):
     ALL = 2
     """Any two uses, except those inside loops and branches, for which copies exist before."""
     ITERATIONS = 3
-    """As `ALL`; and in loops around uses, iterations, and in each of them uses far apart."""
+    """Any two uses as for `ALL`; in loops around uses also iterations, and in each iteration uses
+    that are far apart."""
     EACH = 4
     """Any two uses, those in each iteration of loops around them included."""
 

@@ -74,8 +74,8 @@ class Microbatches(Decision, frozen=True, omit_defaults=True, tag="microbatches"
                 return f"{name} has no dimension {dim}"
             if shape[dim] % self.steps:
                 return (
-                    f"{name} has {shape[dim]} examples, which are not divided by {self.steps} "
-                    "micro-batches"
+                    f"{name} has {shape[dim]} examples, which {self.steps} micro-batches do not "
+                    "divide"
                 )
         return ""
 

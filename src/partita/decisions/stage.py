@@ -28,6 +28,10 @@ def silent(done: int, total: int, text: str) -> None:
     """The `Progress` of whoever does not ask for one."""
 
 
+_OF_PROGRAM = ("timing", "colors", "scanned")
+"""What a context finds of its program alone, whatever the mesh."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Context:
     """Constant part of a schedule: the program, its analysis and the target."""
@@ -69,6 +73,8 @@ class Context:
             changed = analyse(change(), int(self.hardware.regather_window.value))
             known = dataclasses.replace(self, analysis=changed, origin=self)
             self._changed[key] = known
+        if known.origin is self:
+            return known
         return known._alike(mesh=self.mesh, progress=self.progress, origin=self)
 
     @cached_property
@@ -78,6 +84,7 @@ class Context:
 
     def over(self, mesh: Mesh) -> Context:
         """The same over another mesh; what no mesh has a say in is not worked out again."""
+        _ = self.timing, self.colors  # once for all meshes
         return self._alike(mesh=mesh, origin=self.origin and self.origin.over(mesh))
 
     def telling(self, progress: Progress) -> Context:
@@ -85,9 +92,11 @@ class Context:
         return self._alike(progress=progress)
 
     def _alike(self, **changes: Any) -> Context:
-        """The same with other fields, which what is found of the program does not depend on."""
-        other = dataclasses.replace(self, **changes)
-        other.__dict__.update(timing=self.timing, colors=self.colors, _changed=self._changed)
+        """The same with other fields, on which what has been found of the program does not
+        depend."""
+        other, found = dataclasses.replace(self, **changes), self.__dict__
+        other.__dict__.update({each: found[each] for each in _OF_PROGRAM if each in found})
+        other.__dict__["_changed"] = self._changed
         return other
 
     @cached_property

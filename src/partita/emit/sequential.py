@@ -116,25 +116,15 @@ class _Sequencer(WholeWriter):
         if not nest.loops:
             super().operate(item)
             return
-        counter = self.build.scalar(0)
-        types = [self.type_of(value) for value in item.outputs]
-        totals = [self.build.fill(type_, 0) for type_ in types]
-        loop = ir.Operation.create(
-            "stablehlo.while",
-            results=[counter.type, *types],
-            operands=[counter, *totals],
-            regions=2,
-        )
-        condition, body = (r.blocks.append(counter.type, *types) for r in loop.regions)
-        with ir.InsertionPoint(condition):
-            end = self.build.scalar(self.mesh.size(nest.axes))
-            hlo.return_([self.build.compare(condition.arguments[0], end, "LT")])
-        with ir.InsertionPoint(body):
-            number, *totals = body.arguments
-            build = _Iteration(self.mesh, nest.axes, body, number, self.program.platform)
-            made = self._iterate(item, nest, build, totals)
-            hlo.return_([hlo.add(number, build.scalar(1)), *made])
-        self.values.update(zip(item.outputs, list(loop.results)[1:], strict=True))
+
+        def iterate(block: Any) -> list[Any]:
+            number, *totals = block.arguments
+            build = _Iteration(self.mesh, nest.axes, block, number, self.program.platform)
+            return self._iterate(item, nest, build, totals)
+
+        totals = [self.build.fill(self.type_of(value), 0) for value in item.outputs]
+        made = self.build.counted(self.mesh.size(nest.axes), totals, iterate)
+        self.values.update(zip(item.outputs, made, strict=True))
 
     def _iterate(
         self, item: Run, nest: Nest, build: _Iteration, totals: Sequence[Any]

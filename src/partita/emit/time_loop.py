@@ -60,7 +60,7 @@ def write_loop(spmd: SpmdProgram, loop: TimeLoop, module: Any, devices: int) -> 
     _LoopWriter(spmd, loop, module, groups_of(spmd, devices)).run()
 
 
-class _Iteration(Builder):
+class _StepBuilder(Builder):
     """Builds what runs in one iteration: the counter acts as the place along the axis."""
 
     def __init__(self, mesh: Mesh, platform: str, groups: int) -> None:
@@ -113,7 +113,7 @@ class _LoopWriter(SpmdWriter):
     def __init__(self, spmd: SpmdProgram, loop: TimeLoop, module: Any, groups: int) -> None:
         super().__init__(spmd, module, spmd.program.platform)
         self.loop = loop
-        self.build: _Iteration = _Iteration(spmd.mesh, spmd.program.platform, groups)
+        self.build: _StepBuilder = _StepBuilder(spmd.mesh, spmd.program.platform, groups)
         self.whole: dict[int, Any] = {}
         """Whole values of the arguments that are split."""
 
@@ -140,24 +140,20 @@ class _LoopWriter(SpmdWriter):
             self._WRITE[type(item)](self, item)
 
     def _write_loop(self) -> None:
-        build, loop = self.build, self.loop
-        starts = [build.scalar(0), *map(self._start, self._carried())]
-        types = [value.type for value in starts]
-        made = ir.Operation.create("stablehlo.while", results=types, operands=starts, regions=2)
-        condition, body = (region.blocks.append(*types) for region in made.regions)
-        with ir.InsertionPoint(condition):
-            end = build.scalar(build.mesh.devices)
-            hlo.return_([build.compare(condition.arguments[0], end, "LT")])
-        outside = build.enter(body)
-        with ir.InsertionPoint(body):
-            build.counter, *carried = body.arguments
-            self._take_arguments()
-            self._write(loop.body)
-            after = [self._carry(number, value) for number, value in enumerate(carried)]
-            hlo.return_([hlo.add(build.counter, build.scalar(1)), *after])
-        build.leave(outside)
+        starts = list(map(self._start, self._carried()))
+        carried = self.build.counted(self.build.mesh.devices, starts, self._iterate)
         self.values.update(self.whole)
-        self._finish(list(made.results)[1:])
+        self._finish(carried)
+
+    def _iterate(self, block: Any) -> list[Any]:
+        """Writes an iteration in a block; returns what is carried on."""
+        outside = self.build.enter(block)
+        self.build.counter, *carried = block.arguments
+        self._take_arguments()
+        self._write(self.loop.body)
+        after = [self._carry(number, value) for number, value in enumerate(carried)]
+        self.build.leave(outside)
+        return after
 
     def _take_arguments(self) -> None:
         """Cuts the part of every split argument, for the loop."""

@@ -1,4 +1,4 @@
-"""What does not fit by its layouts alone is run in micro-batches: how many is decided here.
+"""Chooses the number of micro-batches for a plan that does not fit by its layouts alone.
 
 More micro-batches take less memory for activations, and more time: products become smaller, and
 what is gathered for each is gathered more often. So numbers are tried from few to many, each with a
@@ -8,14 +8,17 @@ twice as many if that looks quicker.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from partita.cost import Estimate
+from partita.decisions import Progress
 from partita.errors import TacticError
 from partita.planning.meshes import MeshCandidate
 from partita.planning.schedule import Scheduled
+from partita.search import EnoughError
 from partita.tactics import AutomaticPartition, Microbatch, Outcome, Stage, Tactic
 from partita.text import size
 
@@ -29,11 +32,11 @@ LEAST_GAIN = 0.02
 Planned = tuple[Scheduled, tuple[MeshCandidate, ...]]
 """A schedule, and the meshes that were tried for it."""
 
-Run = Callable[[Sequence[Tactic]], Planned]
+Run = Callable[[Sequence[Tactic], Progress], Planned]
 """Applies tactics to a program."""
 
 
-def fitted(run: Run, tactics: Sequence[Tactic]) -> Planned:
+def fitted(run: Run, tactics: Sequence[Tactic], progress: Progress) -> Planned:
     """Returns the schedule of tactics, with micro-batches where it does not fit without.
 
     `Microbatch` without a number of steps in the schedule gets the number. If there is none, but a
@@ -42,20 +45,36 @@ def fitted(run: Run, tactics: Sequence[Tactic]) -> Planned:
     Args:
       run: applies tactics to the program, over a mesh or over the best one.
       tactics: the schedule.
+      progress: called while searches run; once it has ended one, no other number is tried.
     """
+    told = _Told(progress)
     asked = [each for each in tactics if isinstance(each, Microbatch)]
     if any(each.steps is not None for each in asked) or not (asked or _decides(tactics)):
-        return run(tactics)
+        return run(tactics, told)
     rest = [each for each in tactics if not isinstance(each, Microbatch)]
-    whole = run(rest)
+    whole = run(rest, told)
     if whole[0].estimate.fits:
         return whole
-    return _Steps(run, rest, asked[0] if asked else Microbatch(), whole).run()
+    return _Steps(run, rest, asked[0] if asked else Microbatch(), whole, told).run()
 
 
 def _decides(tactics: Sequence[Tactic]) -> bool:
     """Returns whether a search among tactics may decide more than layouts."""
     return any(isinstance(each, AutomaticPartition) and not each.layouts_only for each in tactics)
+
+
+class _Told:
+    """A progress callback that knows whether it has ended a search."""
+
+    def __init__(self, send: Progress) -> None:
+        self.ended, self._send = False, send
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        try:
+            self._send(done, total, text)
+        except EnoughError:
+            self.ended = True
+            raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +101,11 @@ class _Steps:
     """Numbers of micro-batches, and the plan with each."""
 
     def __init__(
-        self, apply: Run, rest: Sequence[Tactic], chosen: Microbatch, whole: Planned
+        self, apply: Run, rest: Sequence[Tactic], chosen: Microbatch, whole: Planned, told: _Told
     ) -> None:
-        self.apply, self.rest, self.chosen, self.whole = apply, rest, chosen, whole
+        self.apply, self.rest, self.chosen, self.whole, self.told = apply, rest, chosen, whole, told
+        self.known: dict[tuple[int, bool], Planned] = {}
+        """Plans by the number of micro-batches, and by whether they are short looks."""
         self.before = whole[0].estimate
         """Estimate without micro-batches."""
 
@@ -142,11 +163,12 @@ class _Steps:
         """Returns the plan with so many micro-batches; None if there is none."""
         reason = f"without them {size(self.before.peak_memory)}, which does not fit"
         batches = _Chosen(dataclasses.replace(self.chosen, steps=steps), reason)
-        tactics = [_quick(each) if look else each for each in self.rest]
-        try:
-            return self.apply([batches, *tactics])
-        except TacticError:
-            return None
+        quick = [_quick(each) if look else each for each in self.rest]
+        key = steps, quick != self.rest  # a look at a plan that nothing searches is all of it
+        if key not in self.known and not self.told.ended:
+            with contextlib.suppress(TacticError):
+                self.known[key] = self.apply([batches, *quick], self.told)
+        return self.known.get(key)
 
 
 def _is_quicker(one: Planned, other: Planned) -> bool:

@@ -75,7 +75,7 @@ def _result(plan: Scheduled) -> RenderableType:
     table.add_row("peak memory", size(e.peak_memory), memory)
     for entry in plan.history:
         if entry.context is not None:
-            table.add_row("  because of", entry.name, "; ".join(entry.decisions))
+            table.add_row("  with", entry.name, "; ".join(entry.decisions))
     if plan.most_memory > e.peak_memory:
         table.add_row("  at the most", size(plan.most_memory), _at_the_most(plan))
     if e.host_memory or e.offloaded.count:

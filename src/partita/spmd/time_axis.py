@@ -31,15 +31,16 @@ class TimeLoop:
     """The instructions of a program that is split along one axis only, as one loop over it."""
 
     before: tuple[Instruction, ...]
-    """What the loop needs and does not depend on it."""
+    """Instructions that the loop needs, and that do not depend on it."""
     body: tuple[Instruction, ...]
-    """What runs at every place. A sum over places stands for N times what the place itself has."""
+    """Instructions that run at every place. A sum over places, if it is among them, stands for N
+    times what the place itself has."""
     after: tuple[Instruction, ...]
     sums: tuple[Reshard, ...]
     """All-reduces of what the body makes: sums that are carried."""
     stacks: tuple[tuple[int, int, int], ...]
-    """What the body makes of each place, stacked: the buffer, the dimension, and the buffer of the
-    stack, which is the same one for a result of the program."""
+    """Buffers of which every place makes a part: the part, the dimension in which parts are
+    stacked, and the stack, which for a result of the program has the same number."""
     kept: tuple[int, ...]
     """Buffers that the body makes equal in every iteration, and that are read after it; the mean of
     what iterations make, if they are `apart`."""
@@ -52,9 +53,9 @@ class Coupling:
     """Why a program is no single loop: a step inside needs what all places make together."""
 
     buffer: int
-    """What is made by all places together."""
+    """The buffer that all places make together."""
     reader: Instruction
-    """What reads it at every place."""
+    """The instruction that reads it at every place."""
 
 
 def time_loop(spmd: SpmdProgram, apart: bool = False) -> TimeLoop | Coupling:
@@ -80,14 +81,12 @@ class _Division:
         """Buffers of arguments of which each place has a part."""
         self.inner: set[int] = set()
         """Buffers that the body makes."""
-        self.late: set[int] = set()
-        """Buffers that are known after the loop only."""
-        self.made_late: dict[int, Instruction] = {}
-        """What makes the buffers that are known after the loop only."""
+        self.late: dict[int, Instruction] = {}
+        """Buffers that are known after the loop only, with what makes them."""
         self.repeated: dict[int, Instruction] = {}
-        """What makes such buffers at each place, too, from sums of its own."""
-        self.means: list[int] = []
-        """Buffers that each place makes, of which only the mean is read after the loop."""
+        """Late buffers that each place makes, too, from sums of its own."""
+        self.means: set[int] = set()
+        """Late buffers that each place makes, and of which the mean is read after the loop."""
         self.body: list[Instruction] = []
         self.outer: list[Instruction] = []
         self.sums: list[Reshard] = []
@@ -100,31 +99,23 @@ class _Division:
                 return coupling
         self._sink()
         before, after = self._around()
-        return TimeLoop(
-            before,
-            tuple(self.body),
-            after,
-            tuple(self.sums),
-            (*self.stacks, *self._split_results()),
-            self._kept(after),
-            bool(self.repeated or self.means),
-        )
+        stacks = (*self.stacks, *self._split_results())
+        kept = self._kept(after, {stack for _, _, stack in stacks})
+        apart = bool(self.repeated or self.means)
+        return TimeLoop(before, tuple(self.body), after, tuple(self.sums), stacks, kept, apart)
 
     def _place(self, item: Instruction) -> Coupling | None:
         """Puts one instruction inside or outside of the loop."""
         reads, makes = _reads(item), _makes(item)
         repeated = self._is_repeated(item) and not self._is_whole(item)
         late = next((b for b in reads if b in self.late), None)
-        if late is not None:
-            self.made_late.update(dict.fromkeys(makes, item))
         if repeated and late is not None and not all(map(self._repeat, reads)):
             return Coupling(late, item)
         if not repeated:
             self.outer.append(item)
-            self.late.update(makes if late is not None else ())
+            self.late.update(dict.fromkeys(makes if late is not None else (), item))
         elif isinstance(item, Reshard) and item.step.is_collective:
-            self.late.add(item.output)
-            self.made_late[item.output] = item
+            self.late[item.output] = item
             if item.step.kind == ALL_REDUCE.name:
                 self.sums.append(item)
             elif item.step.kind == ALL_GATHER.name:
@@ -147,14 +138,14 @@ class _Division:
         for buffer in map(self.spmd.buffers.__getitem__, _makes(item)):
             plan = lowering.plans[lowering.graph.value_class[buffer.value]]
             if buffer.type == values[buffer.value].type and not plan.unreduced:
-                self.means.append(buffer.index)
-                self.late.add(buffer.index)
+                self.means.add(buffer.index)
+                self.late[buffer.index] = item
 
     def _repeat(self, buffer: int) -> bool:
         """Makes a buffer at each place that all places make together; returns whether it can."""
         if buffer not in self.late or buffer in self.repeated or buffer in self.means:
             return True
-        item = self.made_late[buffer]
+        item = self.late[buffer]
         if not self.apart or (isinstance(item, Reshard) and item.step.kind != ALL_REDUCE.name):
             return False
         self.repeated.update(dict.fromkeys(_makes(item), item))
@@ -181,9 +172,10 @@ class _Division:
     def _sink(self) -> None:
         """Moves what is larger than all that it is made of to its only readers, in the loop.
 
-        A number that is repeated for every example is not kept for all of them.
+        A number that is repeated for every example is not kept for all of them. Only what kernels
+        compute as they read it moves: it costs nothing to have it in each iteration.
         """
-        read_outside = {b for b in self.spmd.results}
+        read_outside = set(self.spmd.results)
         places = {id(item): n for n, item in enumerate(self.spmd.instructions)}
         sunk: list[Instruction] = []
         stay: list[Instruction] = []
@@ -191,8 +183,8 @@ class _Division:
             makes = _makes(item)
             if (
                 isinstance(item, Run)
-                and not self.late.intersection(makes)
-                and not read_outside.intersection(makes)
+                and self.late.keys().isdisjoint(makes)
+                and read_outside.isdisjoint(makes)
                 and self._grows(item)
             ):
                 sunk.append(item)
@@ -205,13 +197,15 @@ class _Division:
         self.inner.update(b for item in sunk for b in _makes(item))
 
     def _grows(self, item: Run) -> bool:
+        if not self.spmd.program.operations[item.op].traits.fusible:
+            return False
         buffers = self.spmd.buffers
         read = sum(buffers[b].type.bytes for b in item.inputs)
         return sum(buffers[b].type.bytes for b in item.outputs) > read
 
     def _around(self) -> tuple[tuple[Instruction, ...], tuple[Instruction, ...]]:
         """Returns what runs before the loop, because it needs it, and what runs after it."""
-        needed = {b for item in self.body for b in _reads(item)} - self.late
+        needed = {b for item in self.body for b in _reads(item)} - self.late.keys()
         before: list[Instruction] = []
         after: list[Instruction] = []
         for item in reversed(self.outer):
@@ -229,11 +223,11 @@ class _Division:
             if dims and buffer in self.inner:
                 yield buffer, dims[0], buffer
 
-    def _kept(self, after: Iterable[Instruction]) -> tuple[int, ...]:
-        stacked = {made for _, _, made in self.stacks}
-        split = {buffer for buffer, _, made in self._split_results() if buffer == made}
+    def _kept(self, after: Iterable[Instruction], stacked: set[int]) -> tuple[int, ...]:
+        """Returns the buffers that the body makes and that are read after it, but for stacks."""
         read = dict.fromkeys([*(b for item in after for b in _reads(item)), *self.spmd.results])
-        return tuple(b for b in read if b in self.inner.union(self.means) - stacked - split)
+        made = self.inner.union(self.means) - stacked
+        return tuple(b for b in read if b in made)
 
 
 def _collective_inside(item: Instruction) -> Reshard | None:

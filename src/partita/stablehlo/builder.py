@@ -122,6 +122,30 @@ class Builder:
         found = self.slice(hlo.constant(table), [1], {0: self.index(axes)})
         return hlo.reshape(ir.RankedTensorType.get([], i32), found)
 
+    def counted(
+        self, times: int, starts: Sequence[Any], iterate: Callable[[Any], Sequence[Any]]
+    ) -> list[Any]:
+        """Builds a loop that runs so many times; returns what it carries at its end.
+
+        Args:
+          times: the number of iterations.
+          starts: what it carries, before the first.
+          iterate: builds an iteration in a block, whose arguments are the number of the iteration
+            and what is carried; returns what is carried on.
+        """
+        first = self.scalar(0)
+        types = [value.type for value in (first, *starts)]
+        loop = ir.Operation.create(
+            "stablehlo.while", results=types, operands=[first, *starts], regions=2
+        )
+        condition, body = (region.blocks.append(*types) for region in loop.regions)
+        with ir.InsertionPoint(condition):
+            hlo.return_([self.compare(condition.arguments[0], self.scalar(times), "LT")])
+        with ir.InsertionPoint(body):
+            carried = iterate(body)
+            hlo.return_([hlo.add(body.arguments[0], self.scalar(1)), *carried])
+        return list(loop.results)[1:]
+
     def propagation(self, scalar: Any, like: Any) -> Any:
         """A scalar broadcast to the shape of `like`, in the element type of the scalar."""
         shape = ir.RankedTensorType(like.type).shape

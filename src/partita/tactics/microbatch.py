@@ -70,7 +70,8 @@ class Microbatch:
         steps = self.steps or 1  # a schedule that fits needs none
         decision = Microbatches(steps, self._examples(stage), self.coupled != "refuse")
         after = decision.apply(stage)
-        said = f"{steps} micro-batches of {self.rows(stage) // steps:,} examples"
+        batches = "1 micro-batch" if steps == 1 else f"{steps} micro-batches"
+        said = f"{batches} of {self.rows(stage) // steps:,} examples"
         return Outcome(
             after.assignment,
             decisions=(said,),
